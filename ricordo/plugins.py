@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ricordo.domain.block_format import BlockFormat
     from ricordo.domain.job import JobHandler
     from ricordo.domain.known_facts import FactQuery, KnownFact
-    from ricordo.domain.scope import Scope
+    from ricordo.domain.scope import Scope, User
     from ricordo.llm.chat import ChatModel
     from ricordo.llm.provider_table import Provider
     from ricordo.memory.remote_kind import RemoteKind
@@ -134,6 +134,7 @@ class Feature:
             search of messages shows beside its hits.
         user_exports: Functions of a transaction, a Scope and a user's id. Each returns the name of
             a file for the export of the user's memory, and its records as JSON.
+        user_imports: UserImports, which take such files into the memory of a user.
         pages: PluginPages that `/` links to; `routes` serves them.
         commands: Commands of `ricordo`.
         findings: Functions of the settings that return lines of `ricordo doctor`; a line that
@@ -169,6 +170,7 @@ class Feature:
     waiting: tuple[Part, ...] = ()
     known_facts: tuple[Part, ...] = ()
     user_exports: tuple[Part, ...] = ()
+    user_imports: tuple[Part, ...] = ()
     pages: tuple[PluginPage, ...] = ()
     commands: tuple[Commands, ...] = ()
     findings: tuple[Part, ...] = ()
@@ -230,6 +232,20 @@ class Waiting:
 
     text: str
     path: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserImport:
+    """A file of an archive of a user's memory, and how its records are restored.
+
+    Attributes:
+        file: The name of the file, as the feature's export gave it.
+        store: A function of a transaction, a user without such records, and the records, which are
+            foreign content. It returns how many it stored, and raises Invalid or Conflict.
+    """
+
+    file: str
+    store: "Callable[[Transaction, User, Iterable[Mapping[str, Any]]], int]"
 
 
 # The names of methods that make an object a plugin.
@@ -380,6 +396,10 @@ class Plugins:
     ) -> "list[Callable[[Transaction, Scope, str], tuple[str, Sequence[Mapping[str, Any]]]]]":
         """The functions that return files for the export of a user's memory."""
         return [function for _, function in self._functions("user_exports")]
+
+    def user_imports(self) -> dict[str, UserImport]:
+        """The files of archives that features take into a user's memory, by name."""
+        return {taken.file: taken for taken in self._collect("user_imports")}
 
     def commands(self) -> list[Commands]:
         return self._collect("commands")

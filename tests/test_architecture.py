@@ -56,7 +56,7 @@ MAX_PARAMETERS = 8
 # our own need a comment.
 LATE = set(
     """
-    anthropic anyio charset_normalizer confusable_homoglyphs cryptography dulwich email fastapi google honcho httpx2
+    anthropic anyio charset_normalizer confusable_homoglyphs cryptography dulwich email fastapi fsrs google honcho httpx2
     jinja2 smtplib
     jsonschema jwt markdown_it mcp
     numpy openai

@@ -326,9 +326,8 @@ def test_a_students_day_goes_as_its_page_tells(
     assert 'My notes about you say: "She lives in Turin, near the river."' in said
     assert "\nTrue\nShe lives in Turin, near the river. - ada\n['I live in Turin.']\n" in said
     assert "\nHer name is Ada.\nShe studies maths.\n['Restore human as of " in said
-    assert said.endswith(
-        "explicit\n['blocks/human.md', 'blocks.jsonl', 'history.jsonl', 'proposals.jsonl', 'facts.jsonl']\n"
-    )
+    assert "explicit\n['blocks/human.md', 'blocks.jsonl', 'history.jsonl', " in said
+    assert said.endswith("'facts.jsonl', 'manifest.json']\n")
 
     cloned = run_shell(clones.replace(ADDRESS, days_server.url), tmp_path)
     assert cloned.startswith("Restore human as of ")

@@ -164,6 +164,15 @@ def insert_one(tx: Transaction, proposal: Proposal, base: versions.TextBase | No
     )
     if proposal.new_label:
         require_no_secret(proposal.new_label)
+    store(tx, proposal, base)
+    return proposal
+
+
+def store(tx: Transaction, proposal: Proposal, base: versions.TextBase | None) -> None:
+    """Store a proposal exactly as it is.
+
+    `base` is the text that its own text may be stored as a delta from.
+    """
     blob = None
     growth = ROW_BYTES + size_of(proposal.reasoning) + size_of(proposal.description)
     if proposal.value is not None:
@@ -179,7 +188,6 @@ def insert_one(tx: Transaction, proposal: Proposal, base: versions.TextBase | No
         growth += versions.put_text(tx, proposal.chain_id, proposal.base_value, None).added_bytes
     tx.run(_INSERT, _ROWS.values(proposal) | {"base_blob": base_blob, "blob": blob})
     grow(tx, proposal.chain_id, growth)
-    return proposal
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Proposal:

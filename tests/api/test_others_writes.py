@@ -32,6 +32,7 @@ SEARCHES = {
 OF_THE_MOMENT = re.compile(
     r'"until":\s*"[^"]*"|name="otid" value="[^"]*"|"created_at":\s*"[^"]*"(?=[^{}]*"mcp_servers")'
 )
+MADE_AT = re.compile(rb'"made_at": "[^"]*"')
 UUID = re.compile(r"(\w+-)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 EXPORT = "GET /v1/agents/{agent_id}/export"
 WORDS = ("vuqkzoqada", "passage", "whisper", "quartz", "noted", "imported")
@@ -117,9 +118,9 @@ def embed_all(world: World, deadline: float) -> None:
 
 
 def contents(packed: bytes) -> dict[str, bytes]:
-    """Return the files of a zip archive, whose times are those of the request."""
+    """Return the files of a zip archive, without the time of the request."""
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
+        return {name: MADE_AT.sub(b"", archive.read(name)) for name in archive.namelist()}
 
 
 def without_export_time(exported: Wire) -> Wire:

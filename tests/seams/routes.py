@@ -200,7 +200,7 @@ UPLOADS = (
         "/ui/files/{folder_id}/upload",
     ),
     *("/v1/agents/import", "/v1/imports", "/ui/imports", "/ui/workspace/{user_id}/upload"),
-    "/ui/shared-workspace/upload",
+    *("/ui/shared-workspace/upload", "/v1/imports/memory", "/ui/imports/memory"),
 )
 FILE = b'--x\r\ncontent-disposition: form-data; name="file"; filename="mine.txt"\r\n\r\nMine.\r\n--x--\r\n'
 EXPORT = b'--x\r\ncontent-disposition: form-data; name="kind"\r\n\r\nclaude\r\n' + FILE.replace(

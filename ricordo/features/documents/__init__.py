@@ -1,4 +1,4 @@
-"""Agents as documents: agent files, templates, and imports from other servers."""
+"""Agents and memory as documents: agent files, archives, templates, and imports."""
 
 from ricordo.plugins import Commands, Feature, PluginPage
 
@@ -10,6 +10,7 @@ feature = Feature(
     ),
     routes=(
         "ricordo.features.documents.agent_files.routes",
+        "ricordo.features.documents.memory_archives.routes",
         "ricordo.features.documents.imports.routes",
         "ricordo.features.documents.imports.pages",
         "ricordo.features.documents.templates.routes",

@@ -9,6 +9,7 @@ feature = Feature(
         "ricordo.features.tutor.courses.queries:courses",
         "ricordo.features.tutor.tasks.queries:tasks",
         "ricordo.features.tutor.tasks.queries:task_runs",
+        "ricordo.features.tutor.learning.queries:learner_choices",
     ),
     routes=(
         "ricordo.features.tutor.chat.routes",
@@ -22,6 +23,8 @@ feature = Feature(
         "ricordo.features.tutor.courses.jobs:HANDLERS",
         "ricordo.features.tutor.tasks.jobs:HANDLERS",
     ),
+    tools=("ricordo.features.tutor.learning.tools:TOOLS",),
+    complete_agents=("ricordo.features.tutor.learning.prompt:ADDITION",),
     findings=("ricordo.features.tutor.courses.course_file:findings",),
     pages=(
         PluginPage("Tasks", "/ui/tasks"),

@@ -3,10 +3,7 @@
 from ricordo.plugins import Commands, Feature
 
 feature = Feature(
-    routes=(
-        "ricordo.features.typed_memory.formats.routes",
-        "ricordo.features.typed_memory.formats.schema_routes",
-    ),
+    routes=("ricordo.features.typed_memory.formats.schema_routes",),
     block_formats=("ricordo.features.typed_memory.formats.service:FORMATS",),
     commands=(
         Commands(

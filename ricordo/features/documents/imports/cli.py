@@ -18,6 +18,7 @@ from ricordo.domain.scope import Scope
 from ricordo.features.documents.imports import letta, service
 from ricordo.features.documents.imports.letta_tables import LettaTables
 from ricordo.features.documents.imports.queries import report_text
+from ricordo.features.documents.memory_archives.service import report_of, restore_archive
 from ricordo.runtime import Runtime
 from ricordo.settings import load_settings
 
@@ -86,6 +87,28 @@ def _add_command(kind: str, title: str, noun: str) -> None:
                 return await service.import_chats(runtime, target, stream, say)
 
         _run(title, work, report)
+
+
+@app.command("memory")
+def import_memory(
+    file: Path = typer.Argument(help="The memory.zip that a Ricordo server exported."),
+    user: str | None = typer.Option(
+        None, help="The user to give it to, by id or name.  [the archive's own]"
+    ),
+    report: Path | None = _REPORT,
+) -> None:
+    """Bring one person's whole memory from another Ricordo server.
+
+    Its history, proposals and facts come with it. The user may have no memory here yet.
+    """
+
+    async def work(runtime: "Runtime", say: "Report") -> dict[str, Any]:
+        with service.opened(file) as stream:
+            restored = await restore_archive(runtime, Scope(), stream, user)
+        say(restored.versions, restored.versions)
+        return report_of(restored)
+
+    _run("memory", work, report)
 
 
 for _kind, _title in (("chatgpt", "ChatGPT"), ("claude", "Claude"), ("openwebui", "Open WebUI")):

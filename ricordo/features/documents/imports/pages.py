@@ -3,7 +3,7 @@
 from fastapi import Request, Response
 
 from ricordo.api.routing import needs
-from ricordo.domain.scope import REQUEST_SCOPE
+from ricordo.domain.scope import ADMIN, REQUEST_SCOPE
 from ricordo.pages.inside import Api, RefusedByApi
 from ricordo.pages.shell import Pages, address_of, done, render
 
@@ -30,6 +30,21 @@ async def upload(request: Request) -> Response:
     except RefusedByApi as error:
         return await _list(request, str(error), error.status)
     return done(request, f"/ui/imports/{job['id']}", "The file was uploaded.")
+
+
+@router.post("/memory")
+@needs("memory:approve", "memory:override")
+async def restore_memory(request: Request) -> Response:
+    """Restore a person's memory, and show it."""
+    form = (await request.body(), request.headers.get("content-type", ""))
+    try:
+        restored = await Api(request).ask("POST", "/v1/imports/memory", form=form)
+    except RefusedByApi as error:
+        return await _list(request, str(error), error.status)
+    said = "The memory was restored."
+    if restored["left_out"]:
+        said = f"{said} {' '.join(restored['left_out'])}"
+    return done(request, f"/ui/people/{restored['user_id']}", said)
 
 
 @router.get("/{import_id}")
@@ -61,4 +76,5 @@ async def _list(request: Request, problem: str = "", status: int = 200) -> Respo
         jobs=await api.find("/v1/jobs/", kind="imports.upload", limit=_MOST_JOBS) or [],
         # None for a caller who sees all users, and must choose a user first.
         memory_of=scope.subject if scope.may("memory:read") else None,
+        may_restore=scope.role == ADMIN and scope.subject_id is None,
     )

@@ -7,7 +7,7 @@ from typing import Literal
 from ricordo.domain.block import NEVER_REMEMBER, Block
 from ricordo.domain.scope import Scope, User
 from ricordo.features.knowledge.facts import queries
-from ricordo.features.knowledge.facts.records import FactKind, UserFact
+from ricordo.features.knowledge.facts.records import OBSERVATION, FactKind, UserFact
 from ricordo.features.knowledge.facts.wording import text_of
 from ricordo.memory import user_memory
 from ricordo.memory.line_likeness import says_same
@@ -136,7 +136,11 @@ def _fitting(
 def _current_lines(tx: Transaction, user_id: str) -> Iterator[ProfileLine]:
     """Yield the facts that hold now, by their kind."""
     now = tx.clock.now()
-    current = [fact for fact in queries.of_states(tx, user_id, "current") if not fact.is_over(now)]
+    current = [
+        fact
+        for fact in queries.of_states(tx, user_id, "current")
+        if not fact.is_over(now) and not fact.slot.startswith(OBSERVATION)
+    ]
     for kind in _ORDER:
         facts = [fact for fact in current if fact.kind == kind]
         if kind == "event":

@@ -30,13 +30,13 @@ def _evidence_from_json(rows: Sequence[dict[str, Any]]) -> tuple[Evidence, ...]:
     return tuple(Evidence(**row) for row in rows)
 
 
-_ROWS = Repository(
+FACTS = Repository(
     UserFact, user_facts, name="Fact", forms={"evidence": (_evidence_to_json, _evidence_from_json)}
 )
-get = _ROWS.get
-by_ids = _ROWS.by_ids
-insert = _ROWS.insert
-update = _ROWS.updates(
+get = FACTS.get
+by_ids = FACTS.by_ids
+insert = FACTS.insert
+update = FACTS.updates(
     "state",
     "evidence",
     "holds_from",
@@ -48,7 +48,7 @@ update = _ROWS.updates(
     "resolved_by",
 )
 _OF_STATES = (
-    _ROWS.select.where(equal(user_facts, "user_id"), one_of(user_facts.c.state, "states"))
+    FACTS.select.where(equal(user_facts, "user_id"), one_of(user_facts.c.state, "states"))
     .order_by(user_facts.c.seq.desc())
     .limit(bindparam("limit"))
 )
@@ -57,7 +57,7 @@ _COUNTS = (
     .where(equal(user_facts, "user_id"))
     .group_by(user_facts.c.state)
 )
-_REPLACED_BY = _ROWS.select.where(equal(user_facts, "user_id", "replacement_id"))
+_REPLACED_BY = FACTS.select.where(equal(user_facts, "user_id", "replacement_id"))
 _MARK = select(fact_marks.c.read_to).where(equal(fact_marks, "conversation_id", "user_id"))
 _SET_MARK = Replacing(fact_marks, "read_to")
 _POLICIES = select(fact_policies.c.user_id, fact_policies.c.policy).where(
@@ -155,7 +155,7 @@ def page(
             columns.holds_from <= filters.as_of,
             columns.holds_until.is_(None) | (columns.holds_until > filters.as_of),
         ]
-    return _ROWS.page(
+    return FACTS.page(
         tx, scope, page, *conditions, user_id=user_id, state=filters.state, kind=filters.kind
     )
 
@@ -164,7 +164,7 @@ def of_states(
     tx: Transaction, user_id: str, *states: FactState, limit: int = _MOST_COMPARED
 ) -> list[UserFact]:
     """Return the user's newest facts in these states."""
-    return _ROWS.all(tx, _OF_STATES, {"user_id": user_id, "states": list(states), "limit": limit})
+    return FACTS.all(tx, _OF_STATES, {"user_id": user_id, "states": list(states), "limit": limit})
 
 
 def ids_of_user(user_id: str) -> Select[Any]:
@@ -187,7 +187,7 @@ def waiting(tx: Transaction, _organization_id: str, user_id: str) -> Waiting | N
 
 def remove(tx: Transaction, fact: UserFact) -> int:
     """Delete a fact with the older wordings that it replaced; return how many."""
-    older = _ROWS.all(tx, _REPLACED_BY, {"user_id": fact.user_id, "replacement_id": fact.id})
+    older = FACTS.all(tx, _REPLACED_BY, {"user_id": fact.user_id, "replacement_id": fact.id})
     removed = sum(remove(tx, wording) for wording in older if wording.state == "replaced")
     return removed + tx.run(delete(user_facts).where(user_facts.c.id == fact.id))
 

@@ -10,6 +10,8 @@ Relation = Literal["same", "more_precise", "contradicts", "both_hold"]
 Precision = Literal["day", "week", "month", "season", "year"]
 # The subject of facts about the user.
 USER = ""
+# Facts with a slot of this kind are evidence of other facts, so profiles leave them out.
+OBSERVATION = "observation:"
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from ricordo.features.tutor.courses.course_file import (
     CourseTask,
     parse_course,
 )
-from ricordo.features.tutor.courses.prompt import TUTOR_TOOLS, prompt_for
+from ricordo.features.tutor.courses.prompt import SKILL_TOOLS, TUTOR_TOOLS, prompt_for
 from ricordo.features.tutor.courses.queries import StoredCourse
 from ricordo.memory.course_blocks import COPY, COURSE_TAG, FOR_ALL
 from ricordo.memory.schemas import similar_name
@@ -361,7 +361,9 @@ def follow_blocks(
     Their titles, descriptions, limits and schemas change too, unless the user changed them; so do
     renamed labels and fields. A block whose owner chose otherwise stays.
     """
-    old_blocks = {block.label: block for block in old_course.blocks if not block.shared}
+    old_blocks = {
+        block.label: block for block in old_course.blocks if not (block.shared or block.is_view)
+    }
     for course_block in course.blocks:
         old_block = old_blocks.get(course_block.label) or old_blocks.get(course_block.was or "")
         if course_block.shared or old_block is None or _is_same(course_block, old_block):
@@ -444,7 +446,8 @@ def _with_new_headings(text: str, course_block: CourseBlock, old_block: CourseBl
 def tools_of(agent: CourseAgent) -> tuple[str, ...]:
     """Return the names of the agent's tools: its own, else a tutor's."""
     names = TUTOR_TOOLS if agent.tools is None else agent.tools
-    return (*names, *(() if agent.workspace == "none" else WORKSPACE_TOOLS))
+    with_files = () if agent.workspace == "none" else WORKSPACE_TOOLS
+    return (*names, *with_files, *(SKILL_TOOLS if agent.notes_skills else ()))
 
 
 def blocks_of(stored: StoredCourse) -> Sequence[CourseBlock]:
@@ -480,7 +483,7 @@ def shown(stored: StoredCourse) -> StoredCourse:
 
 
 def spec_of_block(course: Course, block: CourseBlock) -> BlockSpec:
-    metadata: dict[str, Any] = {} if block.shared else {COPY: FOR_ALL}
+    metadata: dict[str, Any] = {} if block.shared or block.is_view else {COPY: FOR_ALL}
     if block.teachers_see:
         metadata[TEACHERS_SEE] = course.name
     spec = BlockSpec(

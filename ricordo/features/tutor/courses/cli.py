@@ -73,6 +73,8 @@ def check(
             sentences.append(str(course["fault"]))
         elif course:
             counts = [_count(course[f"{noun}s"], noun) for noun in ("agent", "block", "task")]
+            if course["skills"]:
+                counts.append(_count(course["skills"], "skill"))
             typer.echo(f"{name}: {', '.join(counts)}")
             if course.get("warning"):
                 typer.echo(f"warning: {course['warning']}", err=True)

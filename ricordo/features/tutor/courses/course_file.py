@@ -19,6 +19,13 @@ from ricordo.domain.text import normal_text
 from ricordo.errors import Invalid, Unavailable
 from ricordo.features.automation.schedules.cron import parse as parse_cron
 from ricordo.features.tutor.courses.options import CourseSettings
+from ricordo.features.tutor.courses.skills import (
+    LONGEST_LINE,
+    MOST_IN_LIST,
+    MOST_SKILLS,
+    CourseSkill,
+    prerequisite_problems,
+)
 from ricordo.memory.schemas import BLOCK_KEYS, Lines, read_toml, schema_in, unfit
 from ricordo.memory.sections import Problem, refuse
 from ricordo.settings import Settings
@@ -35,6 +42,9 @@ _COURSE: dict[str, type] = {
     "agent": list,
     "block": list,
     "task": list,
+    "skill": list,
+    "skill_policy": str,
+    "retention_days": int,
 }
 _AGENT: dict[str, type] = {
     "name": str,
@@ -68,13 +78,33 @@ _TASK: dict[str, type] = {
     "cooldown_minutes": int,
     "active_days": int,
     "timezone": str,
+    "only_if_due": bool,
 }
+_SKILL: dict[str, type] = {
+    "name": str,
+    "title": str,
+    "description": str,
+    "prerequisites": list,
+    "examples": list,
+    "misconceptions": list,
+}
+# The label of the block in which agents of a course with skills see the student's state.
+LEARNER_STATE = "learner_state"
+SkillPolicy = Literal["propose", "direct"]
+_SKILL_POLICIES = ("propose", "direct")
 Workspace = Literal["none", "isolated", "shared"]
 _WORKSPACES = ("none", "isolated", "shared")
+# The lists of a skill, each with an example for the sentence that asks for a list.
+_SKILL_LISTS = {
+    "prerequisites": "decimals",
+    "examples": "1/2 + 1/3",
+    "misconceptions": "adds the denominators",
+}
 _EXAMPLES = {
     "agent": '[[agent]] with a name, as name = "coach"',
     "block": '[[block]] with a label, as label = "student"',
     "task": '[[task]] with a name, as name = "weekly"',
+    "skill": '[[skill]] with a name, as name = "fractions"',
 }
 
 
@@ -82,8 +112,8 @@ _EXAMPLES = {
 class CourseAgent:
     """An agent of a course.
 
-    `tools` are names, None for the base tools; `folders` are names of files to read. `line` is its
-    place in the file.
+    `tools` are names, None for the base tools; `folders` are names of files to read.
+    `notes_skills` says that its course has skills. `line` is its place in the file.
     """
 
     name: str
@@ -97,6 +127,7 @@ class CourseAgent:
     context_window: int | None = None
     max_steps: int | None = None
     workspace: Workspace = "none"
+    notes_skills: bool = False
     # The line numbers of its keys, and of the names in its lists, such as ("tools", "web_search").
     places: Mapping[tuple[str, ...], int] = field(default_factory=dict, repr=False, compare=False)
 
@@ -111,7 +142,8 @@ class CourseBlock:
 
     Each student has a copy of it; with `shared` there is one text for everybody. `schema` holds its
     fields; without one it is a text that begins as `value`. `was` is its former label, and
-    `former_fields` are former names of fields by their names now.
+    `former_fields` are former names of fields by their names now. With `is_view` it has no text:
+    prompts show in it what is known of their student.
     """
 
     label: str
@@ -126,6 +158,7 @@ class CourseBlock:
     shared: bool = False
     teachers_see: bool = False
     schema: BlockSchema | None = None
+    is_view: bool = False
 
     @property
     def schema_name(self) -> str:
@@ -136,13 +169,24 @@ class CourseBlock:
         return self.schema.fields if self.schema else None
 
 
+_STATE_BLOCK = CourseBlock(
+    label=LEARNER_STATE,
+    description=(
+        "What this student can do in the course, by evidence, and what is due for review. Only "
+        "note_evidence and propose_mastery change it."
+    ),
+    policy="read_only",
+    is_view=True,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class CourseTask:
     """A task that an agent does for each student without being asked.
 
     It runs at the times of a cron expression, or after the student was away for `idle_minutes`.
     `system` is added to the agent's prompt meanwhile, and `tools` are there in place of the agent's
-    (None: the agent's).
+    (None: the agent's). With `only_if_due` it runs only for students with reviews that are due.
     """
 
     name: str
@@ -157,6 +201,7 @@ class CourseTask:
     idle_minutes: int | None = None
     cooldown_minutes: int | None = None
     active_days: int | None = None
+    only_if_due: bool = False
     places: Mapping[tuple[str, ...], int] = field(default_factory=dict, repr=False, compare=False)
 
     def line_of(self, *key: str) -> int:
@@ -166,7 +211,11 @@ class CourseTask:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A course whose file has no fault. `digest` is the hash of its text."""
+    """A course whose file has no fault.
+
+    `digest` is the hash of its text. `skill_policy` is the policy for what agents note of skills,
+    and `retention_days` bounds how long it is kept (None: no bound).
+    """
 
     name: str
     title: str
@@ -176,6 +225,9 @@ class Course:
     tasks: tuple[CourseTask, ...]
     text: str = field(repr=False)
     timezone: str | None = None
+    skills: tuple[CourseSkill, ...] = ()
+    skill_policy: SkillPolicy = "propose"
+    retention_days: int | None = None
 
     @property
     def digest(self) -> str:
@@ -249,6 +301,7 @@ def parse_course(text: str, name: str) -> Course:
     agents = _entries(entry, "agent", _agent)
     blocks = _entries(entry, "block", _block)
     tasks = _entries(entry, "task", _task)
+    skills = _skills(entry)
     if not table.get("agent"):
         problems.append(Problem(1, f"a course needs an agent. Add {_EXAMPLES['agent']}."))
     problems += _duplicates([(agent.name, agent.line) for agent in agents], "agent")
@@ -258,8 +311,12 @@ def parse_course(text: str, name: str) -> Course:
     only_agent = agents[0].name if len(agents) == 1 else ""
     tasks = [replace(task, agent=task.agent or only_agent) for task in tasks]
     problems += _agent_problems(tasks, agents)
+    problems += _due_problems(tasks, skills)
     if problems:
         refuse(problems, file_name)
+    if skills:
+        agents = [replace(agent, notes_skills=True) for agent in agents]
+        blocks.append(_STATE_BLOCK)
     return Course(
         name=name,
         title=table.get("title") or name.replace("-", " ").capitalize(),
@@ -269,6 +326,9 @@ def parse_course(text: str, name: str) -> Course:
         tasks=tuple(tasks),
         text=text,
         timezone=table.get("timezone"),
+        skills=tuple(skills),
+        skill_policy=cast(SkillPolicy, table.get("skill_policy") or "propose"),
+        retention_days=table.get("retention_days"),
     )
 
 
@@ -286,6 +346,38 @@ def _entries(course: _Entry, key: str, read: Callable[[_Entry], T | None]) -> li
         if entry is not None:
             entries.append(entry)
     return entries
+
+
+def _skills(course: _Entry) -> list[CourseSkill]:
+    """Read the skills with what the course says about all of them."""
+    table = course.table
+    course.require_between("retention_days", 1, 3650)
+    policy = table.get("skill_policy")
+    if isinstance(policy, str) and policy not in _SKILL_POLICIES:
+        sentence = f'"skill_policy" must be one of: {", ".join(_SKILL_POLICIES)}.'
+        course.add_problem(sentence, "skill_policy")
+    skills = _entries(course, "skill", _skill)
+    if len(skills) > MOST_SKILLS:
+        course.add_problem(f"a course has at most {MOST_SKILLS} skills. Remove some.", "skill")
+    course.problems.extend(_duplicates([(skill.name, skill.line) for skill in skills], "skill"))
+    names = [table.get("name") for table in _tables(table.get("skill"))]
+    if len(skills) == len(names):  # else a skill with a fault would seem to be unknown
+        course.problems.extend(prerequisite_problems(skills))
+    return skills
+
+
+def _tables(value: object) -> list[dict[str, Any]]:
+    return [table for table in value if isinstance(table, dict)] if isinstance(value, list) else []
+
+
+def _due_problems(tasks: Sequence[CourseTask], skills: Sequence[CourseSkill]) -> list[Problem]:
+    """Return a problem for each task that waits for reviews in a course without skills."""
+    sentence = '"only_if_due" needs a [[skill]] in this course. Add one, or remove the line.'
+    return [
+        Problem(task.line_of("only_if_due"), sentence)
+        for task in tasks
+        if task.only_if_due and not skills
+    ]
 
 
 def _former_label_problems(blocks: Sequence[CourseBlock]) -> list[Problem]:
@@ -353,6 +445,8 @@ def _block(entry: _Entry) -> CourseBlock | None:
     problem_count = len(entry.problems)
     entry.require_keys(_BLOCK)
     label = ""
+    if table.get("label") == LEARNER_STATE:
+        entry.add_problem(f'"{LEARNER_STATE}" shows the skills of a course. Rename it.', "label")
     for key in ("was", "label") if "was" in table else ("label",):
         try:
             label = require_label(str(table.get(key, "")))
@@ -456,6 +550,40 @@ def _task(entry: _Entry) -> CourseTask | None:
     tools = table.get("tools")
     settings = {"agent": "", **table, "tools": None if tools is None else tuple(tools)}
     return CourseTask(**settings, line=entry.line, places=_places(entry, tools=tools or ()))
+
+
+def _skill(entry: _Entry) -> CourseSkill | None:
+    table = entry.table
+    problem_count = len(entry.problems)
+    entry.require_keys(_SKILL)
+    entry.require_name()
+    lists = {}
+    for key, example in _SKILL_LISTS.items():
+        entry.require_names(key, example)
+        texts = table.get(key)
+        lists[key] = texts if isinstance(texts, list) else []
+        if len(lists[key]) > MOST_IN_LIST:
+            entry.add_problem(f'"{key}" has at most {MOST_IN_LIST} entries. Remove some.', key)
+        if any(isinstance(text, str) and not _is_line(text) for text in lists[key]):
+            sentence = f'"{key}" needs lines of 1 to {LONGEST_LINE} characters. Shorten or fill in.'
+            entry.add_problem(sentence, key)
+    if len(entry.problems) > problem_count:
+        return None
+    return CourseSkill(
+        name=table["name"],
+        line=entry.line,
+        title=table.get("title"),
+        description=table.get("description"),
+        prerequisites=tuple(lists["prerequisites"]),
+        examples=tuple(lists["examples"]),
+        misconceptions=tuple(lists["misconceptions"]),
+        places=_places(entry, prerequisites=lists["prerequisites"]),
+    )
+
+
+def _is_line(text: str) -> bool:
+    """Return whether a text is one line of an allowed length."""
+    return bool(text.strip()) and len(text) <= LONGEST_LINE and len(text.splitlines()) == 1
 
 
 def _duplicates(named_lines: Sequence[tuple[str, int]], noun: str) -> list[Problem]:

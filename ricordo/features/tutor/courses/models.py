@@ -69,6 +69,7 @@ class CourseCheckResponse(ResponseModel):
     agents: Annotated[list[CourseAgentResponse], From("agents")]
     blocks: list[CourseBlockResponse]
     tasks: list[CourseTaskResponse]
+    skills: list[str]
 
 
 class CourseFaultResponse(ResponseModel):
@@ -83,3 +84,4 @@ class CourseFaultResponse(ResponseModel):
     agents: int
     blocks: int
     tasks: int
+    skills: int

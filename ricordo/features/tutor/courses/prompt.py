@@ -8,6 +8,8 @@ from ricordo.memory.sections import Problem
 
 # The tools of an agent if its course names none.
 TUTOR_TOOLS = ("query_student", "conversation_search", "memory_insert", "memory_replace", "forget")
+# The tools that agents of a course with skills get beside theirs.
+SKILL_TOOLS = ("note_evidence", "propose_mastery")
 _ARCHIVE = ("archival_memory_insert", "archival_memory_search")
 _EDITS = re.compile(r"(?:memory_|core_memory_|archival_memory_insert)\w*")
 _COUNTED = "You have three kinds of memory:"

@@ -75,6 +75,7 @@ async def check(context: RequestContext, course_name: str, body: CourseRequest) 
     blocks = [
         CourseBlockResponse.of(block, fields=[field.name for field in block.fields or ()])
         for block in course.blocks
+        if not block.is_view
     ]
     agents = [
         CourseAgentResponse.of(agent, tools=None if agent.tools is None else list(agent.tools))
@@ -82,7 +83,13 @@ async def check(context: RequestContext, course_name: str, body: CourseRequest) 
     ]
     tasks = [CourseTaskResponse.of(task) for task in course.tasks]
     return CourseCheckResponse.of(
-        None, name=course_name, title=course.title, agents=agents, blocks=blocks, tasks=tasks
+        None,
+        name=course_name,
+        title=course.title,
+        agents=agents,
+        blocks=blocks,
+        tasks=tasks,
+        skills=[skill.name for skill in course.skills],
     )
 
 

@@ -109,8 +109,9 @@ def review_lines(review: CourseReview) -> list[Json]:
                 "fault": review.faults.get(name),
                 "warning": review.warnings.get(name) or None,
                 "agents": len(course.agents) if course else 0,
-                "blocks": len(course.blocks) if course else 0,
+                "blocks": sum(not block.is_view for block in course.blocks) if course else 0,
                 "tasks": len(course.tasks) if course else 0,
+                "skills": len(course.skills) if course else 0,
             }
         )
     return lines

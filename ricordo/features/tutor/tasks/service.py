@@ -13,6 +13,7 @@ from ricordo.features.automation.schedules import cron
 from ricordo.features.tutor.courses import queries as courses
 from ricordo.features.tutor.courses.applying import SCOPE, applied_course
 from ricordo.features.tutor.courses.course_file import CourseTask
+from ricordo.features.tutor.learning.service import students_with_due
 from ricordo.features.tutor.tasks import queries
 from ricordo.features.tutor.tasks.models import TaskRequest
 from ricordo.features.tutor.tasks.queries import BackgroundTask, TaskRun, Trigger
@@ -156,7 +157,8 @@ def _user_ids(tx: Transaction, scope: Scope, task: BackgroundTask, name: str | N
         return [user.id]
     if scope.uses_every_agent:
         now = tx.clock.now()
-        return list(queries.active(tx, _counted(tx, task), now - task.active_days * DAY, now))
+        active = queries.active(tx, _counted(tx, task), now - task.active_days * DAY, now)
+        return list(_with_due(tx, task, dict(active)))
     return [scope.subject] if scope.subject else []
 
 
@@ -170,7 +172,7 @@ def look(tx: Transaction, task_id: str) -> int:
         return 0  # its windows wait until the course makes the agent again
     queries.mend_future_runs(tx, task.id, now)
     if not task.cron:
-        return _add_all(tx, task, _idle_windows(tx, task, now), "idle")
+        return _add_all(tx, task, _with_due(tx, task, _idle_windows(tx, task, now)), "idle")
     if task.next_at is None or task.next_at > now:
         _plan_sooner(tx, task, now)
         return 0
@@ -178,7 +180,21 @@ def look(tx: Transaction, task_id: str) -> int:
     since = now - task.active_days * DAY
     windows = dict.fromkeys(queries.active(tx, _counted(tx, task), since, now), task.next_at)
     queries.change(tx, replace(task, next_at=_next_time(task, now)))
-    return _add_all(tx, task, windows, "cron")
+    return _add_all(tx, task, _with_due(tx, task, windows), "cron")
+
+
+def _with_due(tx: Transaction, task: BackgroundTask, windows: dict[str, int]) -> dict[str, int]:
+    """Return the windows of the task's students.
+
+    For a task that waits for reviews these are the students with a review that is due.
+    """
+    stored = courses.find(tx, SCOPE, task.course) if task.course else None
+    course = applied_course(stored.source, stored.name) if stored else None
+    course_task = course_task_of(tx, task)
+    if course is None or course_task is None or not course_task.only_if_due:
+        return windows
+    due = students_with_due(tx, task.organization_id, course)
+    return {user_id: window for user_id, window in windows.items() if user_id in due}
 
 
 def _idle_windows(tx: Transaction, task: BackgroundTask, now: int) -> dict[str, int]:

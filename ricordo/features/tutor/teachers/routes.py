@@ -70,7 +70,7 @@ def retrieve_student(
     teacher = queries.require_teacher(context.scope)
     course = courses.get(tx, teacher, course_name)
     student = queries.student(tx, teacher, course, user_id)
-    course_blocks = [block for block in blocks_of(course) if not block.shared]
+    course_blocks = [block for block in blocks_of(course) if not (block.shared or block.is_view)]
     visible_blocks = queries.seen_blocks(tx, teacher, course, course_blocks, student.user.id)
     visible_labels = {block.shown_label for block in visible_blocks}
     return StudentMemoryResponse.of(

@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import httpx2
+
 from tests.cli.conftest import Shell
 from tests.features.documents.imports.test_chats import CLAUDE, OPENWEBUI, chatgpt, zipped
 from tests.support import postgres
@@ -48,6 +50,24 @@ def test_the_commands_of_the_page_work(shell: Shell) -> None:
         said = done.stderr.replace("slow write\n", "")  # of a busy machine
         assert (done.returncode, said, "Taken from" in done.stdout) == (0, "", True)
         assert "  1 memories" in done.stdout or "  1 chats" in done.stdout
+
+
+def test_a_persons_memory_is_restored_once(shell: Shell) -> None:
+    with shell.serving() as server:
+        address = f"{server.address}/users/ada"
+        made = httpx2.put(f"{address}/blocks/human", json={"body": "Ada."}, trust_env=False)
+        assert made.status_code == 200, made.text
+        archive = httpx2.get(f"{address}/export", trust_env=False).content
+    (shell.folder / "memory.zip").write_bytes(archive)
+    for again in ([], ["--user", "bo"]):
+        refused = shell.run("import", "memory", "memory.zip", *again)
+        assert (refused.returncode, "forget" in refused.stderr.lower()) == (2, True)
+    for suffix in ("", "-wal", "-shm"):
+        (shell.data / f"ricordo.db{suffix}").unlink(missing_ok=True)
+    done = shell.run("import", "memory", "memory.zip", "--report", "report.json")
+    assert done.returncode == 0, done.stderr
+    assert "Taken from memory of ada:\n  1 blocks\n  1 versions\n" in done.stdout
+    assert json.loads((shell.folder / "report.json").read_text())["taken"]["versions"] == 1
 
 
 def test_a_letta_server_is_brought_beside_no_server(shell: Shell) -> None:

@@ -49,6 +49,7 @@ def test_the_page_tells_of_every_key() -> None:
         ("agent", course_file._AGENT),
         ("block", course_file._BLOCK),
         ("task", course_file._TASK),
+        ("skill", course_file._SKILL),
     ):
         assert {key for key, whose in told if whose == of} == set(keys), of
 

@@ -1,14 +1,21 @@
 """A course is read with every fault at its line, and one course's fault stops no other."""
 
+import json
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ricordo.errors import Invalid
+from ricordo.features.tutor.courses.applying import tools_of
 from ricordo.features.tutor.courses.course_file import conflicts, parse_course, read_courses
 
 EXAMPLES = Path(__file__).parents[4] / "ricordo/features/tutor/courses/examples"
 AGENT = '[[agent]]\nname = "coach"\ninstructions = "Coach."\n'
+SUMS = '[[skill]]\nname = "sums"\n'
 STUDENT = '[[block]]\nlabel = "student"\n[block.fields.name]\n'
 
 
@@ -93,6 +100,21 @@ FAULTS = [
         4,
         '"agent" must name an agent',
     ),
+    (AGENT + '[[skill]]\nname = "Sums"\n', 5, '"name" is missing or cannot be used'),
+    (AGENT + SUMS + SUMS, 6, 'the skill "sums" is in line 4 already'),
+    (AGENT + SUMS + 'prerequisites = ["dash"]\n', 6, 'the prerequisite "dash" is no skill'),
+    (AGENT + SUMS + 'prerequisites = ["sums"]\n', 6, "of each other: sums -> sums"),
+    (AGENT + SUMS + "examples = [1]\n", 6, '"examples" must be a list of names'),
+    (AGENT + SUMS + 'misconceptions = ["a\\nb"]\n', 6, '"misconceptions" needs lines of 1 to 300'),
+    (AGENT + SUMS + "level = 1\n", 6, '"level" is not known here'),
+    ('skill_policy = "ask"\n' + AGENT + SUMS, 1, '"skill_policy" must be one of'),
+    ("retention_days = 0\n" + AGENT + SUMS, 1, '"retention_days" must lie between'),
+    (AGENT + '[[block]]\nlabel = "learner_state"\n', 5, "Rename it"),
+    (
+        AGENT + '[[task]]\nname = "t"\ninstructions = "x"\nidle_minutes = 5\nonly_if_due = true\n',
+        8,
+        '"only_if_due" needs a [[skill]]',
+    ),
 ]
 
 
@@ -139,3 +161,48 @@ def test_courses_that_give_a_block_other_fields_are_refused_and_no_other(tmp_pat
     )
     same = [parse_course(AGENT + STUDENT + f"# {name}\n", name) for name in ("one", "two")]
     assert conflicts(same) == {}
+
+
+def skills_text(needed: Mapping[str, Iterable[str]]) -> str:
+    """A course whose skills have these prerequisites."""
+    tables = [
+        f'[[skill]]\nname = "{name}"\nprerequisites = {json.dumps(sorted(names))}\n'
+        for name, names in needed.items()
+    ]
+    return AGENT + "".join(tables)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([f"s{number}" for number in range(7)]),
+        st.sets(st.sampled_from([f"s{number}" for number in range(7)])),
+        min_size=1,
+    )
+)
+def test_prerequisites_are_refused_exactly_if_they_cannot_be_ordered(
+    needed: dict[str, set[str]],
+) -> None:
+    is_known = all(name in needed for names in needed.values() for name in names)
+    try:
+        TopologicalSorter(needed).prepare()
+        is_ordered = True
+    except CycleError:
+        is_ordered = False
+    if is_known and is_ordered:
+        course = parse_course(skills_text(needed), "essay")
+        assert {skill.name: set(skill.prerequisites) for skill in course.skills} == needed
+        return
+    with pytest.raises(Invalid) as told:
+        parse_course(skills_text(needed), "essay")
+    assert ("is no skill" in str(told.value)) == (not is_known)
+    if is_known:
+        assert "prerequisites of each other" in str(told.value)
+
+
+def test_a_course_with_skills_gives_its_agents_the_tools_and_the_block() -> None:
+    course = parse_course(AGENT + SUMS, "essay")
+    assert [block.label for block in course.blocks] == ["learner_state"]
+    assert {"note_evidence", "propose_mastery"} <= set(tools_of(course.agents[0]))
+    without = parse_course(AGENT, "essay")
+    assert without.blocks == ()
+    assert "note_evidence" not in tools_of(without.agents[0])

@@ -126,6 +126,7 @@ def test_a_good_course_passes_the_check_and_is_applied(
         "agents": 1,
         "blocks": 1,
         "tasks": 1,
+        "skills": 0,
     }
     applied = {one["name"]: one for one in ok(http.post("/v1/courses/apply"))}
     assert applied["good"]["fault"] is None

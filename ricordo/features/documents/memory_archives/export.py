@@ -1,0 +1,208 @@
+"""Write a person's memory as one zip archive, streamed while it is read.
+
+    blocks/<label>.md     each block's text, exactly as it is
+    blocks.jsonl          each block's settings
+    history.jsonl         every version with its text, oldest first
+    proposals.jsonl       every proposal with its texts and its outcome, oldest first
+    settings-log.jsonl    every change of a block's settings
+    git-objects.jsonl     what came by git and versions alone do not give
+    facts.jsonl           every fact with its evidence, and files of other features
+    manifest.json         whose memory it is, and a hash of each file
+
+Little of it is in memory at a time. Texts and history are as they were when the export began;
+settings and proposals are read after them.
+"""
+
+import asyncio
+import hashlib
+import zipfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import IO, Any, cast
+
+import orjson
+
+from ricordo import __version__
+from ricordo.domain.block import Chain
+from ricordo.domain.clock import to_datetime
+from ricordo.domain.scope import Scope, User
+from ricordo.domain.text import Json
+from ricordo.features.documents.memory_archives.models import (
+    BLOCKS,
+    GIT_OBJECTS,
+    HISTORY,
+    MANIFEST,
+    PROPOSALS,
+    SETTINGS_LOG,
+    TEXTS,
+    ArchivedUser,
+    BlockRecord,
+    GitObjectRecord,
+    ManifestBuilder,
+    ProposalRecord,
+    SettingsRecord,
+    VersionRecord,
+)
+from ricordo.memory import user_memory
+from ricordo.memory.user_memory import UserMemory
+from ricordo.runtime import Runtime
+from ricordo.storage import blocks, history, memory_archives, proposals, versions
+from ricordo.storage.engine.repository import Page
+from ricordo.storage.engine.store import Store, Transaction
+from ricordo.storage.proposals import ProposalFilter
+
+# Characters that separate paths on Windows, where a name with them would lead to another folder.
+_ODD = str.maketrans({"\\": "%5C", ":": "%3A"})
+_PORTION = 20  # versions or proposals, with their texts, in memory at a time
+Records = AsyncIterator[Sequence[Json]]
+
+
+class _Sink(list[bytes]):
+    """The file that the archive is written to: the bytes since the last `take`."""
+
+    def write(self, chunk: Any) -> int:
+        self.append(bytes(chunk))
+        return len(chunk)
+
+    def flush(self) -> None:
+        """Do nothing, since no bytes are held back."""
+
+    def take(self) -> bytes:
+        content = b"".join(self)
+        self.clear()
+        return content
+
+
+async def archive_of(runtime: Runtime, scope: Scope, memory: UserMemory) -> AsyncIterator[bytes]:
+    """Yield the bytes of the archive of this memory."""
+    store, chain = runtime.store, memory.chain
+    sink = _Sink()
+    made_at = store.clock.now()
+    when = to_datetime(made_at).timetuple()[:6]
+    manifest = ManifestBuilder()
+
+    def begin(name: str) -> IO[bytes]:
+        entry = zipfile.ZipInfo(name, when)
+        entry.compress_type = zipfile.ZIP_DEFLATED
+        entry.external_attr = 0o600 << 16
+        return archive.open(entry, "w", force_zip64=True)
+
+    with zipfile.ZipFile(cast(IO[bytes], sink), "w") as archive:
+        for label, (blob, _) in sorted(chain.files.items()):
+            content = (
+                await store.read(
+                    lambda tx, blob=blob: versions.read_text(tx, chain.id, blob)  # type: ignore[misc]
+                )
+            ).encode()
+            name = f"{TEXTS}{label.translate(_ODD)}.md"
+            with begin(name) as file:
+                await asyncio.to_thread(file.write, content)
+            manifest.add(name, hashlib.sha256(content).hexdigest())
+            yield sink.take()
+        for name, portions in (
+            (BLOCKS, _settings(store, scope, memory)),
+            (HISTORY, _history(store, chain)),
+            (PROPOSALS, _proposals(store, scope, chain)),
+            (SETTINGS_LOG, _in_order(store, chain, memory_archives.logged_after, SettingsRecord)),
+            (GIT_OBJECTS, _in_order(store, chain, memory_archives.objects_after, GitObjectRecord)),
+            *(await _of_features(runtime, scope, memory.user)),
+        ):
+            digest = hashlib.sha256()
+            with begin(name) as file:
+                async for portion in portions:
+                    lines = b"".join(
+                        orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in portion
+                    )
+                    digest.update(lines)
+                    await asyncio.to_thread(file.write, lines)
+                    yield sink.take()
+            manifest.add(name, digest.hexdigest())
+        user = ArchivedUser(
+            id=memory.user.id, identifier=memory.user.identifier, name=memory.user.name
+        )
+        with begin(MANIFEST) as file:
+            closing = manifest.manifest(user, chain.head, made_at, f"Ricordo {__version__}")
+            file.write(
+                orjson.dumps(closing, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+            )
+    yield sink.take()
+
+
+async def _of_features(runtime: Runtime, scope: Scope, user: User) -> list[tuple[str, Records]]:
+    """Return the files of features with their records."""
+    contents = [
+        await runtime.store.read(lambda tx, read=read: read(tx, scope, user.id))  # type: ignore[misc]
+        for read in runtime.plugins.user_exports()
+    ]
+    return [
+        (name, _one_portion([dict(record) for record in records])) for name, records in contents
+    ]
+
+
+async def _one_portion(records: list[Json]) -> Records:
+    yield records
+
+
+async def _settings(store: Store, scope: Scope, memory: UserMemory) -> Records:
+    def read(tx: Transaction) -> list[Json]:
+        owned = user_memory.open_memory(tx, scope, memory.user.id)
+        waiting = proposals.waiting_counts(tx, owned.chain.id)
+        ids = [block.id for block in user_memory.listed(tx, owned)]
+        return [
+            BlockRecord.of(block, waiting.get(block.label, 0))
+            for block in blocks.by_ids(tx, memory.scope, ids)
+        ]
+
+    yield await store.read(read)
+
+
+async def _history(store: Store, chain: Chain) -> Records:
+    number = 0
+
+    def read(tx: Transaction) -> list[Json]:
+        end = min(number + _PORTION, chain.versions)
+        page = history.page(tx, chain.id, limit=end - number, before=end + 1)
+        blobs = [version.blob for version in page if version.blob]
+        texts = versions.read_texts(tx, chain.id, blobs)
+        return [
+            VersionRecord.of(version, texts[version.blob] if version.blob else None)
+            for version in reversed(page)
+        ]
+
+    while number < chain.versions:
+        portion = await store.read(read)
+        yield portion
+        number = min(number + _PORTION, chain.versions)
+
+
+async def _proposals(store: Store, scope: Scope, chain: Chain) -> Records:
+    of_chain = ProposalFilter(chain_id=chain.id)
+    after = None
+    while True:
+        page = Page(limit=_PORTION, after=after, order="asc")
+        rows = await store.read(
+            lambda tx, page=page: list(  # type: ignore[misc]
+                proposals.page(tx, scope, page, of_chain)
+            )
+        )
+        if not rows:
+            return
+        after = rows[-1].id
+        yield [ProposalRecord.of(proposal) for proposal in rows]
+
+
+async def _in_order(
+    store: Store,
+    chain: Chain,
+    read_after: Callable[[Transaction, str, int, int], tuple[list[Any], int]],
+    record: type[SettingsRecord] | type[GitObjectRecord],
+) -> Records:
+    """Yield rows of the chain, in the order in which they were stored."""
+    after = 0
+    while True:
+        rows, last = await store.read(
+            lambda tx, after=after: read_after(tx, chain.id, after, _PORTION)  # type: ignore[misc]
+        )
+        if not rows:
+            return
+        after = last
+        yield [record.of(row) for row in rows]

@@ -1,0 +1,178 @@
+"""Read a memory archive: its manifest, and its records one by one.
+
+An archive is foreign content: each size is bounded, each file has to have the hash that the
+manifest names, and each record is checked by its class. Refusals name the file and the line.
+"""
+
+import hashlib
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from ricordo.domain.text import Json
+from ricordo.errors import Invalid, TooLong
+from ricordo.features.documents.memory_archives.models import (
+    FORMAT,
+    FORMAT_VERSION,
+    MANIFEST,
+    Manifest,
+    content_hash,
+)
+
+R = TypeVar("R", bound=BaseModel)
+_MOST_MANIFEST = 16 * 1024 * 1024
+_LONGEST_LINE = 64 * 1024 * 1024
+# A NUL in JSON, which no text here may hold. After an odd number of backslashes it is plain text.
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_NO_ARCHIVE = (
+    "This is no archive of a person's memory. Send the memory.zip that a Ricordo server exported."
+)
+_DAMAGED = "The archive is damaged: {} cannot be read. Export the memory again."
+_CHANGED = (
+    "{} is not what the manifest says, so it was changed or cut since the export. Export the "
+    "memory again."
+)
+
+
+class MemoryArchive:
+    """An archive that is open for reading.
+
+    Attributes:
+        manifest: What it says of itself.
+        names: Its files, without the manifest.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile, most_bytes: int | None) -> None:
+        """Read the manifest.
+
+        Args:
+            archive: The zip file.
+            most_bytes: The bytes that its files may have together, unpacked; None sets no limit.
+
+        Raises:
+            Invalid: if it is no archive of a memory, or of a later format.
+            TooLong: if its files are larger than allowed.
+        """
+        self._archive = archive
+        members = {member.filename: member for member in archive.infolist()}
+        if MANIFEST not in members:
+            raise Invalid(_NO_ARCHIVE)
+        size = sum(member.file_size for member in members.values())
+        if most_bytes is not None and size > most_bytes:
+            raise TooLong(
+                f"The archive unpacks to {size} bytes, of which {most_bytes} are read over HTTP. "
+                "Use `ricordo import memory` on the server, which has no such limit."
+            )
+        self._sizes = {name: member.file_size for name, member in members.items()}
+        if self._sizes[MANIFEST] > _MOST_MANIFEST:
+            raise Invalid(_NO_ARCHIVE)
+        self.manifest = _parsed(Manifest, self._content(MANIFEST), MANIFEST, 1)
+        if self.manifest.format != FORMAT:
+            raise Invalid(_NO_ARCHIVE)
+        if self.manifest.version > FORMAT_VERSION:
+            raise Invalid(
+                f"The archive has the format {self.manifest.version}, and this server reads up to "
+                f"{FORMAT_VERSION}. Update this server first."
+            )
+        if content_hash(self.manifest.files) != self.manifest.content:
+            raise Invalid(_CHANGED.format(MANIFEST))
+        self.names = [name for name in members if name != MANIFEST]
+        for name in self.manifest.files:
+            if name not in members:
+                raise Invalid(f"The archive lacks {name}. Export the memory again.")
+        for name in self.names:
+            if name not in self.manifest.files:
+                raise Invalid(_CHANGED.format(name))
+
+    def text(self, name: str) -> str:
+        """Return the text of a file. Raises Invalid if it is not what the manifest says."""
+        content = self._content(name)
+        if hashlib.sha256(content).hexdigest() != self.manifest.files[name]:
+            raise Invalid(_CHANGED.format(name))
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            raise Invalid(_DAMAGED.format(name)) from None
+
+    def records(self, name: str, record: type[R]) -> Iterator[R]:
+        """Yield the records of a file; nothing if there is no such file.
+
+        Raises Invalid for a faulty record, and at the end if the file was changed.
+        """
+        for number, line in self._lines(name):
+            yield _parsed(record, line, name, number)
+
+    def plain_records(self, name: str) -> Iterator[Json]:
+        """Yield the records of a file of a feature, which checks them. Raises as `records`."""
+        for number, line in self._lines(name):
+            yield _parsed(_PlainRecord, line, name, number).model_dump()
+
+    def _lines(self, name: str) -> Iterator[tuple[int, bytes]]:
+        if name not in self._sizes:
+            return
+        digest = hashlib.sha256()
+        with self._opened(name) as file:
+            number = 0
+            while line := file.readline(_LONGEST_LINE):
+                number += 1
+                digest.update(line)
+                if len(line) >= _LONGEST_LINE:
+                    raise Invalid(f"{name}, line {number}: the record is too long.")
+                yield number, line
+        if digest.hexdigest() != self.manifest.files[name]:
+            raise Invalid(_CHANGED.format(name))
+
+    def _content(self, name: str) -> bytes:
+        with self._opened(name) as file:
+            # One byte more than the zip file says, so that a false size is noticed.
+            content = file.read(self._sizes[name] + 1)
+        if len(content) != self._sizes[name]:
+            raise Invalid(_DAMAGED.format(name))
+        return content
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[IO[bytes]]:
+        try:
+            with self._archive.open(name) as file:
+                yield file
+        except (
+            zipfile.BadZipFile,
+            zlib.error,
+            EOFError,
+            OSError,
+            RuntimeError,
+            NotImplementedError,
+        ):
+            # RuntimeError: the file is encrypted. NotImplementedError: an unknown compression.
+            raise Invalid(_DAMAGED.format(name)) from None
+
+
+class _PlainRecord(BaseModel, extra="allow"):
+    """A record of any fields."""
+
+
+@contextmanager
+def opened_archive(file: IO[bytes], most_bytes: int | None = None) -> Iterator[MemoryArchive]:
+    """Open an archive. Raises Invalid, TooLong."""
+    try:
+        archive = zipfile.ZipFile(file)
+    except (zipfile.BadZipFile, OSError, ValueError):
+        raise Invalid(_NO_ARCHIVE) from None
+    with archive:
+        yield MemoryArchive(archive, most_bytes)
+
+
+def _parsed(record: type[R], line: bytes, name: str, number: int) -> R:
+    if _NUL.search(line):
+        raise Invalid(f"{name}, line {number}: a text holds a NUL character.")
+    try:
+        return record.model_validate_json(line)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in fault["loc"]) or "the record"
+        raise Invalid(f"{name}, line {number}: {place}: {fault['msg']}.") from None

@@ -1,0 +1,145 @@
+"""A user's facts in an archive of the user's memory: out of this server, and into it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ricordo.domain.clock import to_micros
+from ricordo.domain.scope import Scope, User
+from ricordo.domain.text import Json
+from ricordo.errors import Conflict, Invalid
+from ricordo.features.knowledge.facts import queries
+from ricordo.features.knowledge.facts.queries import FactFilter
+from ricordo.features.knowledge.facts.records import (
+    USER,
+    Evidence,
+    FactKind,
+    FactSource,
+    FactState,
+    Precision,
+    Relation,
+    UserFact,
+)
+from ricordo.features.knowledge.facts.routes import responses_of
+from ricordo.plugins import UserImport
+from ricordo.storage.engine.repository import Page
+from ricordo.storage.engine.store import Transaction
+
+FILE = "facts.jsonl"
+_MOST = 1_000_000
+_LONGEST = 10_000
+
+
+class _EvidenceRecord(BaseModel):
+    message_id: str = Field(max_length=_LONGEST)
+    quote: str = Field(max_length=_LONGEST)
+
+
+class FactRecord(BaseModel):
+    """A fact as an archive has it: the fields of the API, and who decided on it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    id: str = Field(max_length=_LONGEST)
+    sentence: str = Field(max_length=_LONGEST)
+    subject: str = Field(max_length=_LONGEST)
+    kind: FactKind
+    slot: str = Field(max_length=_LONGEST)
+    value: str = Field(max_length=_LONGEST)
+    state: FactState
+    relation: Relation | None = None
+    replaces_id: str | None = None
+    replacement_id: str | None = None
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    precision: Precision | None = None
+    holds_from: datetime
+    holds_until: datetime | None = None
+    evidence: list[_EvidenceRecord]
+    confidence: float | None = None
+    source: FactSource
+    agent_id: str | None = None
+    conversation_id: str | None = None
+    said_at: datetime
+    created_at: datetime
+    resolved_at: datetime | None = None
+    resolved_by: str | None = None
+
+    def fact(self, user: User) -> UserFact:
+        """Return the fact as one of this user."""
+        return UserFact(
+            id=self.id,
+            organization_id=user.organization_id,
+            user_id=user.id,
+            sentence=self.sentence,
+            kind=self.kind,
+            source=self.source,
+            state=self.state,
+            said_at=to_micros(self.said_at),
+            holds_from=to_micros(self.holds_from),
+            created_at=to_micros(self.created_at),
+            subject=USER if self.subject == "user" else self.subject,
+            slot=self.slot,
+            value=self.value,
+            agent_id=self.agent_id,
+            conversation_id=self.conversation_id,
+            starts_at=_micros(self.starts_at),
+            ends_at=_micros(self.ends_at),
+            precision=self.precision,
+            evidence=tuple(Evidence(piece.message_id, piece.quote) for piece in self.evidence),
+            confidence=self.confidence,
+            holds_until=_micros(self.holds_until),
+            relation=self.relation,
+            replaces_id=self.replaces_id,
+            replacement_id=self.replacement_id,
+            resolved_at=_micros(self.resolved_at),
+            resolved_by=self.resolved_by,
+        )
+
+
+def facts_of_user(tx: Transaction, scope: Scope, user_id: str) -> tuple[str, Sequence[Json]]:
+    """Return the name of the file, and all facts of the user, oldest first."""
+    facts = queries.page(tx, scope, user_id, Page(limit=_MOST, order="asc"), FactFilter())
+    responses = responses_of(tx, facts)
+    return FILE, [
+        {
+            **{name: field for name, field in response.items() if name != "user_id"},
+            "resolved_by": fact.resolved_by,
+        }
+        for fact, response in zip(facts, responses, strict=True)
+    ]
+
+
+def store_facts(tx: Transaction, user: User, records: Iterable[Mapping[str, Any]]) -> int:
+    """Store the facts of an archive as this user's, and return how many.
+
+    Raises Invalid for a faulty record, and Conflict if this server has one of the facts.
+    """
+    facts = [_fact(record, number, user) for number, record in enumerate(records, 1)]
+    if queries.by_ids(tx, [fact.id for fact in facts]):
+        raise Conflict(
+            "This server has facts of this archive already, so they are here under another user. "
+            "Forget that user first, or restore on another server."
+        )
+    queries.insert(tx, *facts)
+    return len(facts)
+
+
+IMPORT = UserImport(FILE, store_facts)
+
+
+def _fact(record: Mapping[str, Any], number: int, user: User) -> UserFact:
+    try:
+        return FactRecord.model_validate(record).fact(user)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in fault["loc"])
+        raise Invalid(f"{FILE}, line {number}: {place}: {fault['msg']}.") from None
+
+
+def _micros(time: datetime | None) -> int | None:
+    if time is None:
+        return None
+    return to_micros(time)

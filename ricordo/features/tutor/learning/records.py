@@ -1,0 +1,106 @@
+"""The nouns of learner state, and how they are stored as facts.
+
+An observation is a fact with one slot for each skill and message: a message shows one thing about a
+skill. A level is a fact with one slot for each skill, so that a new level ends the old one. So is a
+claim, the student's own view of a skill.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+from ricordo.features.knowledge.facts.records import OBSERVATION, UserFact
+from ricordo.features.tutor.courses.skills import CourseSkill
+
+Level = Literal["seen", "practised", "secure", "forgotten"]
+Result = Literal["seen", "failed", "hard", "good", "easy"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+RESULTS: tuple[Result, ...] = get_args(Result)
+LEVEL = "level:"
+CLAIM = "claim:"
+PREFIXES = (OBSERVATION, LEVEL, CLAIM)
+# Results that show that the student tried, and that the student managed.
+TRIED = frozenset({"failed", "hard", "good", "easy"})
+MANAGED = frozenset({"good", "easy"})
+STUCK = frozenset({"failed", "hard"})
+
+
+def observation_slot(course: str, skill: str, message_id: str) -> str:
+    return f"{OBSERVATION}{course}/{skill}#{message_id}"
+
+
+def level_slot(course: str, skill: str) -> str:
+    return f"{LEVEL}{course}/{skill}"
+
+
+def claim_slot(course: str, skill: str) -> str:
+    return f"{CLAIM}{course}/{skill}"
+
+
+def skill_of(fact: UserFact, course: str) -> str | None:
+    """Return the name of the skill that a fact is about; None if it is of another course."""
+    _, _, place = fact.slot.partition(":")
+    owner, slash, rest = place.partition("/")
+    if not slash or owner != course:
+        return None
+    return rest.partition("#")[0]
+
+
+def is_observation(fact: UserFact) -> bool:
+    return fact.slot.startswith(OBSERVATION)
+
+
+def is_level(fact: UserFact) -> bool:
+    return fact.slot.startswith(LEVEL)
+
+
+def is_claim(fact: UserFact) -> bool:
+    return fact.slot.startswith(CLAIM)
+
+
+def observed_value(result: Result, misconception: str) -> str:
+    """Return how an observation's result and misconception are stored in a fact's value."""
+    return f"{result} {misconception}".strip()
+
+
+def result_of(fact: UserFact) -> Result:
+    """Return the result that an observation shows."""
+    stored = fact.value.partition(" ")[0]
+    return next((result for result in RESULTS if result == stored), "seen")
+
+
+def misconception_of(fact: UserFact) -> str:
+    """Return the misconception that an observation shows; empty for none."""
+    return fact.value.partition(" ")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class SkillState:
+    """What is known of one student about one skill.
+
+    `level`, `claim` and `observations` are facts that hold; `waiting` are proposed facts. The
+    newest observation is first. `due_at` is the time of the next review in microseconds; None if
+    the student has not tried the skill yet.
+    """
+
+    skill: CourseSkill
+    level: UserFact | None
+    claim: UserFact | None
+    observations: Sequence[UserFact]
+    waiting: Sequence[UserFact]
+    due_at: int | None
+    is_due: bool
+    is_ready: bool
+
+    @property
+    def level_name(self) -> Level | None:
+        return cast(Level, self.level.value) if self.level else None
+
+    @property
+    def misconceptions(self) -> dict[str, int]:
+        """The misconceptions that were observed, each with how often."""
+        counts: dict[str, int] = {}
+        for fact in self.observations:
+            if name := misconception_of(fact):
+                counts[name] = counts.get(name, 0) + 1
+        return counts

@@ -1,0 +1,486 @@
+"""What is noted of a student's skills: observations, levels, claims, and their removal.
+
+All of it is stored as facts with evidence. Whoever changes the facts of a student has locked the
+student's row.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import Message
+from ricordo.domain.redaction import redact
+from ricordo.domain.scope import Scope, User
+from ricordo.domain.text import normal_text
+from ricordo.errors import Conflict, Invalid, NotFound
+from ricordo.features.knowledge.facts import decisions
+from ricordo.features.knowledge.facts import queries as facts
+from ricordo.features.knowledge.facts.evidence import MOST_EVIDENCE
+from ricordo.features.knowledge.facts.filing import settle
+from ricordo.features.knowledge.facts.options import FactPolicy
+from ricordo.features.knowledge.facts.records import Evidence, Relation, UserFact
+from ricordo.features.tutor.courses import queries as courses
+from ricordo.features.tutor.courses.applying import applied_course
+from ricordo.features.tutor.courses.course_file import Course
+from ricordo.features.tutor.courses.skills import CourseSkill
+from ricordo.features.tutor.learning import queries
+from ricordo.features.tutor.learning.records import (
+    LEVELS,
+    MANAGED,
+    RESULTS,
+    TRIED,
+    Level,
+    Result,
+    SkillState,
+    claim_slot,
+    is_level,
+    is_observation,
+    level_slot,
+    observation_slot,
+    observed_value,
+    result_of,
+    skill_of,
+)
+from ricordo.features.tutor.learning.reviews import end_of_day
+from ricordo.features.tutor.learning.state import skill_states
+from ricordo.memory.schemas import similar_name
+from ricordo.memory.unwanted import rules_of
+from ricordo.storage import users, versions
+from ricordo.storage.engine.store import Transaction
+
+LONGEST_QUOTE = 400
+_KNOWN = ("practised", "secure")
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """A student in a course with skills."""
+
+    user: User
+    course: Course
+    choice: queries.LearnerChoice
+
+    @property
+    def timezone(self) -> str:
+        return self.course.timezone or "UTC"
+
+    def skill(self, name: str) -> CourseSkill:
+        """Return the course's skill of this name. Raises Invalid."""
+        for skill in self.course.skills:
+            if skill.name == name.strip():
+                return skill
+        names = [skill.name for skill in self.course.skills]
+        raise Invalid(
+            f'There is no skill "{name[:80]}" in this course.{similar_name(name, names)} '
+            f"Use one of: {', '.join(names)}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What an agent observed about a skill in a message of its student.
+
+    `is_guarded`: the step had read untrusted content, so the student decides in any case.
+    """
+
+    skill: CourseSkill
+    sentence: str
+    message: Message
+    quote: str
+    result: Result = "seen"
+    misconception: str = ""
+    is_guarded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NewLevel:
+    """A level that an agent proposes for a skill, and why."""
+
+    skill: CourseSkill
+    level: Level
+    reason: str
+    agent_id: str | None = None
+    conversation_id: str | None = None
+    is_guarded: bool = False
+
+
+def course_with_skills(tx: Transaction, scope: Scope, name: str) -> Course:
+    """Return a course as it was applied last. Raises NotFound, also for one without skills."""
+    stored = courses.get(tx, scope, name)
+    course = applied_course(stored.source, stored.name)
+    if course is None or not course.skills:
+        raise NotFound(f'The course "{name[:80]}" names no skills. Add a [[skill]] to its file.')
+    return course
+
+
+def learner_of(tx: Transaction, user: User, course: Course) -> Learner:
+    choice = queries.choice_of(tx, user.organization_id, user.id, course.name)
+    return Learner(user, course, choice)
+
+
+def states_of(tx: Transaction, learner: Learner) -> list[SkillState]:
+    """Return the state of each skill; none for a student who chose that nothing is noted."""
+    if learner.choice.is_off:
+        return []
+    found = queries.facts_of(tx, learner.user.id, learner.course.name)
+    until = end_of_day(tx.clock.now(), learner.timezone)
+    return skill_states(learner.course.skills, learner.course.name, found, until)
+
+
+def states_of_students(
+    tx: Transaction, organization_id: str, course: Course
+) -> dict[str, list[SkillState]]:
+    """Return the states of all students of whom something is noted, by user id."""
+    by_student: dict[str, list[UserFact]] = {}
+    for fact in queries.facts_of_students(tx, organization_id, course.name, ["current"]):
+        by_student.setdefault(fact.user_id, []).append(fact)
+    choices = queries.choices_of_course(tx, organization_id, course.name)
+    until = end_of_day(tx.clock.now(), course.timezone or "UTC")
+    return {
+        user_id: skill_states(course.skills, course.name, found, until)
+        for user_id, found in by_student.items()
+        if user_id not in choices or not choices[user_id].is_off
+    }
+
+
+def students_with_due(tx: Transaction, organization_id: str, course: Course) -> set[str]:
+    """Return the ids of the students that have something to review today."""
+    states = states_of_students(tx, organization_id, course)
+    return {user_id for user_id, of_user in states.items() if any(s.is_due for s in of_user)}
+
+
+def policy_for(tx: Transaction, learner: Learner) -> FactPolicy:
+    """Return the policy for what is noted: the student's, the organization's or the course's.
+
+    The setting for facts that are read from conversations does not count: it says what is read of
+    everybody, and a course with skills says what is noted of its students.
+    """
+    if learner.choice.is_off:
+        return "off"
+    choices = facts.policies(tx, learner.user.organization_id, learner.user.id)
+    choice = choices.get(learner.user.id) or choices.get(facts.EVERYBODY)
+    return choice or learner.course.skill_policy
+
+
+def note(tx: Transaction, learner: Learner, observation: Observation) -> UserFact:
+    """Store an observation, and return its fact.
+
+    The same observation of the same message is stored once.
+
+    Raises:
+        Invalid: nothing may be noted of this student, or not this.
+    """
+    users.lock(tx, learner.user.id)
+    policy = _require_on(tx, learner)
+    message = observation.message
+    fact = _new_fact(
+        tx,
+        learner,
+        sentence=_sentence(tx, learner, observation.sentence),
+        slot=observation_slot(learner.course.name, observation.skill.name, message.id),
+        value=observed_value(observation.result, observation.misconception),
+        evidence=(Evidence(message.id, observation.quote[:LONGEST_QUOTE]),),
+    )
+    fact = replace(
+        fact,
+        said_at=message.created_at,
+        holds_from=message.created_at,
+        agent_id=message.agent_id,
+        conversation_id=message.conversation_id,
+    )
+    return _file(tx, fact, is_direct=policy == "direct" and not observation.is_guarded)
+
+
+def propose_level(tx: Transaction, learner: Learner, new: NewLevel) -> UserFact:
+    """Store a level as policy allows, with the observations it rests on; return its fact.
+
+    Raises:
+        Invalid: nothing may be noted of this student, or the observations do not show this level.
+    """
+    users.lock(tx, learner.user.id)
+    policy = _require_on(tx, learner)
+    of_skill = _facts_of_skill(tx, learner, new.skill)
+    observations = [fact for fact in of_skill if is_observation(fact)]
+    current = next((f for f in of_skill if is_level(f) and f.state == "current"), None)
+    _require_shown(new, observations, current)
+    pieces = dict.fromkeys(piece for fact in observations for piece in fact.evidence)
+    fact = _new_fact(
+        tx,
+        learner,
+        sentence=_sentence(
+            tx,
+            learner,
+            f"{new.skill.shown_name} ({learner.course.title}): {new.level}. {new.reason}",
+        ),
+        slot=level_slot(learner.course.name, new.skill.name),
+        value=new.level,
+        evidence=tuple(pieces)[:MOST_EVIDENCE],
+    )
+    fact = replace(fact, agent_id=new.agent_id, conversation_id=new.conversation_id)
+    filed = _file(tx, fact, is_direct=policy == "direct" and not new.is_guarded)
+    if filed.state == "current":
+        _end_claim(tx, learner, new.skill)
+    return filed
+
+
+def claim(tx: Transaction, learner: Learner, skill: CourseSkill, words: str) -> UserFact:
+    """Store the student's own view of a skill. It changes no level: the tutor is asked to check.
+
+    Raises Invalid.
+    """
+    users.lock(tx, learner.user.id)
+    if learner.choice.is_off:
+        raise Invalid("Nothing is noted of you in this course. Switch it on first.")
+    fact = _new_fact(
+        tx,
+        learner,
+        sentence=_sentence(tx, learner, words),
+        slot=claim_slot(learner.course.name, skill.name),
+        value="disputed",
+        evidence=(),
+    )
+    for older in _of_slot(tx, fact):
+        facts.remove(tx, older)
+    stored = replace(fact, source="user", state="current", resolved_at=tx.clock.now())
+    facts.insert(tx, stored)
+    return stored
+
+
+def remove_fact(tx: Transaction, learner: Learner, fact_id: str) -> int:
+    """Delete an observation, a level or a claim of the student; return the number of facts.
+
+    A level goes with its last observation. Raises NotFound.
+    """
+    users.lock(tx, learner.user.id)
+    found = _every_fact(tx, learner)
+    fact = next((fact for fact in found if fact.id == fact_id), None)
+    if fact is None:
+        raise NotFound(f"Fact with ID {fact_id[:80]} not found")
+    queries.remove(tx, [fact])
+    others = [other for other in found if other.id != fact.id]
+    return 1 + (_drop_unfounded(tx, learner, others) if is_observation(fact) else 0)
+
+
+def remove_all(tx: Transaction, learner: Learner) -> int:
+    """Delete all facts of the student in the course; return their number."""
+    users.lock(tx, learner.user.id)
+    found = _every_fact(tx, learner)
+    queries.remove(tx, found)
+    return len(found)
+
+
+def remove_older(tx: Transaction, learner: Learner, before: int) -> int:
+    """Delete the observations of messages before this time, and levels that rest on no other.
+
+    Returns the number of deleted facts.
+    """
+    users.lock(tx, learner.user.id)
+    found = _every_fact(tx, learner)
+    old = [fact for fact in found if fact.said_at < before and not is_level(fact)]
+    if not old:
+        return 0
+    queries.remove(tx, old)
+    ids = {fact.id for fact in old}
+    others = [fact for fact in found if fact.id not in ids]
+    return len(old) + _drop_unfounded(tx, learner, others)
+
+
+def approve_all(tx: Transaction, learner: Learner, by: str | None) -> int:
+    """Approve all that waits for the student in the course, the oldest first."""
+    users.lock(tx, learner.user.id)
+    waiting = queries.facts_of(tx, learner.user.id, learner.course.name, ["proposed"])
+    for fact in reversed(waiting):
+        approve(tx, learner, fact, by)
+    return len(waiting)
+
+
+def approve(tx: Transaction, learner: Learner, fact: UserFact, by: str | None) -> UserFact:
+    """Approve a proposed fact; a level that holds now answers the student's claim."""
+    approved = decisions.approve(tx, fact, by)
+    if is_level(approved):
+        name = skill_of(approved, learner.course.name)
+        for skill in learner.course.skills:
+            if skill.name == name:
+                _end_claim(tx, learner, skill)
+    return approved
+
+
+def _require_on(tx: Transaction, learner: Learner) -> FactPolicy:
+    policy = policy_for(tx, learner)
+    if policy == "off":
+        raise Invalid("This student chose that nothing is noted. Note nothing, and go on.")
+    return policy
+
+
+def _require_shown(
+    new: NewLevel, observations: Sequence[UserFact], current: UserFact | None
+) -> None:
+    """Raise Invalid unless the observations show the level."""
+    results = [result_of(fact) for fact in observations]
+    if not observations:
+        raise Invalid(f'There is no evidence for "{new.skill.name}". Call note_evidence first.')
+    if new.level == "practised" and not TRIED.intersection(results):
+        raise Invalid("The student has not tried it yet. Note the result of an exercise first.")
+    if new.level == "secure" and sum(result in MANAGED for result in results) < 2:
+        raise Invalid('"secure" needs two messages with the result good or easy. Ask again.')
+    if new.level == "forgotten" and (current is None or current.value not in _KNOWN):
+        raise Invalid("Only what was practised or secure can be forgotten.")
+    if new.level == "forgotten" and newest_result(observations) != "failed":
+        raise Invalid('"forgotten" needs a newest observation with the result failed.')
+
+
+def newest_result(observations: Sequence[UserFact]) -> Result | None:
+    """Return the result of the newest observation."""
+    newest = max(observations, key=lambda fact: fact.said_at, default=None)
+    return result_of(newest) if newest else None
+
+
+def _facts_of_skill(tx: Transaction, learner: Learner, skill: CourseSkill) -> list[UserFact]:
+    found = queries.facts_of(tx, learner.user.id, learner.course.name)
+    return [fact for fact in found if skill_of(fact, learner.course.name) == skill.name]
+
+
+def _every_fact(tx: Transaction, learner: Learner) -> list[UserFact]:
+    states = ("current", "proposed", "ended", "replaced", "rejected")
+    return queries.facts_of(tx, learner.user.id, learner.course.name, states)
+
+
+def _drop_unfounded(tx: Transaction, learner: Learner, found: Sequence[UserFact]) -> int:
+    """Take removed evidence out of levels, delete levels without any, and return their number."""
+    remaining = {
+        (skill_of(fact, learner.course.name), piece)
+        for fact in found
+        if is_observation(fact)
+        for piece in fact.evidence
+    }
+    dropped = []
+    for level in [fact for fact in found if is_level(fact)]:
+        name = skill_of(level, learner.course.name)
+        evidence = tuple(piece for piece in level.evidence if (name, piece) in remaining)
+        if not evidence:
+            dropped.append(level)
+        elif evidence != level.evidence:
+            facts.update(tx, replace(level, evidence=evidence))
+    queries.remove(tx, dropped)
+    return len(dropped)
+
+
+def _end_claim(tx: Transaction, learner: Learner, skill: CourseSkill) -> None:
+    """End the student's claim, since a level that is newer answers it."""
+    slot = claim_slot(learner.course.name, skill.name)
+    now = tx.clock.now()
+    for fact in _facts_of_skill(tx, learner, skill):
+        if fact.slot == slot:
+            facts.update(tx, replace(fact, state="ended", holds_until=now, resolved_at=now))
+
+
+def _sentence(tx: Transaction, learner: Learner, text: str) -> str:
+    """Return a text as the sentence of a fact.
+
+    Raises Invalid for an empty text, a secret, and what the student wants never remembered.
+    """
+    sentence = " ".join(normal_text(text).split())
+    if not sentence:
+        raise Invalid("Say in one sentence what was observed.")
+    if redact(sentence).text != sentence:
+        raise Invalid("This holds a secret, such as a password. Leave it out.")
+    scope = Scope(learner.user.organization_id)
+    rules = rules_of(tx, versions.of_owner(tx, scope, "user", learner.user.id))
+    if rules.refuse("", sentence):
+        raise Invalid("The student wants this never remembered. Note nothing of it.")
+    return sentence[: decisions.LONGEST_SENTENCE]
+
+
+def _new_fact(
+    tx: Transaction,
+    learner: Learner,
+    *,
+    sentence: str,
+    slot: str,
+    value: str,
+    evidence: tuple[Evidence, ...],
+) -> UserFact:
+    now = tx.clock.now()
+    return UserFact(
+        id=new_id("fact"),
+        organization_id=learner.user.organization_id,
+        user_id=learner.user.id,
+        sentence=sentence,
+        kind="skill",
+        source="model",
+        state="proposed",
+        said_at=now,
+        holds_from=now,
+        created_at=now,
+        slot=slot,
+        value=value,
+        evidence=evidence,
+    )
+
+
+def _of_slot(
+    tx: Transaction, fact: UserFact, states: Sequence[str] = ("current", "proposed")
+) -> list[UserFact]:
+    course = fact.slot.partition(":")[2].partition("/")[0]
+    found = queries.facts_of(tx, fact.user_id, course, states)
+    return [other for other in found if other.slot == fact.slot]
+
+
+def _file(tx: Transaction, fact: UserFact, *, is_direct: bool) -> UserFact:
+    """Store a fact, or the new evidence of the known fact that says the same; return it.
+
+    A waiting fact of the same slot is replaced. Raises Conflict for what the student rejected.
+    """
+    for rejected in _of_slot(tx, fact, ["rejected"]):
+        if (rejected.value, rejected.evidence) == (fact.value, fact.evidence):
+            raise Conflict("The student rejected this. Propose it again with new evidence.")
+    live = _of_slot(tx, fact)
+    known = next((older for older in live if older.value == fact.value), None)
+    if known and (known.state == "current" or not is_direct):
+        pieces = tuple(dict.fromkeys((*fact.evidence, *known.evidence)))
+        known = replace(known, evidence=pieces[:MOST_EVIDENCE])
+        facts.update(tx, known)
+        return known
+    current = next((older for older in live if older.state == "current"), None)
+    if current:
+        fact = replace(fact, replaces_id=current.id, relation="contradicts")
+    facts.insert(tx, fact)
+    now = tx.clock.now()
+    for waiting in live:
+        if waiting.state == "proposed":
+            facts.update(
+                tx, replace(waiting, state="replaced", replacement_id=fact.id, resolved_at=now)
+            )
+    if not is_direct:
+        return fact
+    relations: dict[str, Relation] = {current.id: "contradicts"} if current else {}
+    settle(tx, fact, [current] if current else [], relations)
+    return facts.get(tx, Scope(fact.organization_id), fact.id)
+
+
+def require_level(text: str) -> Level:
+    """Return a level by its name. Raises Invalid."""
+    for level in LEVELS:
+        if level == text.strip():
+            return level
+    raise Invalid(f'"{text[:40]}" is no level. Use one of: {", ".join(LEVELS)}.')
+
+
+def require_result(text: str) -> Result:
+    """Return a result by its name. Raises Invalid."""
+    for result in RESULTS:
+        if result == text.strip():
+            return result
+    raise Invalid(f'"{text[:40]}" is no result. Use one of: {", ".join(RESULTS)}.')
+
+
+def require_misconception(skill: CourseSkill, text: str) -> str:
+    """Return a misconception of the skill by its words; empty for none. Raises Invalid."""
+    wanted = " ".join(text.split()).casefold()
+    if not wanted:
+        return ""
+    for known in skill.misconceptions:
+        if " ".join(known.split()).casefold() == wanted:
+            return " ".join(known.split())
+    listed = "; ".join(skill.misconceptions) or "none"
+    raise Invalid(f'"{skill.name}" has no such misconception. Its misconceptions: {listed}.')

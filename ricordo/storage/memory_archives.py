@@ -1,0 +1,135 @@
+"""SQL of memory archives: what an archive holds of a chain beside its versions, and its return.
+
+A restored row is stored as the archive has it: no policy, no quota and no redaction applies, since
+its text is what the other server had stored.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import bindparam, insert, select
+
+from ricordo.domain.block import Block
+from ricordo.domain.scope import Actor
+from ricordo.storage.engine.repository import equal
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.memory_tables import (
+    blocks_log,
+    blocks_tags,
+    git_objects,
+    is_in_chain,
+    number_of_chain,
+)
+
+ObjectKind = Literal["blob", "tree", "commit", "forgotten"]
+_LOG = (
+    select(
+        blocks_log.c.seq,
+        blocks_log.c.block_id,
+        blocks_log.c.changed,
+        blocks_log.c.author_kind,
+        blocks_log.c.author_id,
+        blocks_log.c.author_name,
+        blocks_log.c.created_at,
+        blocks_log.c.deleted_label,
+    )
+    .where(equal(blocks_log, "chain_id"), blocks_log.c.seq > bindparam("after"))
+    .order_by(blocks_log.c.seq)
+    .limit(bindparam("limit"))
+)
+_OBJECTS = (
+    select(git_objects.c.seq, git_objects.c.kind, git_objects.c.id, git_objects.c.data)
+    .where(is_in_chain(git_objects), git_objects.c.seq > bindparam("after"))
+    .order_by(git_objects.c.seq)
+    .limit(bindparam("limit"))
+)
+_INSERT_LOG = insert(blocks_log)
+_INSERT_OBJECT = insert(git_objects).values(chain=number_of_chain())
+_INSERT_TAG = insert(blocks_tags)
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedSettings:
+    """A change of a block's settings; with `deleted_label`, the block's deletion.
+
+    `created_at` is in microseconds.
+    """
+
+    block_id: str
+    changed: Mapping[str, Any]
+    author: Actor
+    created_at: int
+    deleted_label: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChainObject:
+    """An object of a chain that came by git, or the tombstone of a rewritten version.
+
+    A tombstone has the kind `forgotten`, and the new id as its body.
+    """
+
+    kind: ObjectKind
+    id: bytes
+    body: bytes
+
+
+def logged_after(
+    tx: Transaction, chain_id: str, after: int, limit: int
+) -> tuple[list[LoggedSettings], int]:
+    """Return the changes of settings behind this `seq`, and the last `seq`."""
+    rows = tx.all(_LOG, {"chain_id": chain_id, "after": after, "limit": limit})
+    logged = [
+        LoggedSettings(
+            row.block_id,
+            row.changed,
+            Actor(row.author_kind, row.author_id, row.author_name),
+            row.created_at,
+            row.deleted_label,
+        )
+        for row in rows
+    ]
+    return logged, rows[-1].seq if rows else after
+
+
+def objects_after(
+    tx: Transaction, chain_id: str, after: int, limit: int
+) -> tuple[list[ChainObject], int]:
+    """Return the objects that came by git behind this `seq`, and the last `seq`."""
+    rows = tx.all(_OBJECTS, {"chain_id": chain_id, "after": after, "limit": limit})
+    objects = [ChainObject(row.kind, bytes(row.id), bytes(row.data)) for row in rows]
+    return objects, rows[-1].seq if rows else after
+
+
+def insert_log(tx: Transaction, chain_id: str, logged: Sequence[LoggedSettings]) -> None:
+    tx.run(
+        _INSERT_LOG,
+        [
+            {
+                "chain_id": chain_id,
+                "block_id": change.block_id,
+                "changed": dict(change.changed),
+                "author_kind": change.author.kind,
+                "author_id": change.author.id,
+                "author_name": change.author.name,
+                "created_at": change.created_at,
+                "deleted_label": change.deleted_label,
+            }
+            for change in logged
+        ],
+    )
+
+
+def insert_objects(tx: Transaction, chain_id: str, objects: Sequence[ChainObject]) -> None:
+    tx.run(
+        _INSERT_OBJECT,
+        [
+            {"chain_id": chain_id, "id": one.id, "kind": one.kind, "data": one.body}
+            for one in objects
+        ],
+    )
+
+
+def insert_tags(tx: Transaction, block: Block) -> None:
+    tx.run(_INSERT_TAG, [{"block_id": block.id, "tag": tag} for tag in block.tags])

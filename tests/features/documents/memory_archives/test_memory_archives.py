@@ -1,0 +1,444 @@
+"""One person's whole memory: out of one server, into another, equal by content hash."""
+
+import hashlib
+import io
+import json
+import random
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import httpx2
+import pytest
+
+from ricordo.domain.ids import new_id
+from ricordo.features.documents.memory_archives import export as exporting
+from ricordo.features.documents.memory_archives.models import content_hash
+from tests.features.sync.git.test_routes import commit
+from tests.seams.http import Wire, get, ok, post, propose, put, refused
+from tests.seams.server import ServerInThread, serving
+from tests.support import postgres
+from tests.support.git import fsck, git, ids
+
+BOTH = ("sqlite", pytest.param("postgresql", marks=pytest.mark.soak))
+LINES = (
+    "Likes tea.",
+    "Lebt in Graz.",
+    "Übt täglich.",
+    "Has a dog, Bo.",
+    "Plays chess on Mondays.",
+    "Allergic to nuts 🥜.",
+)
+Archive = dict[str, bytes]
+
+
+@pytest.fixture(scope="module", params=BOTH)
+def elsewhere(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerInThread]:
+    """Another server, on each database."""
+    url = None if request.param == BOTH[0] else postgres.server().new_database()
+    place = {} if url is None else {"database_url": url}
+    with serving(tmp_path_factory.mktemp("elsewhere") / "data", **place) as server:
+        yield server
+    if url:
+        postgres.server().drop(url)
+
+
+@pytest.fixture
+def there(elsewhere: ServerInThread) -> Iterator[httpx2.Client]:
+    with elsewhere.http() as http:
+        yield http
+
+
+def exported(http: httpx2.Client, user: str) -> Archive:
+    answer = http.get(f"/users/{user}/export")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/zip")
+    assert 'filename="memory.zip"' in answer.headers["content-disposition"]
+    archive = zipfile.ZipFile(io.BytesIO(answer.content))
+    assert archive.testzip() is None
+    return {name: archive.read(name) for name in archive.namelist()}
+
+
+def zipped(archive: Archive) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as target:
+        for name, content in archive.items():
+            target.writestr(name, content)
+    return file.getvalue()
+
+
+def signed(archive: Archive) -> Archive:
+    """The archive with a manifest that names the files as they are."""
+    manifest = json.loads(archive["manifest.json"])
+    manifest["files"] = {
+        name: hashlib.sha256(content).hexdigest()
+        for name, content in archive.items()
+        if name != "manifest.json"
+    }
+    manifest["content"] = content_hash(manifest["files"])
+    return archive | {"manifest.json": json.dumps(manifest).encode()}
+
+
+def send(http: httpx2.Client, content: bytes | Archive, user: str | None = None) -> httpx2.Response:
+    data = content if isinstance(content, bytes) else zipped(content)
+    return http.post(
+        "/v1/imports/memory",
+        files={"file": ("memory.zip", data)},
+        data={"user": user} if user else {},
+    )
+
+
+def records(archive: Archive, name: str) -> list[Wire]:
+    return [json.loads(line) for line in archive[name].splitlines()]
+
+
+def hash_of(archive: Archive) -> str:
+    manifest = json.loads(archive["manifest.json"])
+    return str(manifest["content"])
+
+
+def remember(http: httpx2.Client, seed: int, steps: int = 30) -> str:
+    """Let much happen to a new user's memory, as the seed has it."""
+    chance = random.Random(seed)  # noqa: S311 - a seed, no secret
+    user = new_id("ada")
+    put(http, user, "human", "Name: Ada")
+    labels = ["human", "courses/maths", "notes", "Übung"]
+    for number in range(steps):
+        label = chance.choice(labels)
+        listed = {block["label"]: block for block in ok(http.get(f"/users/{user}/blocks"))}
+        if label not in listed:
+            put(http, user, label, chance.choice(LINES), title=f"No. {number}")
+            continue
+        text = listed[label]["body"]
+        path = f"/users/{user}/blocks/{label}"
+        match chance.randrange(8):
+            case 0 | 1 | 2:
+                put(http, user, label, f"{text}\n{chance.choice(LINES)}", message=f"Step {number}")
+            case 3:
+                settings = {"policy": chance.choice(("propose", "guarded", "direct"))}
+                ok(http.patch(path, json={**settings, "description": f"Of step {number}"}))
+            case 4:
+                ok(http.delete(path))
+            case 5:
+                other = f"{label} {number}"
+                ok(http.patch(path, json={"label": other}))
+                labels.append(other)
+            case _:
+                made = propose(
+                    http, user, label, text, f"{text}\nStep {number}.", agent_id=new_id("agent")
+                )
+                decision = chance.choice(("approve", "reject", ""))
+                if decision:
+                    reason = {"reason": "So."} if decision == "reject" else {}
+                    post(http, user, f"{label}/diffs/{made}/{decision}", **reason)
+    ok(http.post(f"/v1/users/{user}/facts", json={"sentence": "I live in Graz."}))
+    fact = ok(http.post(f"/v1/users/{user}/facts", json={"sentence": "I work as a nurse."}))
+    changed = {"sentence": "I work as a teacher."}
+    ok(http.patch(f"/v1/users/{user}/facts/{fact['id']}", json=changed))
+    return user
+
+
+@pytest.mark.parametrize("seed", [1, 2, pytest.param(None, marks=pytest.mark.soak)])
+def test_a_memory_comes_back_from_another_server_equal_by_content_hash(
+    http: httpx2.Client, there: httpx2.Client, seed: int | None
+) -> None:
+    for each in [seed] if seed is not None else range(100, 160):
+        user = remember(http, each)
+        archive = exported(http, user)
+        restored = ok(send(there, archive))
+        assert restored["content"] == hash_of(archive), each
+        assert restored["left_out"] == [], each
+        assert restored["versions"] == len(records(archive, "history.jsonl")), each
+        again = exported(there, user)
+        assert hash_of(again) == hash_of(archive), each
+        assert {name: again[name] for name in again if name != "manifest.json"} == {
+            name: archive[name] for name in archive if name != "manifest.json"
+        }, each
+
+
+def test_the_memory_lives_on_where_it_was_restored(
+    http: httpx2.Client, there: httpx2.Client
+) -> None:
+    user = new_id("ada")
+    put(http, user, "human", "Name: Ada", policy="guarded", description="Who she is.")
+    put(http, user, "old", "Gone, but not for ever.")
+    old = get(http, user, "old")["id"]
+    ok(http.delete(f"/users/{user}/blocks/old"))
+    made = propose(http, user, "human", "Name: Ada", "Name: Ada L.", agent_id="agent 7")
+    ok(http.post(f"/v1/users/{user}/facts", json={"sentence": "I live in Graz."}))
+
+    restored = ok(send(there, exported(http, user)))
+
+    assert restored["user_id"] == ok(http.get(f"/v1/users/{user}"))["id"]
+    assert (restored["blocks"], restored["proposals"], restored["records"]) == (
+        1,
+        1,
+        {"facts.jsonl": 1},
+    )
+    # What waited is decided here, what was deleted is restored here, and the history goes on.
+    post(there, user, f"human/diffs/{made}/approve")
+    block = get(there, user, "human")
+    assert (block["body"], block["policy"], block["description"]) == (
+        "Name: Ada L.",
+        "guarded",
+        "Who she is.",
+    )
+    deletion = get(there, user, "old/history")[0]["sha"]
+    before = get(there, user, "old/history")[1]["sha"]
+    assert deletion != before
+    revived = post(there, user, "old/restore", sha=before)
+    assert (revived["id"], revived["body"]) == (old, "Gone, but not for ever.")
+    facts = ok(there.get(f"/v1/users/{user}/facts"))
+    assert [fact["sentence"] for fact in facts] == ["I live in Graz."]
+    # It goes as everything of hers goes, and can then be restored once more.
+    archive = exported(there, user)
+    said = refused(send(there, archive), 409)
+    assert "has memory on this server already" in said
+    said = refused(send(there, archive, new_id("eve")), 409)
+    assert "under another user" in said
+
+
+def test_what_came_by_git_goes_along(
+    server: ServerInThread, http: httpx2.Client, elsewhere: ServerInThread, tmp_path: Path
+) -> None:
+    user = new_id("ada")
+    put(http, user, "human", "Name: Ada\nLikes tea")
+    git(tmp_path, "clone", "-q", f"{server.url}/users/{user}/memory.git", "mine")
+    mine = tmp_path / "mine"
+    commit(mine, human="Name: Ada\nLikes coffee", courses__maths="Likes proofs.")
+    git(mine, "checkout", "-q", "-b", "side", "HEAD~1")
+    commit(mine, "On the side", notes="A note.")
+    git(mine, "checkout", "-q", "main")
+    git(mine, "merge", "-q", "--no-edit", "side")
+    git(mine, "push", "-q", "origin", "main")
+    put(http, user, "human", "Name: Ada\nLikes water")
+    archive = exported(http, user)
+    assert records(archive, "git-objects.jsonl")
+
+    with elsewhere.http() as there:
+        ok(send(there, archive))
+        assert hash_of(exported(there, user)) == hash_of(archive)
+    for folder, url in (("before", server.url), ("after", elsewhere.url)):
+        git(tmp_path, "clone", "-q", f"{url}/users/{user}/memory.git", folder)
+    assert ids(tmp_path / "after") == ids(tmp_path / "before")
+    assert fsck(tmp_path / "after") == ""
+
+
+def _without_line(archive: Archive, name: str, number: int) -> Archive:
+    lines = archive[name].splitlines(keepends=True)
+    del lines[number]
+    return archive | {name: b"".join(lines)}
+
+
+def _with(archive: Archive, name: str, number: int, **fields: Any) -> Archive:
+    lines = archive[name].splitlines(keepends=True)
+    lines[number] = json.dumps(json.loads(lines[number]) | fields).encode() + b"\n"
+    return archive | {name: b"".join(lines)}
+
+
+def _changes(archive: Archive) -> Iterator[tuple[str, Archive]]:
+    """Changes by somebody who also writes the manifest again, each with what is said of it."""
+    history = records(archive, "history.jsonl")
+    for number, version in enumerate(history):
+        for field in ("message", "author_name", "label"):
+            yield "have the id", _with(archive, "history.jsonl", number, **{field: "Eve"})
+        if version["body"] is not None:
+            yield "have the id", _with(archive, "history.jsonl", number, body="Likes Eve.")
+        yield (
+            "have the id",
+            _with(archive, "history.jsonl", number, timestamp="2020-01-01T00:00:00Z"),
+        )
+        if number < len(history) - 1:
+            yield "is missing", _without_line(archive, "history.jsonl", number)
+    yield "have the id", _without_line(archive, "history.jsonl", len(history) - 1)
+    yield "different blocks", _without_line(archive, "blocks.jsonl", 0)
+    yield "not the newest texts", archive | {"blocks/human.md": b"Eve."}
+    for name in archive:
+        if name.endswith(".jsonl") and archive[name]:
+            yield f"{name}, line 1", archive | {name: b"{}\n" + archive[name]}
+            yield f"{name}, line 1", archive | {name: b"\xff\n"}
+            yield "NUL", archive | {name: b'{"a": "\\u0000"}\n'}
+    manifest = json.loads(archive["manifest.json"])
+    later = json.dumps(manifest | {"version": 2}).encode()
+    yield "Update this server", archive | {"manifest.json": later}
+    other = json.dumps(manifest | {"format": "else"}).encode()
+    yield "no archive", archive | {"manifest.json": other}
+    no_head = json.dumps(manifest | {"head": None}).encode()
+    yield "no tip", archive | {"manifest.json": no_head}
+
+
+def test_what_was_changed_is_refused_and_nothing_of_it_stays(
+    http: httpx2.Client, there: httpx2.Client, elsewhere: ServerInThread
+) -> None:
+    user = remember(http, seed=7, steps=12)
+    if not get_or_none(http, user, "human"):
+        put(http, user, "human", "Name: Ada")
+    archive = exported(http, user)
+    before = elsewhere.rows()
+    for said, changed in _changes(archive):
+        assert said in refused(send(there, signed(changed)), 400), said
+    # Without a new manifest it is noticed that a file is another one.
+    for name in archive:
+        if name != "manifest.json":
+            changed = archive | {name: archive[name] + b"\n"}
+            refused(send(there, changed), 400)
+            left = {other: archive[other] for other in archive if other != name}
+            assert "lacks" in refused(send(there, left), 400)
+    more = archive | {"more.jsonl": b"{}\n"}
+    assert "manifest" in refused(send(there, more), 400)
+    assert elsewhere.rows() == before
+    # The file of a feature that this server does not have is named, and the rest comes in.
+    restored = ok(send(there, signed(more)))
+    assert ["more.jsonl" in one for one in restored["left_out"]] == [True]
+
+
+def get_or_none(http: httpx2.Client, user: str, label: str) -> Any:
+    answer = http.get(f"/users/{user}/blocks/{label}")
+    return answer.json() if answer.status_code == 200 else None
+
+
+def test_a_file_that_was_cut_or_is_something_else_is_refused(
+    http: httpx2.Client, there: httpx2.Client, elsewhere: ServerInThread
+) -> None:
+    user = new_id("ada")
+    put(http, user, "human", "Name: Ada\n" * 200)
+    whole = zipped(exported(http, user))
+    before = elsewhere.rows()
+    for content in (b"", b"hello", b"PK\x03\x04", zipped({"conversations.json": b"[]"})):
+        refused(send(there, content), 400)
+    for length in range(0, len(whole), max(1, len(whole) // 30)):
+        refused(send(there, whole[:length]), 400)
+    chance = random.Random(3)  # noqa: S311 - a seed, no secret
+    for _ in range(40):
+        position = chance.randrange(len(whole))
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << chance.randrange(8)
+        answer = send(there, bytes(damaged))
+        # A changed time stamp or flag of the zip file alone does no harm.
+        assert answer.status_code in (200, 400), answer.text
+        if answer.status_code == 200:
+            assert get(there, user, "human")["body"] == "Name: Ada\n" * 200
+            return
+    assert elsewhere.rows() == before
+
+
+def test_only_an_administrator_restores_and_gives_it_to_any_user_without_memory(
+    http: httpx2.Client, tmp_path: Path
+) -> None:
+    user = new_id("ada")
+    put(http, user, "human", "Name: Ada")
+    archive = exported(http, user)
+    with serving(tmp_path / "data") as keyed:
+        admin = {"authorization": f"Bearer {keyed.key('root', 'admin')}"}
+        eve = {"authorization": f"Bearer {keyed.key('eve')}"}
+        with keyed.http(headers=eve) as of_eve, keyed.http(headers=admin) as of_admin:
+            refused(send(of_eve, archive), 403)
+            restored = ok(send(of_admin, archive, "eve"))
+            assert restored["user_id"] == ok(of_admin.get("/v1/users/eve"))["id"]
+            assert get(of_eve, "eve", "human")["body"] == "Name: Ada"
+            # The history names who wrote it, wherever it is.
+            author = get(of_eve, "eve", "human/history")[0]["author_id"]
+            assert author == records(archive, "history.jsonl")[0]["author_id"]
+
+
+def test_a_block_for_an_agent_that_is_not_here_is_named(
+    http: httpx2.Client, there: httpx2.Client
+) -> None:
+    user = new_id("ada")
+    agent = ok(http.post("/v1/agents/", json={"model": "scripted/model"}))["id"]
+    put(http, user, "plan", "Learn Latin.", agent_id=agent)
+    restored = ok(send(there, exported(http, user)))
+    (said,) = restored["left_out"]
+    assert '"plan"' in said
+    assert agent in said
+
+
+def test_everything_is_in_the_archive_in_many_portions(
+    http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "_PORTION", 2)
+    ada = new_id("ada")
+    for number in range(5):
+        put(http, ada, "courses/maths", f"Übung {number}\r\n", title="Maths")
+    put(http, ada, "gone", "Secret")
+    ok(http.delete(f"/users/{ada}/blocks/gone"))
+    put(http, ada, "empty", "")
+    made = [
+        propose(http, ada, "courses/maths", "4", str(number), agent_id=f"agent {number}")
+        for number in range(5, 8)
+    ]
+    post(http, ada, f"courses/maths/diffs/{made[0]}/reject", reason="No.")
+
+    archive = exported(http, ada)
+
+    assert list(archive) == [
+        "blocks/courses/maths.md",
+        "blocks/empty.md",
+        "blocks.jsonl",
+        "history.jsonl",
+        "proposals.jsonl",
+        "settings-log.jsonl",
+        "git-objects.jsonl",
+        "facts.jsonl",
+        "manifest.json",
+    ]
+    assert archive["blocks/courses/maths.md"].decode() == "Übung 4\n"
+    assert archive["blocks/empty.md"] == b""
+    settings = records(archive, "blocks.jsonl")
+    assert [(one["label"], one["title"], "body" in one) for one in settings] == [
+        ("courses/maths", "Maths", False),
+        ("empty", None, False),
+    ]
+    history = records(archive, "history.jsonl")
+    assert [one["number"] for one in history] == list(range(1, 9))
+    assert [one["body"] for one in history][-3:] == ["Secret", None, ""]
+    of_maths = [one["sha"] for one in history if one["label"] == "courses/maths"]
+    assert of_maths[::-1] == [one["sha"] for one in get(http, ada, "courses/maths/history")]
+    assert [(one["id"], one["note"]) for one in records(archive, "proposals.jsonl")] == [
+        (made[0], "No."),
+        (made[1], None),
+        (made[2], None),
+    ]
+
+
+def test_the_archive_comes_in_pieces(http: httpx2.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "_PORTION", 1)
+    ada = new_id("ada")
+    for number in range(4):
+        letters = (chr(97 + (place * number * 7919) % 26) for place in range(40_000))
+        put(http, ada, "student", "".join(letters))
+    with http.stream("GET", f"/users/{ada}/export") as answer:
+        pieces = [len(piece) for piece in answer.iter_raw()]
+
+    assert len(pieces) >= 4
+    assert "content-length" not in answer.headers
+
+
+def test_no_name_in_the_archive_leads_out_of_it_and_an_empty_memory_has_an_archive_too(
+    http: httpx2.Client, there: httpx2.Client
+) -> None:
+    ada = new_id("ada")
+    ok(http.post("/v1/agents/", json={"model": "scripted/model", "user_id": ada}))
+    empty = exported(http, ada)
+    assert {name: empty[name] for name in empty if name != "manifest.json"} == dict.fromkeys(
+        (
+            "blocks.jsonl",
+            "history.jsonl",
+            "proposals.jsonl",
+            "settings-log.jsonl",
+            "git-objects.jsonl",
+            "facts.jsonl",
+        ),
+        b"",
+    )
+    for label in ("a/...", "C:/x", "~/x"):
+        assert http.put(f"/users/{ada}/blocks/{label}", json={"body": "x"}).status_code == 200
+
+    odd = exported(http, ada)
+    for name in odd:
+        for path in (PurePosixPath(name), PureWindowsPath(name)):
+            assert ".." not in path.parts
+            assert not path.anchor
+    assert ok(send(there, odd))["blocks"] == 3

@@ -1,0 +1,227 @@
+"""What is noted of a student: it rests on what the student said, and the student decides."""
+
+from typing import Any
+
+import pytest
+from fsrs import Card, Rating, Scheduler
+
+from ricordo.domain.clock import DAY, to_datetime, to_micros
+from ricordo.domain.scope import Scope
+from ricordo.errors import Conflict, Invalid, NotFound
+from ricordo.features.knowledge.facts import decisions
+from ricordo.features.knowledge.facts import queries as facts
+from ricordo.features.knowledge.facts.profile import facts_profile
+from ricordo.features.tutor.learning import prompt, queries, service
+from ricordo.features.tutor.learning.records import misconception_of
+from ricordo.storage.engine.store import Transaction
+from tests.features.tutor.learning.conftest import Classroom
+from tests.seams.stores import ManualClock
+
+DATABASES = ("sqlite", "postgresql")
+
+
+async def test_an_observation_is_a_fact_with_its_message(room: Classroom) -> None:
+    def work(tx: Transaction) -> Any:
+        noted = room.show(tx, "ada", "fractions", "failed", misconception="adds the denominators")
+        return noted, room.state(tx, "ada", "fractions"), room.state(tx, "bea", "fractions")
+
+    noted, of_ada, of_bea = await room.store.write(work)
+    assert (noted.state, noted.kind, noted.user_id) == ("current", "skill", room.students["ada"].id)
+    assert [piece.quote for piece in noted.evidence] == ["My answer on fractions."]
+    assert of_ada.misconceptions == {"adds the denominators": 1}
+    assert misconception_of(of_ada.observations[0]) == "adds the denominators"
+    assert not of_bea.observations
+
+
+async def test_the_same_message_shows_one_thing_of_a_skill(room: Classroom) -> None:
+    def work(tx: Transaction) -> list[tuple[str, str]]:
+        learner = room.learner(tx, "ada")
+        said = room.say(tx, "ada", "5/6")
+        for result in ("good", "good", "hard"):
+            noted = service.Observation(
+                learner.skill("fractions"), "Adds them.", said, "5/6", result=result
+            )
+            service.note(tx, learner, noted)
+        found = facts.of_states(tx, learner.user.id, "current", "ended")
+        return sorted((fact.state, fact.value) for fact in found)
+
+    assert await room.store.write(work) == [("current", "hard"), ("ended", "good")]
+
+
+async def test_a_level_rests_on_evidence_and_ends_the_one_before(room: Classroom) -> None:
+    def work(tx: Transaction) -> Any:
+        with pytest.raises(Invalid, match="no evidence"):
+            room.level(tx, "ada", "sums", "seen")
+        room.show(tx, "ada", "sums", "seen")
+        seen = room.level(tx, "ada", "sums", "seen")
+        with pytest.raises(Invalid, match="not tried"):
+            room.level(tx, "ada", "sums", "practised")
+        with pytest.raises(Invalid, match="Only what was practised"):
+            room.level(tx, "ada", "sums", "forgotten")
+        first = room.show(tx, "ada", "sums", "good")
+        with pytest.raises(Invalid, match="two messages"):
+            room.level(tx, "ada", "sums", "secure")
+        second = room.show(tx, "ada", "sums", "easy")
+        secure = room.level(tx, "ada", "sums", "secure")
+        with pytest.raises(Invalid, match="newest observation"):
+            room.level(tx, "ada", "sums", "forgotten")
+        seen = facts.get(tx, Scope(seen.organization_id), seen.id)
+        return seen, first, second, secure
+
+    seen, first, second, secure = await room.store.write(work)
+    assert (seen.state, seen.replacement_id, secure.state) == ("ended", secure.id, "current")
+    assert {*first.evidence, *second.evidence} <= {*secure.evidence}
+    assert seen.holds_until == secure.holds_from
+
+
+async def test_what_waits_counts_once_the_student_agrees(room: Classroom) -> None:
+    def work(tx: Transaction) -> Any:
+        learner = room.learner(tx, "ada")
+        facts.set_policy(tx, learner.user.organization_id, learner.user.id, "propose")
+        noted = room.show(tx, "ada", "sums", "good")
+        level = room.level(tx, "ada", "sums", "practised")
+        before = room.state(tx, "ada", "sums")
+        text = prompt.learner_text(tx, learner)
+        service.approve_all(tx, learner, learner.user.id)
+        return noted, level, before, text, room.state(tx, "ada", "sums")
+
+    noted, level, before, text, after = await room.store.write(work)
+    assert (noted.state, level.state) == ("proposed", "proposed")
+    assert (before.level, before.observations, len(before.waiting)) == (None, [], 2)
+    assert "Worked on" not in text
+    assert (after.level_name, len(after.observations), after.waiting) == ("practised", 1, [])
+
+
+async def test_what_was_rejected_is_not_proposed_again_for_the_same_message(
+    room: Classroom,
+) -> None:
+    def work(tx: Transaction) -> None:
+        learner = room.learner(tx, "ada")
+        facts.set_policy(tx, learner.user.organization_id, learner.user.id, "propose")
+        said = room.say(tx, "ada", "5/6")
+        noted = service.Observation(learner.skill("sums"), "Adds.", said, "5/6", result="good")
+        decisions.reject(tx, service.note(tx, learner, noted), learner.user.id)
+        with pytest.raises(Conflict, match="rejected"):
+            service.note(tx, learner, noted)
+
+    await room.store.write(work)
+
+
+async def test_a_dispute_is_told_to_the_tutor_until_a_level_answers_it(room: Classroom) -> None:
+    def work(tx: Transaction) -> Any:
+        room.show(tx, "ada", "sums", "failed")
+        room.level(tx, "ada", "sums", "practised")
+        learner = room.learner(tx, "ada")
+        service.claim(tx, learner, learner.skill("sums"), "I can.")
+        service.claim(tx, learner, learner.skill("sums"), "I can do this.")
+        disputed = prompt.learner_text(tx, learner)
+        level = room.state(tx, "ada", "sums").level_name
+        room.show(tx, "ada", "sums", "good")
+        room.show(tx, "ada", "sums", "good")
+        room.level(tx, "ada", "sums", "secure")
+        return disputed, level, prompt.learner_text(tx, learner)
+
+    disputed, level, answered = await room.store.write(work)
+    assert 'the student says: "I can do this."' in disputed
+    assert level == "practised"
+    assert "the student says" not in answered
+
+
+async def test_deleted_evidence_takes_its_level_along(room: Classroom) -> None:
+    def work(tx: Transaction) -> Any:
+        first = room.show(tx, "ada", "sums", "good")
+        second = room.show(tx, "ada", "sums", "good")
+        room.level(tx, "ada", "sums", "secure")
+        learner = room.learner(tx, "ada")
+        one = service.remove_fact(tx, learner, first.id)
+        left = room.state(tx, "ada", "sums")
+        two = service.remove_fact(tx, learner, second.id)
+        with pytest.raises(NotFound):
+            service.remove_fact(tx, room.learner(tx, "bea"), second.id)
+        return one, left, two, room.state(tx, "ada", "sums"), second
+
+    one, left, two, gone, second = await room.store.write(work)
+    assert (one, two) == (1, 2)
+    assert left.level.evidence == second.evidence
+    assert (gone.level, gone.observations, gone.due_at) == (None, [], None)
+
+
+async def test_nobody_notes_anything_of_a_student_who_opted_out(room: Classroom) -> None:
+    def work(tx: Transaction) -> Any:
+        room.show(tx, "ada", "sums", "good")
+        room.choose(tx, "ada", is_off=True)
+        with pytest.raises(Invalid, match="nothing is noted"):
+            room.show(tx, "ada", "sums", "good")
+        learner = room.learner(tx, "ada")
+        due = service.students_with_due(tx, learner.user.organization_id, room.course)
+        return prompt.learner_text(tx, learner), service.states_of(tx, learner), due
+
+    text, states, due = await room.store.write(work)
+    assert "sums" not in text
+    assert states == []
+    assert due == set()
+
+
+async def test_old_evidence_is_deleted_with_the_levels_that_rest_on_it(
+    room: Classroom, clock: ManualClock
+) -> None:
+    await room.store.write(lambda tx: room.show(tx, "ada", "sums", "good"))
+    await room.store.write(lambda tx: room.level(tx, "ada", "sums", "practised"))
+    clock.advance(40 * 86_400)
+    await room.store.write(lambda tx: room.show(tx, "ada", "fractions", "good"))
+
+    def work(tx: Transaction) -> Any:
+        removed = service.remove_older(tx, room.learner(tx, "ada"), tx.clock.now() - 30 * DAY)
+        return removed, room.state(tx, "ada", "sums"), room.state(tx, "ada", "fractions")
+
+    removed, sums, fractions = await room.store.write(work)
+    assert removed == 2
+    assert (sums.level, sums.observations) == (None, [])
+    assert len(fractions.observations) == 1
+
+
+async def test_reviews_are_due_when_fsrs_says(room: Classroom, clock: ManualClock) -> None:
+    card = Card(card_id=1)
+    reference = Scheduler(learning_steps=(), relearning_steps=(), enable_fuzzing=False)
+    ratings = {"failed": Rating.Again, "hard": Rating.Hard, "good": Rating.Good}
+    for days, result in ((0, "good"), (3, "good"), (9, "failed"), (1, "hard"), (2, "good")):
+        clock.advance(days * 86_400)
+
+        def work(tx: Transaction, result: Any = result) -> Any:
+            return room.show(tx, "ada", "sums", result), room.state(tx, "ada", "sums")
+
+        noted, state = await room.store.write(work)
+        card, _ = reference.review_card(card, ratings[result], to_datetime(noted.said_at))
+        assert state.due_at == to_micros(card.due)
+        assert not state.is_due
+    clock.advance((to_micros(card.due) - clock.now()) // 1_000_000 + 1)
+    later = await room.store.write(lambda tx: room.state(tx, "ada", "sums"))
+    assert later.is_due
+
+
+async def test_a_profile_has_levels_and_no_observations(room: Classroom) -> None:
+    def work(tx: Transaction) -> str:
+        room.show(tx, "ada", "sums", "good")
+        room.level(tx, "ada", "sums", "practised")
+        user = room.students["ada"]
+        return facts_profile(tx, user.id, limit=1000, tokens_of=len).text
+
+    text = await room.store.write(work)
+    assert "sums (Numbers): practised" in text
+    assert "Worked on" not in text
+
+
+async def test_words_that_shall_never_be_remembered_and_secrets_are_not_noted(
+    room: Classroom,
+) -> None:
+    def work(tx: Transaction) -> None:
+        learner = room.learner(tx, "ada")
+        said = room.say(tx, "ada", "Hello")
+        secret = "Her key is sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD."
+        for sentence, words in ((secret, "secret"), ("  ", "one sentence")):
+            noted = service.Observation(learner.skill("sums"), sentence, said, "Hello")
+            with pytest.raises(Invalid, match=words):
+                service.note(tx, learner, noted)
+        assert queries.facts_of(tx, learner.user.id, "numbers") == []
+
+    await room.store.write(work)
