@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -29,6 +30,7 @@ from ricordo.llm.chat import ChatModel
 from ricordo.llm.exchange import Exchange
 from ricordo.llm.loose_json import read_json
 from ricordo.memory.edits import GuardSources, WorkingMemory, search_results
+from ricordo.memory.egress import spans_of
 from ricordo.prompt.egress import cleared_state
 from ricordo.prompt.system_prompt import SystemPrompt, system_prompt
 from ricordo.runtime import Runtime
@@ -310,7 +312,8 @@ class TurnContext:
 
     def cleared(self, state: AgentState) -> AgentState:
         """Return the state as the turn's model may see it."""
-        return cleared_state(state, self.destination, self.clearance)
+        find_spans = partial(spans_of, self.runtime.settings.data_dir)
+        return cleared_state(state, self.destination, self.clearance, find_spans)
 
     def labelled(self, messages: Sequence[Message]) -> list[Message]:
         """Return messages of the agent with the label of all that its prompt showed."""

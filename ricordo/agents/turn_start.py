@@ -57,6 +57,7 @@ from ricordo.errors import Busy, Collision, Conflict, Forbidden, Invalid, NotFou
 from ricordo.llm.adaptation import learned_of
 from ricordo.llm.egress import destination_of
 from ricordo.llm.registry.organization_providers import OrganizationModels
+from ricordo.memory.egress import spans_of
 from ricordo.prompt.egress import cleared_state, refusal, require_permitted
 from ricordo.prompt.system_prompt import key_without_edits
 from ricordo.prompt.transcript import local_time, rejection_event
@@ -242,7 +243,8 @@ def _load_turn(
         limit = WindowLimit(own_window=own_state.agent.context_window)
     clearance = Clearance(runtime.networks)
     destination = destination_of(model, clearance)
-    state = cleared_state(state, destination, clearance)
+    find_spans = partial(spans_of, runtime.settings.data_dir)
+    state = cleared_state(state, destination, clearance, find_spans)
     if runtime.settings.egress_refuses:
         _require_whole(window, destination, clearance)
     return TurnContext(

@@ -13,6 +13,7 @@ import ipaddress
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -41,6 +42,8 @@ MOST_NAMES = 30
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.:-]{0,99}")
 # Ollama passes requests for such models on to ollama.com.
 _HOSTED_BY_OLLAMA = re.compile(r"[:-]cloud$")
+LABEL = r"^[a-z0-9][a-z0-9_.:-]*([,;][a-z0-9][a-z0-9_.:-]*)*$"
+"""The pattern of a label."""
 _WORD = re.compile(r"\w+")
 _JOINED = re.compile(r"\w{3,}(?:[-_.@:/+]\w{2,})+")
 _BULLET = re.compile(r"^[\s>*+#•\-–—]+|^\s*\d{1,3}[.)]\s+")
@@ -219,14 +222,34 @@ class LabelledText:
             words = normal_line(line).split()
             marks.update(" ".join(words[at : at + RUN]) for at in range(len(words) - RUN + 1))
             marks.update(word for word in words if _is_rare(word))
+            marks.update(
+                f"{word} {following}"
+                for word, following in pairwise(words)
+                if _has_digit(word) and _has_digit(following)
+            )
             # Names with signs inside: addresses, handles, codes.
             marks.update(normal_line(name) for name in _JOINED.findall(line))
         return frozenset(marks)
 
 
+@dataclass(frozen=True, slots=True)
+class LabelledSpan:
+    """Lines of a text that have a label, as `lines[start:end]`, and the name of their field."""
+
+    name: str
+    label: str
+    start: int
+    end: int
+
+
+def _has_digit(word: str) -> bool:
+    return any(sign.isdigit() for sign in word)
+
+
 def _is_rare(word: str) -> bool:
-    has_digit = any(sign.isdigit() for sign in word)
-    return len(word) >= _SHORTEST_RARE_WORD or (has_digit and len(word) >= _SHORTEST_NUMBER)
+    if len(word) >= _SHORTEST_RARE_WORD:
+        return True
+    return len(word) >= _SHORTEST_NUMBER and _has_digit(word)
 
 
 @dataclass(slots=True)

@@ -1,5 +1,6 @@
 """The part of an agent's state that a model may see, by the egress policies of its parts."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ricordo.domain.agent import AgentState, PromptDirectory
@@ -7,14 +8,27 @@ from ricordo.domain.block import Block
 from ricordo.domain.egress import (
     Clearance,
     Destination,
+    LabelledSpan,
     counted_lines,
     notice,
     permits,
 )
 from ricordo.errors import Forbidden
 
+FindSpans = Callable[[Block], Sequence[LabelledSpan]]
+"""Returns the labelled lines of a block's text, by its schema."""
 
-def cleared_state(state: AgentState, destination: Destination, clearance: Clearance) -> AgentState:
+
+def no_spans(_block: Block) -> Sequence[LabelledSpan]:
+    return ()
+
+
+def cleared_state(
+    state: AgentState,
+    destination: Destination,
+    clearance: Clearance,
+    find_spans: FindSpans = no_spans,
+) -> AgentState:
     """Return the state with notices in place of the parts that the destination may not see.
 
     The clearance notes what is shown and what is withheld. A withheld block is read-only, since an
@@ -22,13 +36,17 @@ def cleared_state(state: AgentState, destination: Destination, clearance: Cleara
     """
     if state.conversation.egress:
         clearance.show("conversation", state.conversation.egress)
-    labels = [block.egress for block in state.blocks]
+    labels = [block.egress or block.schema_ref for block in state.blocks]
     labels += [directory.egress for directory in state.directories]
     if labels.count(None) == len(labels):
         return state
     blocks = tuple(
-        _cleared_block(
-            block, state.shown_texts.get(block.shown_label, block.value), destination, clearance
+        cleared_block(
+            block,
+            destination,
+            clearance,
+            text=state.shown_texts.get(block.shown_label),
+            spans=find_spans(block) if block.schema_ref else (),
         )
         for block in state.blocks
     )
@@ -68,24 +86,56 @@ def refusal(clearance: Clearance, destination: Destination) -> str:
     )
 
 
-def _cleared_block(
-    block: Block, text: str, destination: Destination, clearance: Clearance
+def cleared_block(
+    block: Block,
+    destination: Destination,
+    clearance: Clearance,
+    *,
+    text: str | None = None,
+    spans: Sequence[LabelledSpan] = (),
 ) -> Block:
-    if not block.egress or block.is_withheld:
+    """Return the block as the destination may see it.
+
+    `text` is the shown text if it is not the block's value; `spans` are its labelled lines.
+    """
+    if block.is_withheld or not (block.egress or spans):
         return block
     source = f"block:{block.shown_label}"
+    shown_text = block.value if text is None else text
     if permits(block.egress, destination):
-        clearance.show(source, block.egress, text)
-        return block
-    clearance.withhold(source, block.egress, text)
-    count = counted_lines(text)
+        clearance.show(source, block.egress, shown_text)
+        return _cleared_fields(block, source, destination, clearance, spans)
+    clearance.withhold(source, block.egress or "", shown_text)
     return replace(
         block,
-        value=notice(count, "line", destination),
+        value=notice(counted_lines(shown_text), "line", destination),
         description=None,
         read_only=True,
         is_withheld=True,
     )
+
+
+def _cleared_fields(
+    block: Block,
+    source: str,
+    destination: Destination,
+    clearance: Clearance,
+    spans: Sequence[LabelledSpan],
+) -> Block:
+    """Return the block with notices in place of the fields that the destination may not see."""
+    lines = block.value.split("\n")
+    is_whole = True
+    for span in reversed(spans):
+        text = "\n".join(lines[span.start : span.end])
+        if permits(span.label, destination):
+            clearance.show(f"{source}.{span.name}", span.label, text)
+        elif text.strip():
+            clearance.withhold(f"{source}.{span.name}", span.label, text)
+            lines[span.start : span.end] = [notice(counted_lines(text), "line", destination)]
+            is_whole = False
+    if is_whole:
+        return block
+    return replace(block, value="\n".join(lines), read_only=True, is_withheld=True)
 
 
 def _cleared_directory(

@@ -170,6 +170,7 @@ class ServerTool:
         searches: The stores that it searches; the tool is offered to models once one of them has
             content.
         is_base: New agents get it beside the base tools of their type, where that allows it.
+        stays_here: Its arguments leave no copy outside of memory, although it acts outside.
         is_stored: False for a tool of a model profile: it cannot be attached, so its name stays
             free for other tools.
     """
@@ -184,6 +185,7 @@ class ServerTool:
     is_read_only: bool = False
     searches: frozenset[SearchedStore] = frozenset()
     is_base: bool = False
+    stays_here: bool = False
     is_stored: bool = True
     aliases: Mapping[str, str] = field(default_factory=dict)
 
@@ -412,8 +414,8 @@ def destination_of_call(
     """
     if isinstance(executor, ServerTool):
         # What other agents are told keeps its label.
-        is_told = tool.tool_type == "letta_multi_agent_core"
-        leaves = (executor.acts_outside or executor.brings_untrusted) and not is_told
+        stays = executor.stays_here or tool.tool_type == "letta_multi_agent_core"
+        leaves = (executor.acts_outside or executor.brings_untrusted) and not stays
         return Destination(tool.name) if leaves else None
     if tool.tool_type == "external_mcp":
         server = next((tag for tag in tool.tags if tag.startswith("mcp:")), "mcp")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ricordo.agents.conversations import require_own
 from ricordo.domain.agent import AgentState, effective
@@ -12,6 +13,7 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Busy, Forbidden, NotFound
 from ricordo.features.files.folders import queries as folder_queries
 from ricordo.features.files.folders.records import Folder
+from ricordo.memory.egress import spans_of
 from ricordo.prompt.egress import cleared_state
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, blocks, conversations, egress, runs, versions
@@ -114,7 +116,7 @@ def preview(
     (state,) = runtime.complete(tx, (state,))
     clearance = runtime.new_clearance()
     refused = _refusal(state, destination)
-    cleared_state(state, destination, clearance)
+    cleared_state(state, destination, clearance, partial(spans_of, runtime.settings.data_dir))
     clearance.messages(read_window(tx, state)[1:], destination)
     return Preview(
         model=model,

@@ -1,13 +1,13 @@
 """Sources for a question about a user, and a model's answer from them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
 from ricordo.agents.budgets import require_common_budget
+from ricordo.domain.block import Block
 from ricordo.domain.clock import to_datetime
-from ricordo.domain.egress import permits
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.model import LIBRARIAN, ModelRequest
@@ -20,6 +20,7 @@ from ricordo.features.knowledge.honcho import service as honcho
 from ricordo.features.knowledge.memories.service import facts_in
 from ricordo.llm.egress import destination_of, whole_reply
 from ricordo.memory import user_memory
+from ricordo.memory.egress import block_view
 from ricordo.memory.recall import Recall
 from ricordo.prompt.system_prompt import disarm
 from ricordo.runtime import Runtime
@@ -56,7 +57,6 @@ class Source:
     agent_id: str | None = None
     label: str | None = None
     excerpt: str | None = None
-    egress: str | None = None
 
     @property
     def shown(self) -> str:
@@ -91,8 +91,17 @@ class CitedAnswer:
     cited: Sequence[int]
 
 
-async def sources_for(store: Store, recall: Recall, scope: Scope, question: str) -> list[Source]:
-    """Return sources that may answer a question about the user, best first."""
+async def sources_for(
+    store: Store,
+    recall: Recall,
+    scope: Scope,
+    question: str,
+    view: Callable[[Block], Block] = lambda block: block,
+) -> list[Source]:
+    """Return sources that may answer a question about the user, best first.
+
+    `view` returns a block as the reader of the sources may see it.
+    """
     user_id = scope.subject
     if user_id is None:
         raise NotFound("Questions are about a user. Name one.")
@@ -105,14 +114,15 @@ async def sources_for(store: Store, recall: Recall, scope: Scope, question: str)
 
     def facts_of(tx: Transaction) -> list[Source]:
         memory = user_memory.open_memory(tx, scope, user_id)
-        facts = facts_in(user_memory.listed(tx, memory), question)[:MOST]
+        blocks = [view(block) for block in user_memory.listed(tx, memory)]
+        blocks = [block for block in blocks if not block.is_withheld or block.schema_ref]
+        facts = facts_in(blocks, question)[:MOST]
         lines = [
             Source(
                 "fact",
                 f"{fact.block.id}#{fact.number}",
                 fact.text,
                 label=fact.block.label,
-                egress=fact.block.egress,
             )
             for fact in facts
         ]
@@ -132,7 +142,6 @@ async def sources_for(store: Store, recall: Recall, scope: Scope, question: str)
             role=hit.message.role,
             agent_id=hit.message.agent_id,
             excerpt=hit.excerpt,
-            egress=hit.message.egress,
         )
         for hit in await recall.messages(question, messages_of, MOST)
         if hit.message.user_id == user_id
@@ -144,7 +153,6 @@ async def sources_for(store: Store, recall: Recall, scope: Scope, question: str)
             hit.passage.text,
             hit.passage.created_at,
             excerpt=hit.excerpt,
-            egress=hit.passage.egress,
         )
         for hit in await recall.passages(question, passages_of, MOST)
         if hit.passage.user_id == user_id
@@ -171,11 +179,15 @@ async def ask(
     """
     if answer := await answer_of_honcho(scope, question):
         return answer
-    sources = await sources_for(runtime.store, runtime.recall, scope, question)
-    if not sources:
-        return CitedAnswer(NOT_KNOWN, False, (), ())
     models = await runtime.organization_providers.of(scope.organization_id)
     model = models.get(handle or (await runtime.models.find_default()).handle)
+    clearance = runtime.new_clearance()
+    destination = destination_of(model, clearance)
+    view = block_view(runtime.settings.data_dir, destination, clearance)
+    recall = runtime.recall.for_reader(clearance, destination)
+    sources = await sources_for(runtime.store, recall, scope, question, view)
+    if not sources:
+        return CitedAnswer(NOT_KNOWN, False, (), ())
     if model.info.handle == LIBRARIAN:
         # The librarian is no language model: the best sources are quoted.
         numbers = range(1, min(len(sources), 5) + 1)
@@ -186,11 +198,6 @@ async def ask(
             tuple(numbers),
         )
     organization_id = scope.organization_id
-    clearance = runtime.new_clearance()
-    destination = destination_of(model, clearance)
-    sources = [source for source in sources if permits(source.egress, destination)]
-    if not sources:
-        return CitedAnswer(NOT_KNOWN, False, (), ())
     settings = runtime.settings
     await runtime.store.read(lambda tx: require_common_budget(tx, settings, organization_id))
     listed = "\n".join(f"[{number}] {source.shown}" for number, source in enumerate(sources, 1))
