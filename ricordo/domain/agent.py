@@ -1,10 +1,11 @@
 """Agents: a system prompt, memory, tools and a model, which together keep a conversation."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ricordo.domain.block import Block, Policy
+from ricordo.domain.egress import LabelledSpan
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Part, Role
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, ModelSettings
@@ -269,7 +270,8 @@ class AgentState:
     messages. `message_changes` counts changes of the agent's stored messages, which is the version
     of their cache. `directories`, `instructions` (from a file of the user) and `shown_texts` are
     filled in by `Runtime.complete` on request. `shown_texts` are texts that the prompt shows in
-    place of the values of read-only blocks, by the label of the block.
+    place of the values of read-only blocks, by the label of the block; `shown_spans` are their
+    lines that have egress labels.
     """
 
     agent: Agent
@@ -286,6 +288,7 @@ class AgentState:
     instructions: str = ""
     is_others_instructions: bool = False
     shown_texts: Mapping[str, str] = field(default_factory=dict)
+    shown_spans: Mapping[str, Sequence[LabelledSpan]] = field(default_factory=dict)
     group: dict[str, Any] | None = None
 
     @property

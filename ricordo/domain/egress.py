@@ -39,6 +39,10 @@ LOCAL_ADDRESSES = (
     "localhost, 127.0.0.0/8, ::1, 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, fc00::/7, fe80::/10"
 )
 MOST_NAMES = 30
+ONLY_OWNER = (
+    "Only the owner may let more destinations see this. Everybody else who may change it can make "
+    "its egress policy stricter."
+)
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.:-]{0,99}")
 # Ollama passes requests for such models on to ollama.com.
 _HOSTED_BY_OLLAMA = re.compile(r"[:-]cloud$")
@@ -280,6 +284,18 @@ class Clearance:
             self.label = join(self.label, label)
             self.shown.add(source)
             self.know(source, label, text)
+
+    def may_read(
+        self, destination: Destination, source: str, label: str | None, text: str = ""
+    ) -> bool:
+        """Return whether the destination may see a labelled text; note it in both cases."""
+        if label is None:
+            return True
+        if permits(label, destination):
+            self.show(source, label, text)
+            return True
+        self.withhold(source, label, text)
+        return False
 
     def know(self, source: str, label: str | None, text: str) -> None:
         """Note a labelled text, which other outgoing texts may repeat."""

@@ -36,6 +36,7 @@ class KnownFact:
         message_ids: The messages on which it rests.
         has_ended: It does not hold any more.
         path: The page that shows the fact with its evidence.
+        egress: The label of its egress policies.
     """
 
     id: str
@@ -45,3 +46,4 @@ class KnownFact:
     message_ids: tuple[str, ...] = ()
     has_ended: bool = False
     path: str = ""
+    egress: str | None = None

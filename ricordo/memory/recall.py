@@ -111,13 +111,9 @@ class Recall:
 
     def _is_readable(self, id: str, label: str | None, text: str) -> bool:
         """Return whether the reader may see a hit, and note it."""
-        if self._reader is None or label is None:
+        if self._reader is None:
             return True
-        if permits(label, self._reader):
-            self._clearance.show(id, label, text)
-            return True
-        self._clearance.withhold(id, label, text)
-        return False
+        return self._clearance.may_read(self._reader, id, label, text)
 
     def _may_embed(self, handle: str, label: str | None) -> bool:
         """Return whether the provider of an embedding model may see a text with this label."""

@@ -38,7 +38,7 @@ def cleared_state(
         clearance.show("conversation", state.conversation.egress)
     labels = [block.egress or block.schema_ref for block in state.blocks]
     labels += [directory.egress for directory in state.directories]
-    if labels.count(None) == len(labels):
+    if labels.count(None) == len(labels) and not state.shown_spans:
         return state
     blocks = tuple(
         cleared_block(
@@ -55,9 +55,15 @@ def cleared_state(
     )
     withheld_labels = {block.shown_label for block in blocks if block.is_withheld}
     shown_texts = {
-        label: text for label, text in state.shown_texts.items() if label not in withheld_labels
+        label: _cleared_lines(
+            text, f"block:{label}", state.shown_spans.get(label, ()), destination, clearance
+        )
+        for label, text in state.shown_texts.items()
+        if label not in withheld_labels
     }
-    return replace(state, blocks=blocks, directories=directories, shown_texts=shown_texts)
+    return replace(
+        state, blocks=blocks, directories=directories, shown_texts=shown_texts, shown_spans={}
+    )
 
 
 def require_permitted(state: AgentState, destination: Destination) -> None:
@@ -104,7 +110,10 @@ def cleared_block(
     shown_text = block.value if text is None else text
     if permits(block.egress, destination):
         clearance.show(source, block.egress, shown_text)
-        return _cleared_fields(block, source, destination, clearance, spans)
+        value = _cleared_lines(block.value, source, spans, destination, clearance)
+        if value == block.value:
+            return block
+        return replace(block, value=value, read_only=True, is_withheld=True)
     clearance.withhold(source, block.egress or "", shown_text)
     return replace(
         block,
@@ -115,27 +124,23 @@ def cleared_block(
     )
 
 
-def _cleared_fields(
-    block: Block,
+def _cleared_lines(
+    text: str,
     source: str,
+    spans: Sequence[LabelledSpan],
     destination: Destination,
     clearance: Clearance,
-    spans: Sequence[LabelledSpan],
-) -> Block:
-    """Return the block with notices in place of the fields that the destination may not see."""
-    lines = block.value.split("\n")
-    is_whole = True
+) -> str:
+    """Return the text with notices in place of the lines that the destination may not see."""
+    lines = text.split("\n")
     for span in reversed(spans):
-        text = "\n".join(lines[span.start : span.end])
+        part = "\n".join(lines[span.start : span.end])
         if permits(span.label, destination):
-            clearance.show(f"{source}.{span.name}", span.label, text)
-        elif text.strip():
-            clearance.withhold(f"{source}.{span.name}", span.label, text)
-            lines[span.start : span.end] = [notice(counted_lines(text), "line", destination)]
-            is_whole = False
-    if is_whole:
-        return block
-    return replace(block, value="\n".join(lines), read_only=True, is_withheld=True)
+            clearance.show(f"{source}.{span.name}", span.label, part)
+        elif part.strip():
+            clearance.withhold(f"{source}.{span.name}", span.label, part)
+            lines[span.start : span.end] = [notice(counted_lines(part), "line", destination)]
+    return "\n".join(lines)
 
 
 def _cleared_directory(

@@ -16,7 +16,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from ricordo.domain.agent import AgentState
-from ricordo.domain.egress import IN_PROCESS, Clearance, Destination, permits
+from ricordo.domain.egress import IN_PROCESS, Clearance, Destination
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
 from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
@@ -121,13 +121,7 @@ class ToolContext:
 
     def may_read(self, source: str, label: str | None, text: str = "") -> bool:
         """Return whether the turn's model may see a labelled text; note it in both cases."""
-        if label is None:
-            return True
-        if permits(label, self.reader):
-            self.clearance.show(source, label, text)
-            return True
-        self.clearance.withhold(source, label, text)
-        return False
+        return self.clearance.may_read(self.reader, source, label, text)
 
     def readable(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return messages of other conversations as the turn's model may see them."""

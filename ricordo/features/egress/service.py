@@ -7,7 +7,7 @@ from functools import partial
 from ricordo.agents.conversations import require_own
 from ricordo.domain.agent import AgentState, effective
 from ricordo.domain.block import Block
-from ricordo.domain.egress import Destination, is_as_strict, label_of, permits
+from ricordo.domain.egress import ONLY_OWNER, Destination, is_as_strict, label_of, permits
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Busy, Forbidden, NotFound
@@ -19,11 +19,6 @@ from ricordo.runtime import Runtime
 from ricordo.storage import agents, blocks, conversations, egress, runs, versions
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.message_cache import read_window
-
-ONLY_OWNER = (
-    "Only the owner may let more destinations see this. Everybody else who may change it can make "
-    "its egress policy stricter."
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,16 +228,17 @@ def count_message_changes(connection: Connection) -> None:
 
 
 def add_egress_labels(connection: Connection) -> None:
-    """Add the labels of egress policies to blocks, conversations, messages and passages."""
+    """Add the labels of egress policies to memory, messages, folders and facts."""
     for table in (blocks, tables.conversations, tables.messages, tables.passages):
         existing = {column["name"] for column in inspect(connection).get_columns(table.name)}
         if "egress" not in existing:
             add_columns(connection, table, "egress")
-    # The feature's table is not known here. Without its feature the column is there for later.
-    if inspect(connection).has_table("folders"):
-        existing = {column["name"] for column in inspect(connection).get_columns("folders")}
-        if "egress" not in existing:
-            connection.exec_driver_sql("ALTER TABLE folders ADD COLUMN egress TEXT")
+    # The tables of features are not known here, and without its feature one may be missing.
+    for name in ("folders", "user_facts"):
+        if not inspect(connection).has_table(name):
+            continue
+        if "egress" not in {column["name"] for column in inspect(connection).get_columns(name)}:
+            connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN egress TEXT")
 
 
 def part_tags_by_users(connection: Connection) -> None:

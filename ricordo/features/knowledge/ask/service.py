@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 
 from ricordo.agents.budgets import require_common_budget
@@ -97,10 +98,12 @@ async def sources_for(
     scope: Scope,
     question: str,
     view: Callable[[Block], Block] = lambda block: block,
+    may_read: Callable[[str, str | None, str], bool] = lambda _id, _label, _text: True,
 ) -> list[Source]:
     """Return sources that may answer a question about the user, best first.
 
-    `view` returns a block as the reader of the sources may see it.
+    `view` returns a block as the reader of the sources may see it, and `may_read` whether it may
+    see a fact with this id, label and text.
     """
     user_id = scope.subject
     if user_id is None:
@@ -129,6 +132,7 @@ async def sources_for(
         read_facts = [
             Source("fact", fact.id, text_of(fact), fact.said_at, label="facts")
             for fact, _ in matching_facts(tx, user_id, question, MOST)
+            if may_read(fact.id, fact.egress, fact.sentence)
         ]
         ranked = zip_longest(read_facts, lines)
         return [source for of_rank in ranked for source in of_rank if source]
@@ -185,7 +189,14 @@ async def ask(
     destination = destination_of(model, clearance)
     view = block_view(runtime.settings.data_dir, destination, clearance)
     recall = runtime.recall.for_reader(clearance, destination)
-    sources = await sources_for(runtime.store, recall, scope, question, view)
+    sources = await sources_for(
+        runtime.store,
+        recall,
+        scope,
+        question,
+        view,
+        partial(clearance.may_read, destination),
+    )
     if not sources:
         return CitedAnswer(NOT_KNOWN, False, (), ())
     if model.info.handle == LIBRARIAN:

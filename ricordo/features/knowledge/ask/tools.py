@@ -26,7 +26,9 @@ async def query_student(context: ToolContext, question: str) -> str:
         return answer.text
     began = context.turn_began()
     view = block_view(context.settings.data_dir, context.reader, context.clearance)
-    sources = await sources_for(context.store, context.recall, scope, question, view)
+    sources = await sources_for(
+        context.store, context.recall, scope, question, view, context.may_read
+    )
     # Messages of this turn are left out: the question itself would match best.
     sources = [
         source

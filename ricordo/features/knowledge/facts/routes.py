@@ -9,13 +9,16 @@ from fastapi import Query
 from ricordo.api.call import RequestContext
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.clock import to_micros
+from ricordo.domain.egress import ONLY_OWNER, is_as_strict, label_of, names_of
 from ricordo.domain.scope import ADMIN, User
 from ricordo.domain.text import Json
-from ricordo.errors import Invalid
+from ricordo.errors import Forbidden, Invalid
 from ricordo.features.knowledge.facts import decisions, queries
 from ricordo.features.knowledge.facts.decisions import FactChange
 from ricordo.features.knowledge.facts.models import (
     FactChangeRequest,
+    FactEgressRequest,
+    FactEgressResponse,
     FactPolicyRequest,
     FactPolicyResponse,
     FactRequest,
@@ -102,6 +105,42 @@ def choose_policy(
     user = _owned(tx, context, user_id)
     queries.set_policy(tx, user.organization_id, user.id, body.policy)
     return policy_response(tx, user.organization_id, user.id)
+
+
+@router.get("/egress/{kind}", response_model=FactEgressResponse)
+def retrieve_fact_egress(
+    tx: Transaction, context: RequestContext, user_id: str, kind: FactKind
+) -> Json:
+    """Return which providers of models may see the user's facts of a kind."""
+    user = users.require(tx, context.scope, user_id)
+    return _egress_response(kind, queries.kind_labels(tx, user.organization_id, user.id).get(kind))
+
+
+@router.put("/egress/{kind}", response_model=FactEgressResponse)
+@needs("memory:approve", "memory:override")
+def set_fact_egress(
+    tx: Transaction,
+    context: RequestContext,
+    user_id: str,
+    kind: FactKind,
+    body: FactEgressRequest,
+) -> Json:
+    """Set which providers of models may see the user's facts of a kind.
+
+    Only the user may allow more than before.
+    """
+    user = _owned(tx, context, user_id)
+    label = label_of(body.allowed)
+    old = queries.kind_labels(tx, user.organization_id, user.id).get(kind)
+    if context.scope.subject != user.id and not is_as_strict(label, old):
+        raise Forbidden(ONLY_OWNER)
+    queries.set_kind_label(tx, user.organization_id, user.id, kind, label)
+    return _egress_response(kind, label)
+
+
+def _egress_response(kind: FactKind, label: str | None) -> Json:
+    clauses = names_of(label)
+    return FactEgressResponse.of(None, kind=kind, allowed=clauses[0] if clauses else None)
 
 
 @router.get("/{fact_id}", response_model=FactResponse)
