@@ -17,15 +17,16 @@ from bench.report import Figure
 from bench.search.texts import Writer
 from bench.servers import Server, model_server, ricordo
 
-FILES, SIZE = 1_000, 100_000
+FILES, SIZE = 1_000, 100_000  # files, and characters of each
+A_FEW = 100  # files of `python -m bench`, which measures much else
 _AT_ONCE, _ROUNDS = 4, 40
 
 
-def texts_of_files() -> list[str]:
-    """Texts of paragraphs, each file of this many characters."""
-    sentences = iter(Writer(7).texts(FILES * SIZE // 90))
+def texts_of_files(count: int) -> list[str]:
+    """Return texts of paragraphs, one for each of so many files."""
+    sentences = iter(Writer(7).texts(count * SIZE // 90))
     made = []
-    for _ in range(FILES):
+    for _ in range(count):
         lines: list[str] = []
         size = 0
         while size < SIZE:
@@ -66,12 +67,12 @@ async def ingestion(
     return [
         Figure(
             f"files of {SIZE // 1000} kB read a second",
-            FILES / seconds,
+            len(texts) / seconds,
             "/s",
             20,
             more_is_better=True,
         ),
-        Figure("  processor time of one", (server.cpu() - before) / FILES * 1000, "ms"),
+        Figure("  processor time of one", (server.cpu() - before) / len(texts) * 1000, "ms"),
         Figure("  chunks of one", statistics.mean(file["total_chunks"] for file in files), ""),
         Figure("  most memory meanwhile", most, "MB"),
     ]
@@ -118,9 +119,9 @@ async def tools(
     ]
 
 
-async def measure(server: Server) -> list[Figure]:
-    """Everything, on a server that has just started."""
-    texts = texts_of_files()
+async def measure(server: Server, count: int) -> list[Figure]:
+    """Measure everything with so many files, on a server that has just started."""
+    texts = texts_of_files(count)
     async with httpx2.AsyncClient(timeout=120, trust_env=False) as client:
         made = await client.post(f"{server.url}/v1/folders/", json={"name": "bench"})
         folder = made.raise_for_status().json()["id"]
@@ -130,10 +131,10 @@ async def measure(server: Server) -> list[Figure]:
         return figures + await tools(client, server, folder, texts)
 
 
-def file_costs(model_url: str) -> list[Figure]:
-    """All figures of files."""
+def file_costs(model_url: str, count: int = FILES) -> list[Figure]:
+    """Return all figures of so many files."""
     with ricordo(model_url) as server:
-        return asyncio.run(measure(server))
+        return asyncio.run(measure(server, count))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from bench.pages import filled
 from bench.report import Figure
 from bench.servers import Server, model_server
 
-_PAGE, _ROUNDS, _BUDGET = 50, 21, 20
+_PAGE, _ROUNDS, _BUDGET = 50, 11, 20
 _SETTLES = 5  # seconds for the work after a start
 _SCHEDULE = {
     "messages": [{"role": "user", "content": "Later."}],
@@ -39,6 +39,7 @@ def add(http: httpx2.Client) -> dict[str, str]:
     agent = first("/v1/agents/")[
         "id"
     ]  # that with 10,000 messages, as copies are as old as what they were copied from
+    ask("PATCH", f"/v1/agents/{agent}", {"enable_sleeptime": True})
     archive = ask("POST", "/v1/archives/", {"name": "Books"})["id"]
     ask("PATCH", f"/v1/agents/{agent}/archives/attach/{archive}")
     passages = [
@@ -103,9 +104,8 @@ def lists(document: Any) -> Iterator[tuple[str, dict[str, int]]]:
             yield path, {"limit": _PAGE} if is_limited else {}
 
 
-def measure(server: Server) -> list[Figure]:
+def measure(server: Server) -> Iterator[Figure]:
     """Measure a page of each list, except those named by a message or an MCP server."""
-    figures = []
     with httpx2.Client(base_url=server.url, timeout=60) as http:
         values = add(http)
         time.sleep(_SETTLES)
@@ -128,8 +128,7 @@ def measure(server: Server) -> list[Figure]:
                 if isinstance(found, list)
                 else max(map(len, filter(_is_list, found.values())), default=0)
             )
-            figures.append(Figure(f"list: {path}, {many}", statistics.median(times), "ms", _BUDGET))
-    return figures
+            yield Figure(f"list: {path}, {many}", statistics.median(times), "ms", _BUDGET)
 
 
 def _is_list(value: Any) -> bool:
@@ -139,7 +138,7 @@ def _is_list(value: Any) -> bool:
 def main() -> None:
     argparse.ArgumentParser(prog="python -m bench.lists", description=__doc__).parse_args()
     with model_server() as model_url, filled(model_url) as server:
-        figures = measure(server)
+        figures = list(measure(server))
     report.show(figures)
     print(f"Kept in {report.keep(figures)}")
 

@@ -66,10 +66,10 @@ async def fill(model_url: str, folder: Path) -> None:
     chance = random.Random(_SEED)
     for first in range(1, AGENTS - 1, 500):
         numbers = range(first, min(first + 500, AGENTS - 1))
-        await store.write(lambda tx, numbers=numbers: _copy_agents(tx, template, numbers))  # type: ignore[misc]
+        await store.write(lambda tx, numbers=numbers: copy_agents(tx, template, numbers))  # type: ignore[misc]
     for first in range(0, PEOPLE, 500):
         people = range(first, min(first + 500, PEOPLE))
-        await store.write(lambda tx, people=people: _remember(tx, people, chance))  # type: ignore[misc]
+        await store.write(lambda tx, people=people: remember(tx, people, chance))  # type: ignore[misc]
     await store.close()
 
 
@@ -86,7 +86,7 @@ def _import(http: httpx2.Client, agent: str, count: int) -> None:
         http.post(f"/v1/agents/{agent}/messages/import", json={"messages": said}).raise_for_status()
 
 
-def _copy_agents(tx: Transaction, template: str, numbers: range) -> None:
+def copy_agents(tx: Transaction, template: str, numbers: range) -> None:
     """Copy the agent with its messages, index, tools, and newest run with its steps."""
     tools = [
         row.tool_id
@@ -121,7 +121,7 @@ def _new(row: Any, changes: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row._mapping.items() if name != "seq"} | changes
 
 
-def _remember(tx: Transaction, people: range, chance: random.Random) -> None:
+def remember(tx: Transaction, people: range, chance: random.Random) -> None:
     """Give each of these people two blocks, and every fourth a proposal that waits."""
     for number in people:
         memory = user_memory.open_memory(tx, Scope(), f"person {number}", makes=True)
@@ -171,9 +171,8 @@ def pages(http: httpx2.Client) -> Iterator[tuple[str, str]]:
     )
 
 
-def measure(server: Server) -> list[Figure]:
+def measure(server: Server) -> Iterator[Figure]:
     """Measure each page's processor time in the server, and two pages in a browser."""
-    figures: list[Figure] = []
     walls: dict[str, float] = {}
     with httpx2.Client(base_url=server.url, timeout=60) as http:
         time.sleep(_SETTLES)
@@ -186,22 +185,17 @@ def measure(server: Server) -> list[Figure]:
                 if answer.status_code != 200:
                     raise RuntimeError(f"{path} answered {answer.status_code}: {answer.text[:300]}")
             cpu, walls[name] = (statistics.median(one) for one in zip(*costs, strict=True))
-            figures.append(
-                Figure(f"page: {name}, {len(answer.content) // 1000} kB", cpu, "ms", _BUDGET)
-            )
+            yield Figure(f"page: {name}, {len(answer.content) // 1000} kB", cpu, "ms", _BUDGET)
         weight = sum(len(http.get(f"{STATIC}/{name}").content) for name in TYPES) / 1000
     slowest = max(walls, key=lambda name: walls[name])
-    figures += [
-        Figure(f"slowest page: wall ({slowest})", walls[slowest], "ms"),
-        Figure("all pages: wall, on average", statistics.mean(walls.values()), "ms"),
-        Figure("styles and scripts of the pages", weight, "kB", _STATIC_BUDGET),
-    ]
-    return [*figures, *_paints(server)]
+    yield Figure(f"slowest page: wall ({slowest})", walls[slowest], "ms")
+    yield Figure("all pages: wall, on average", statistics.mean(walls.values()), "ms")
+    yield Figure("styles and scripts of the pages", weight, "kB", _STATIC_BUDGET)
+    yield from _paints(server)
 
 
-def _paints(server: Server) -> list[Figure]:
+def _paints(server: Server) -> Iterator[Figure]:
     """How long a browser takes to the first paint, with an empty cache each time."""
-    figures = []
     with open_browser() as browser:
         for name, path in (("home", "/"), ("agents", "/ui/agents")):
             times = []
@@ -209,12 +203,8 @@ def _paints(server: Server) -> list[Figure]:
                 with visit(browser, server.url) as visitor:
                     page = visitor.see(path)
                     times.append(float(page.evaluate(_PAINTED)))
-            figures.append(
-                Figure(
-                    f"first paint of a page: {name}", statistics.median(times), "ms", _PAINT_BUDGET
-                )
-            )
-    return figures
+            painted = statistics.median(times)
+            yield Figure(f"first paint of a page: {name}", painted, "ms", _PAINT_BUDGET)
 
 
 @contextmanager
@@ -229,7 +219,7 @@ def filled(model_url: str) -> Iterator[Server]:
 def main() -> None:
     argparse.ArgumentParser(prog="python -m bench.pages", description=__doc__).parse_args()
     with model_server() as model_url, filled(model_url) as server:
-        figures = measure(server)
+        figures = list(measure(server))
     report.show(figures)
     print(f"Kept in {report.keep(figures)}")
 

@@ -15,16 +15,16 @@ Tokens are estimated: four characters are one.
 
 import asyncio
 import json
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
 import httpx2
 
-from bench.report import Figure, show
-from bench.servers import Server, ricordo
+from bench.report import Figure, Report
+from bench.servers import ricordo
 from bench.turns import send
 from tests.support.model_server import Answer, ModelServer, Seen, completion, tool_call
 
@@ -49,7 +49,7 @@ _ANSWER = (
 class Cache:
     """What one server has read so far, and counts of tokens in prompts and of those reused."""
 
-    count: Callable[["Cache", dict[str, Any]], tuple[int, int]]
+    count: "Count"
     prompts: list[str] = field(default_factory=list)
     marked: set[str] = field(default_factory=set)
     tokens: int = 0
@@ -61,6 +61,10 @@ class Cache:
         self.tokens += tokens
         self.reused += reused
         return tokens, reused
+
+
+# Takes the cache and a request; returns the prompt's tokens, and how many were in the cache.
+Count = Callable[[Cache, dict[str, Any]], tuple[int, int]]
 
 
 def _texts(body: dict[str, Any], *, has_tools_first: bool) -> list[str]:
@@ -161,80 +165,108 @@ def _reply(cache: Cache | None, seen: Seen) -> Answer:
     return completion(_ANSWER, usage=usage)
 
 
-async def _talk(server: Server, handle: str, mode: str, turns: int, edits: int) -> str:
-    body = {
-        "model": handle,
-        "memory_in_prompt": mode,
-        "context_window_limit": 120_000,
-        "memory_blocks": [
-            {"label": "persona", "value": "You are a patient tutor of mathematics. " * 20},
-            {"label": "human", "value": "Her name is Ada. She prepares an exam. " * 10},
-        ],
-    }
-    every = turns // edits
-    async with httpx2.AsyncClient(timeout=60, trust_env=False) as client:
-        response = await client.post(f"{server.url}/v1/agents/", json=body)
-        if response.is_error:
-            raise RuntimeError(f"The agent could not be created: {response.text}")
-        agent = str(response.json()["id"])
-        for number in range(turns):
-            is_edit = number % every == every // 2 and number // every < edits
-            text = _SAID.format(number=number) + (" Please remember it." if is_edit else "")
-            await send(client, server, agent, text)
-    return agent
+# Each kind of server with the handle of its model.
+KINDS: dict[str, tuple[str, Count]] = {
+    "local": ("llamacpp/bench", _local),
+    "OpenAI": ("openai/bench", _openai),
+    "Anthropic": ("anthropic/bench", _anthropic),
+}
 
 
-async def _cached_share(server: Server, agent: str) -> float:
-    """Return what the server's own ledger says of this agent's tokens."""
-    async with httpx2.AsyncClient(timeout=60, trust_env=False) as client:
-        response = await client.get(f"{server.url}/v1/ledger", params={"group_by": "agent"})
-        response.raise_for_status()
-    (line,) = (line for line in response.json()["lines"] if line["key"] == agent)
-    return float(line["cached_share"])
+class Talks:
+    """A server and its scripted model, which counts what the cache of a real one would give."""
 
-
-async def measure() -> list[Figure]:
-    """Return the figures of each kind of server, talk and mode."""
-    kinds = {
-        "local": ("llamacpp/bench", _local),
-        "OpenAI": ("openai/bench", _openai),
-        "Anthropic": ("anthropic/bench", _anthropic),
-    }
-    figures = []
-    caches: list[Cache] = []
-    model = ModelServer(lambda seen: _reply(caches[-1] if caches else None, seen), keeps=False)
-    await model.start(0)
-    with ExitStack() as stack:
-        opened = ricordo(
+    def __init__(self, model: ModelServer) -> None:
+        self._cache: Cache | None = None
+        model.otherwise = lambda seen: _reply(self._cache, seen)
+        self._opened = ricordo(
             model.url,
             LLAMACPP_BASE_URL=model.url,
             ANTHROPIC_BASE_URL=model.root,
             ANTHROPIC_API_KEY="key",
             OPENAI_API="chat",
         )
-        server = await asyncio.to_thread(stack.enter_context, opened)
-        for name, (handle, count) in kinds.items():
+
+    async def __aenter__(self) -> "Talks":
+        self._server = await asyncio.to_thread(self._opened.__enter__)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self._opened.__exit__, None, None, None)
+
+    async def talk(self, kind: str, mode: str, turns: int, edits: int) -> tuple[Cache, float]:
+        """Talk with a new agent; some of the turns edit its memory.
+
+        Args:
+            kind: One of `KINDS`.
+            mode: The agent's `memory_in_prompt`.
+            turns: How many turns.
+            edits: How many of them edit memory, at equal distances.
+
+        Returns:
+            The cache as the model's server counts it, and the share that the ledger shows.
+        """
+        handle, count = KINDS[kind]
+        cache = self._cache = Cache(count)
+        body = {
+            "model": handle,
+            "memory_in_prompt": mode,
+            "context_window_limit": 120_000,
+            "memory_blocks": [
+                {"label": "persona", "value": "You are a patient tutor of mathematics. " * 20},
+                {"label": "human", "value": "Her name is Ada. She prepares an exam. " * 10},
+            ],
+        }
+        every = turns // edits
+        url = self._server.url
+        async with httpx2.AsyncClient(timeout=60, trust_env=False) as client:
+            response = await client.post(f"{url}/v1/agents/", json=body)
+            if response.is_error:
+                raise RuntimeError(f"The agent could not be created: {response.text}")
+            agent = str(response.json()["id"])
+            for number in range(turns):
+                is_edit = number % every == every // 2 and number // every < edits
+                text = _SAID.format(number=number) + (" Please remember it." if is_edit else "")
+                await send(client, self._server, agent, text)
+            return cache, await self._share(client, agent)
+
+    async def _share(self, client: httpx2.AsyncClient, agent: str) -> float:
+        """Return what the server's ledger says of this agent's tokens."""
+        response = await client.get(f"{self._server.url}/v1/ledger", params={"group_by": "agent"})
+        response.raise_for_status()
+        (line,) = (line for line in response.json()["lines"] if line["key"] == agent)
+        return float(line["cached_share"])
+
+
+@asynccontextmanager
+async def talks() -> AsyncIterator[Talks]:
+    """Run a server beside a model that plays all kinds of providers."""
+    async with ModelServer(keeps=False) as model, Talks(model) as talking:
+        yield talking
+
+
+async def measure(report: Report) -> None:
+    """Measure each kind of server, talk and mode."""
+    async with talks() as talking:
+        for kind in KINDS:
             for turns, edits in _TALKS:
+                report.begin(f"{kind}, {turns} turns with {edits} edits")
                 for mode in MODES:
-                    caches.append(Cache(count))
-                    agent = await _talk(server, handle, mode, turns, edits)
-                    title = f"{name}, {turns} turns with {edits} edits, {mode}"
-                    evaluated = caches[-1].tokens - caches[-1].reused
-                    share = await _cached_share(server, agent)
+                    cache, share = await talking.talk(kind, mode, turns, edits)
                     aim = CACHED_SHARE if (turns, mode) == (50, "lazy") else None
-                    figures += [
-                        Figure(
-                            f"{title}: share from the cache", share, "", aim, more_is_better=True
-                        ),
-                        Figure("  tokens evaluated", evaluated, "tokens"),
-                    ]
-    await model.stop()
-    return figures
+                    report.add(
+                        [
+                            Figure(f"{mode}: share from the cache", share, "", aim, True),
+                            Figure("  tokens evaluated", cache.tokens - cache.reused, "tokens"),
+                        ]
+                    )
 
 
 def main() -> None:
     """Measure and print."""
-    show(asyncio.run(measure()))
+    report = Report()
+    asyncio.run(measure(report))
+    report.end()
 
 
 if __name__ == "__main__":

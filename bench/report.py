@@ -2,6 +2,8 @@
 
 import json
 import platform
+import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +34,47 @@ class Figure:
         return "kept" if kept else "MISSED"
 
 
+class Report:
+    """Prints each figure as soon as it is measured, and keeps all of them."""
+
+    def __init__(self) -> None:
+        self.figures: list[Figure] = []
+        self._began = time.perf_counter()
+
+    def begin(self, title: str) -> None:
+        """Say what is measured next, and how many seconds have passed."""
+        print(f"\n[{time.perf_counter() - self._began:4.0f} s] {title}", flush=True)
+
+    def add(self, figures: Iterable[Figure]) -> None:
+        """Print and keep the figures, each when the iterable yields it."""
+        for figure in figures:
+            self.figures.append(figure)
+            value = _value(figure)
+            line = f"  {figure.name:64} {value:>14}  {_budget(figure):>14}  {figure.verdict}"
+            print(line.rstrip(), flush=True)
+
+    def end(self) -> None:
+        """Print how long it took, and the figures that missed their budgets."""
+        missed = [figure for figure in self.figures if figure.verdict == "MISSED"]
+        budgets = sum(figure.budget is not None for figure in self.figures)
+        self.begin(f"{len(self.figures)} figures; {len(missed)} of {budgets} budgets MISSED")
+        for figure in missed:
+            print(f"  MISSED: {figure.name.strip()}: {_value(figure)}")
+
+
+def _value(figure: Figure) -> str:
+    value = figure.value
+    digits = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{digits} {figure.unit}".rstrip()
+
+
+def _budget(figure: Figure) -> str:
+    if figure.budget is None:
+        return ""
+    sign = "≥" if figure.more_is_better else "≤"
+    return f"{sign} {figure.budget:g} {figure.unit}".rstrip()
+
+
 def show(figures: list[Figure]) -> None:
     """Print the table."""
     table = Table(title="Ricordo, measured")
@@ -43,9 +86,8 @@ def show(figures: list[Figure]) -> None:
     ):
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
     for figure in figures:
-        sign = "≥" if figure.more_is_better else "≤"
-        budget = "" if figure.budget is None else f"{sign} {figure.budget:g} {figure.unit}"
-        table.add_row(figure.name, f"{figure.value:.3g} {figure.unit}", budget, figure.verdict)
+        value = _value(figure)
+        table.add_row(figure.name, value, _budget(figure), figure.verdict)
     Console(width=110).print(table)
 
 

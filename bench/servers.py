@@ -82,7 +82,7 @@ def ricordo(model_url: str, data_dir: Path | None = None, **environment: str) ->
             "OPENAI_API_KEY": "bench",
             "RICORDO_FIND_LOCAL_MODELS": "false",
             "RICORDO_DATA_DIR": str(data_dir or folder),
-            "RICORDO_LOG_LEVEL": "warning",
+            "RICORDO_LOG_LEVEL": "error",
             **environment,
         }
         command = [str(Path(sys.executable).with_name("ricordo")), "serve", "--port", str(port)]

@@ -132,9 +132,7 @@ class Feature:
             Waiting, which the user's pages show, or None.
         known_facts: Functions of a transaction and a FactQuery. Each returns KnownFacts, which a
             search of messages shows beside its hits.
-        user_exports: Functions of a transaction, a Scope and a user's id. Each returns the name of
-            a file for the export of the user's memory, and its records as JSON.
-        user_imports: UserImports, which take such files into the memory of a user.
+        user_files: UserFiles, which the archive of a user's memory has.
         pages: PluginPages that `/` links to; `routes` serves them.
         commands: Commands of `ricordo`.
         findings: Functions of the settings that return lines of `ricordo doctor`; a line that
@@ -169,8 +167,7 @@ class Feature:
     audits: tuple[Part, ...] = ()
     waiting: tuple[Part, ...] = ()
     known_facts: tuple[Part, ...] = ()
-    user_exports: tuple[Part, ...] = ()
-    user_imports: tuple[Part, ...] = ()
+    user_files: tuple[Part, ...] = ()
     pages: tuple[PluginPage, ...] = ()
     commands: tuple[Commands, ...] = ()
     findings: tuple[Part, ...] = ()
@@ -235,16 +232,21 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class UserImport:
-    """A file of an archive of a user's memory, and how its records are restored.
+class UserFile:
+    """A file of JSON lines in the archive of a user's memory.
 
     Attributes:
-        file: The name of the file, as the feature's export gave it.
+        name: The name of the file.
+        read: A function of a transaction, a Scope, the user's id and a mark. It returns the next
+            records, and the mark from which to go on; None ends the file. The first mark is None.
+            Records have no ids of the user, and no values that change by themselves, so that the
+            archive of a restored memory is the same.
         store: A function of a transaction, a user without such records, and the records, which are
             foreign content. It returns how many it stored, and raises Invalid or Conflict.
     """
 
-    file: str
+    name: str
+    read: "Callable[[Transaction, Scope, str, str | None], tuple[Sequence[Mapping[str, Any]], str | None]]"
     store: "Callable[[Transaction, User, Iterable[Mapping[str, Any]]], int]"
 
 
@@ -391,15 +393,9 @@ class Plugins:
         functions = (function for _, function in self._functions("known_facts"))
         return [fact for function in functions for fact in function(tx, query)]
 
-    def user_exports(
-        self,
-    ) -> "list[Callable[[Transaction, Scope, str], tuple[str, Sequence[Mapping[str, Any]]]]]":
-        """The functions that return files for the export of a user's memory."""
-        return [function for _, function in self._functions("user_exports")]
-
-    def user_imports(self) -> dict[str, UserImport]:
-        """The files of archives that features take into a user's memory, by name."""
-        return {taken.file: taken for taken in self._collect("user_imports")}
+    def user_files(self) -> dict[str, UserFile]:
+        """The files of features in archives of users' memory, by name."""
+        return {file.name: file for file in self._collect("user_files")}
 
     def commands(self) -> list[Commands]:
         return self._collect("commands")

@@ -28,7 +28,7 @@ SPREAD_SHARE = 1 / 16
 LEAST_SPREAD = 4096
 MOST_SPREADS = 4
 # Bytes of a view for each document, without its record: columns, layout, neighbours and spreads.
-_BYTES_PER_DOCUMENT = 64 + 5 * MOST_SPREADS
+BYTES_PER_DOCUMENT = 64 + 5 * MOST_SPREADS
 # Bytes for each term of each document in the buffer.
 _BYTES_PER_TERM = 100
 # Bytes of a part of a view for each document of the whole: its position in the part.
@@ -131,7 +131,7 @@ def view_of(
     view = _view(flushed, list(rows.values()))
     term_count = sum(len(terms) for _, parts in rows.values() for terms in parts)
     size = (
-        view.records.nbytes + _BYTES_PER_DOCUMENT * len(view.records) + _BYTES_PER_TERM * term_count
+        view.records.nbytes + BYTES_PER_DOCUMENT * len(view.records) + _BYTES_PER_TERM * term_count
     )
     cache.partitions.put(key, (state, rows, view), size)
     return view
@@ -202,7 +202,7 @@ def view_for(
         part = _part_of(view, is_visible, audience)
         size = (
             part.records.nbytes
-            + _BYTES_PER_DOCUMENT * len(part.records)
+            + BYTES_PER_DOCUMENT * len(part.records)
             + _BYTES_PER_HIDDEN * len(view.records)
         )
     cache.partitions.put(key, (view.version, part), size)
@@ -271,6 +271,6 @@ def join_views(
     ]
     roles = frozenset[str]().union(*(view.roles for view in views))
     joined_view = PartitionView(records, alive, buffered, roles)
-    size = records.nbytes + _BYTES_PER_DOCUMENT * len(records)
+    size = records.nbytes + BYTES_PER_DOCUMENT * len(records)
     cache.partitions.put(key, (tuple(views), joined_view), size)
     return joined_view

@@ -71,6 +71,18 @@ PROMISES = (
         ),
     ),
     Promise(
+        "Reads, edits, proposals and approvals of one block have one order that explains each answer",
+        ("test_requests_about_one_block_have_one_order",),
+    ),
+    Promise(
+        "A write-ahead log that was cut off or torn, or a disk that fills up, leaves the beginning "
+        "of what was acknowledged, without a gap",
+        (
+            "test_a_cut_or_torn_log_leaves_the_beginning_of_what_was_acknowledged",
+            "test_a_disk_that_fills_up_at_any_write_of_a_turn_loses_nothing_acknowledged",
+        ),
+    ),
+    Promise(
         "No request breaks the server, and each answer is as documented",
         (
             "test_no_request_breaks_the_server_or_is_answered_otherwise_than_documented",

@@ -234,16 +234,27 @@ async def test_keys_of_before_have_no_limits(path: Path) -> None:
     assert query(path, "SELECT requests_per_minute, max_body_bytes FROM api_keys") == [(None, None)]
 
 
-async def test_tasks_of_an_older_database_outlive_their_agents(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("constraint", "done"),
+    [
+        ("", migrations.keep_tasks_without_agents),
+        ("CONSTRAINT background_tasks_agent_id_fkey ", migrations.keep_tasks_without_agents),
+        ("CONSTRAINT background_tasks_agent_id_fkey ", migrations.free_tasks_of_their_agents),
+    ],
+)
+async def test_tasks_of_an_older_database_outlive_their_agents(
+    constraint: str, done: migrations.Migration, path: Path
+) -> None:
+    version = migrations.MIGRATIONS.index(done)
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(
-            """
+            f"""
             DROP TABLE IF EXISTS task_runs;
             DROP TABLE IF EXISTS background_tasks;
             CREATE TABLE background_tasks (
                 seq INTEGER NOT NULL, id VARCHAR NOT NULL, agent_id VARCHAR NOT NULL,
                 PRIMARY KEY (seq), UNIQUE (id),
-                FOREIGN KEY(agent_id) REFERENCES agents (id) ON DELETE CASCADE
+                {constraint}FOREIGN KEY(agent_id) REFERENCES agents (id) ON DELETE CASCADE
             );
             CREATE TABLE task_runs (
                 seq INTEGER NOT NULL, task_id VARCHAR NOT NULL, PRIMARY KEY (seq),
@@ -251,10 +262,8 @@ async def test_tasks_of_an_older_database_outlive_their_agents(path: Path) -> No
             );
             INSERT INTO background_tasks SELECT 1, 'task-1', id FROM agents;
             INSERT INTO task_runs VALUES (1, 'task-1');
-            DELETE FROM schema_versions WHERE name = 'keep_tasks_without_agents';
-            """
+            """  # noqa: S608 - our own words
         )
-        version = migrations.MIGRATIONS.index(migrations.keep_tasks_without_agents)
         connection.execute("UPDATE schema_versions SET version = ?", (version,))
         connection.commit()
     await open_and_close(path)

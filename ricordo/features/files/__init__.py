@@ -29,6 +29,7 @@ feature = Feature(
     ),
     set_folders=("ricordo.features.files.folders.service:set_folders",),
     make_folder=("ricordo.features.files.folders.service:make_folder_for",),
+    user_files=("ricordo.features.files.archives:FILES",),
     pages=(
         PluginPage("Files", "/ui/files"),
         PluginPage("Workspace", "/ui/workspace"),

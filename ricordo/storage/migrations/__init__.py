@@ -64,7 +64,7 @@ _ADDED = {
 
 
 _KEY_OF_AGENT = re.compile(
-    r",\s*FOREIGN KEY\s*\(agent_id\) REFERENCES agents \(id\) ON DELETE CASCADE"
+    r",\s*(?:CONSTRAINT \w+ )?FOREIGN KEY\s*\(agent_id\) REFERENCES agents \(id\) ON DELETE CASCADE"
 )
 
 
@@ -227,6 +227,11 @@ def count_message_changes(connection: Connection) -> None:
     create_triggers(connection)
 
 
+def free_tasks_of_their_agents(connection: Connection) -> None:
+    """Repeat `keep_tasks_without_agents`, which left keys that had a name."""
+    keep_tasks_without_agents(connection)
+
+
 def add_egress_labels(connection: Connection) -> None:
     """Add the labels of egress policies to memory, messages, folders and facts."""
     for table in (blocks, tables.conversations, tables.messages, tables.passages):
@@ -290,6 +295,7 @@ MIGRATIONS: Sequence[Migration] = (
     cut_long_texts,
     add_index_of_waiting_proposals,
     count_message_changes,
+    free_tasks_of_their_agents,
     add_egress_labels,
 )
 

@@ -18,6 +18,12 @@ import orjson
 from ricordo.domain.clock import SECOND, parse_timestamp
 from ricordo.errors import Invalid
 from ricordo.features.documents.imports.queries import Outcome
+from ricordo.features.documents.imports.remembered import (
+    RememberedText,
+    lines_of,
+    paragraphs_of,
+    remembered_in_message,
+)
 from ricordo.features.documents.imports.webui_answers import WebuiAnswer, read_outputs, split_answer
 
 Json = dict[str, Any]
@@ -25,6 +31,7 @@ MOST_UNPACKED = 2**31  # bytes of JSON after unpacking
 LONGEST = 32 * 2**20  # bytes of one chat
 _BLOCK = 2**16
 _MOST_MESSAGES = 100_000  # of one chat
+_MOST_PASTED = 2**20  # bytes of a list
 _MEMBER = re.compile(
     r"(conversations|chats?-export|chats?|memories)([-_]\d+)?\.json", re.IGNORECASE
 )
@@ -52,7 +59,8 @@ class ExportedMessage:
 class ExportedChat:
     """A chat, or with `memory` a remembered text.
 
-    `left_out` notes the parts of it that cannot be imported.
+    `remembered` is what it shows of the other assistant's memory of the person. `left_out` notes
+    the parts of it that cannot be imported.
     """
 
     id: str
@@ -60,6 +68,7 @@ class ExportedChat:
     created_at: int | None = None
     messages: list[ExportedMessage] = field(default_factory=list)
     memory: Json | None = None
+    remembered: list[RememberedText] = field(default_factory=list)
     left_out: Outcome = field(default_factory=Outcome)
 
 
@@ -75,6 +84,7 @@ TITLES: Mapping[str, str] = {
     "claude": "Claude",
     "openwebui": "Open WebUI",
     "mem0": "mem0",
+    "pasted": "Pasted list",
 }
 
 
@@ -103,6 +113,9 @@ def read_chats(kind: str, file: IO[bytes]) -> Iterator[ExportedChat | SkippedMem
 
     Raises Invalid if the rest of the file cannot be read.
     """
+    if kind == "pasted":
+        yield _pasted(file)
+        return
     parse = PARSERS[kind]
     for stream in _streams(file):
         if isinstance(stream, SkippedMember):
@@ -293,7 +306,11 @@ def _chatgpt(entry: Json) -> ExportedChat:
     leaf = entry.get("current_node") or next(reversed(nodes), None)
     for id, node in _branch(nodes, leaf, "parent"):
         message = node.get("message")
-        if not message or _is_hidden(message):
+        if not message:
+            continue
+        remembered = remembered_in_message(message, _time(message.get("create_time")))
+        chat.remembered += remembered
+        if remembered or _is_hidden(message):
             continue
         role = message["author"]["role"]
         content = message.get("content") or {}
@@ -363,7 +380,12 @@ def _claude_memories(entry: Json) -> list[ExportedChat]:
             if source != "chats":
                 metadata["project_uuid"] = str(source)
             memory = {"text": text.strip(), "tags": ["memory"], "metadata": metadata}
-            memories.append(ExportedChat(f"memory/{account}/{source}", text.strip(), memory=memory))
+            found = ExportedChat(f"memory/{account}/{source}", text.strip(), memory=memory)
+            if source == "chats":
+                found.remembered += (
+                    RememberedText(paragraph, "memory") for paragraph in paragraphs_of(text)
+                )
+            memories.append(found)
     if not memories:
         raise Invalid("it has no memory")
     return memories
@@ -436,6 +458,23 @@ def _mem0(entry: Json) -> ExportedChat:
         created_at,
         memory={"text": text, "tags": tags, "metadata": {**metadata, **ids}},
     )
+
+
+def _pasted(file: IO[bytes]) -> ExportedChat:
+    """Return the lines of a text file. Raises Invalid if it is no text, or a long one."""
+    content = file.read(_MOST_PASTED + 1)
+    if len(content) > _MOST_PASTED:
+        raise Invalid(
+            f"The list is longer than {_MOST_PASTED // 2**20} MB. Send a file with a memory a line."
+        )
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise Invalid("The list is no text in UTF-8. Send a file with a memory a line.") from None
+    lines = [RememberedText(line, "memory") for line in lines_of(text.replace("\0", ""))]
+    if not lines:
+        raise Invalid("The list is empty. Send a file with a memory a line.")
+    return ExportedChat("pasted", "", memory={}, remembered=lines)
 
 
 def _chat(id: Any, title: Any, created: Any) -> ExportedChat:

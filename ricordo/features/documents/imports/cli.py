@@ -116,6 +116,26 @@ for _kind, _title in (("chatgpt", "ChatGPT"), ("claude", "Claude"), ("openwebui"
 _add_command("mem0", "mem0", "memories")
 
 
+@app.command("pasted")
+def import_pasted(
+    file: Path = typer.Argument(help="A text with a memory a line, as you copied it."),
+    user: str = typer.Option(
+        help="Whose memories they are, by id or name; a new name makes a user."
+    ),
+    report: Path | None = _REPORT,
+) -> None:
+    """Propose the memories that another assistant shows in a list, for one user's memory."""
+
+    async def work(runtime: "Runtime", say: "Report") -> dict[str, Any]:
+        target = await service.target_of(
+            runtime, await service.scope_for(runtime, user), "pasted", None
+        )
+        with service.opened(file) as stream:
+            return await service.import_chats(runtime, target, stream, say)
+
+    _run("a list", work, report)
+
+
 def _run(
     name: str,
     work: "Callable[[Runtime, Report], Coroutine[Any, Any, dict[str, Any]]]",

@@ -32,6 +32,7 @@ def add_upload(tx: Transaction, target: Target, data: bytes) -> Job:
         "source": target.source,
         "author": scope.user_id,
         "takes_memories": target.takes_memories,
+        "memory_of": target.memory_of,
     }
     job = Job(UPLOAD, scope.organization_id, payload, key=target.source, user_id=scope.subject)
     queries.insert_parts(tx, job, data)
@@ -49,6 +50,7 @@ async def import_upload(runtime: Runtime, job: Job, report: Report) -> None:
         agent_id=payload["agent_id"],
         source=payload["source"],
         takes_memories=payload.get("takes_memories", True),
+        memory_of=payload.get("memory_of"),
     )
     try:
         await import_chats(replace(runtime, store=store), target, BytesIO(upload), report)

@@ -28,8 +28,13 @@ class UploadForm(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    file: UploadFile = Field(description="The file as it was exported: JSON, or a zip file.")
-    kind: Literal["chatgpt", "claude", "openwebui", "mem0"] = Field(description="Where it is from.")
+    file: UploadFile = Field(
+        description="The file as it was exported: JSON, or a zip file. With `pasted`, a text with a "
+        "memory a line."
+    )
+    kind: Literal["chatgpt", "claude", "openwebui", "mem0", "pasted"] = Field(
+        description="Where it is from."
+    )
     user: str | None = Field(
         None, description="Whose it is, by id or name; by default the caller's own, or everybody's."
     )
@@ -61,13 +66,13 @@ async def upload(context: RequestContext, body: Annotated[UploadForm, File()]) -
     The same file again changes nothing, and a later file of the same chats adds their new messages.
     """
     context = await for_user(context, body.user or None, reads=False)
-    if not body.agent and not context.scope.may("agents:write"):
+    if body.kind != "pasted" and not body.agent and not context.scope.may("agents:write"):
         raise Forbidden(
             "Your key lacks the scope agents:write, so no agent can be made. Say in agent whom to "
             "give it to."
         )
-    if body.kind == "mem0" and not context.scope.may("archives:write", "memory:write"):
-        raise Forbidden("Your key lacks the scope archives:write, so it can archive no memories.")
+    if body.kind in ("mem0", "pasted") and not context.scope.may("archives:write", "memory:write"):
+        raise Forbidden("Your key lacks the scope archives:write, so no memories are taken.")
     target = await target_of(context.runtime, context.scope, body.kind, body.agent or None)
     data = await body.file.read()
     target = replace(target, takes_memories=context.scope.may("archives:write", "memory:write"))
@@ -90,7 +95,7 @@ def _response(tx: Transaction, job: Job) -> Json:
     return ImportJobResponse.of(
         job,
         kind=job.payload["kind"],
-        agent_id=job.payload["agent_id"],
+        agent_id=job.payload["agent_id"] or None,
         status=JobResponse.of(job)["status"],
         done=job.progress.get("done", 0),
         total=job.progress.get("total", 0),

@@ -7,7 +7,7 @@ No content is trusted.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from ricordo.domain.agent import Conversation
 from ricordo.domain.job import Report
 from ricordo.domain.message import Message, Part, ReasoningPart, TextPart
 from ricordo.domain.passage import LONGEST_TAG, MOST_TAGS, Passage
-from ricordo.domain.scope import Scope
+from ricordo.domain.scope import LOCAL_USER, Actor, Scope
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.features.documents.imports import queries
 from ricordo.features.documents.imports.chat_files import (
@@ -30,12 +30,20 @@ from ricordo.features.documents.imports.chat_files import (
     read_chats,
 )
 from ricordo.features.documents.imports.queries import Outcome
+from ricordo.features.documents.imports.remembered import (
+    REFUSALS,
+    RememberedText,
+    RememberedTexts,
+    propose_remembered,
+)
 from ricordo.memory.commit import file_passages
+from ricordo.memory.proposals import expiry_of
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, archives, blocks, conversations, messages, users
 from ricordo.storage.engine.store import Transaction
 
+_NO_MEMORIES = "your key lacks the scope archives:write, so no memories are taken"
 _BATCH = 200  # messages of one transaction
 _TOKEN_CHARACTERS = 4  # on average
 
@@ -45,7 +53,8 @@ class Target:
     """The agent and the user that an export is for.
 
     `source` is the name of the source in the records. A caller who may not archive imports only the
-    chats of a file that also holds memories.
+    chats of a file that also holds memories. `memory_of` is the user for whose memory it is
+    proposed what the other assistant remembered; None if the import is for everybody.
     """
 
     scope: Scope
@@ -53,6 +62,7 @@ class Target:
     agent_id: str
     source: str
     takes_memories: bool = True
+    memory_of: str | None = None
 
 
 @contextmanager
@@ -79,12 +89,18 @@ async def scope_for(runtime: Runtime, user: str | None) -> Scope:
 async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | None) -> Target:
     """Return the target of an export of this kind. Raises NotFound.
 
-    Without an agent, one is created for it.
+    Without an agent, one is created for it; a list needs none. Raises Invalid for a list without
+    a user.
     """
     organization = scope.organization_id
     user = scope.subject or ""
+    memory_of = scope.subject or (LOCAL_USER if scope.is_local_user else None)
+    if kind == "pasted" and memory_of is None:
+        raise Invalid("Say in user whose memories they are.")
+    if kind == "pasted":
+        return Target(scope, kind, "", f"{kind}:{memory_of}", memory_of=memory_of)
     id = agent_id or queries.made_id(organization, "agent", kind, user)
-    target = Target(scope, kind, id, f"{kind}:{id}:{user}")
+    target = Target(scope, kind, id, f"{kind}:{id}:{user}", memory_of=memory_of)
     if agent_id:
         await runtime.store.read(lambda tx: agents.load(tx, scope, id))
         return target
@@ -125,6 +141,7 @@ async def import_chats(
     noun = "memories" if target.kind == "mem0" else "chats"
     total = 0
     unreadable: list[str] = []
+    remembered = RememberedTexts()
     while (chat := await asyncio.to_thread(next, chats, None)) is not None:
         if isinstance(chat, SkippedMember):
             refused.leave(
@@ -137,11 +154,16 @@ async def import_chats(
         if isinstance(chat, str):
             refused.leave(noun, f"no. {total}", chat)
             unreadable.append(chat)
-        elif chat.memory is not None and not target.takes_memories:
+            continue
+        if target.memory_of is not None and chat.remembered:
+            remembered.add(chat.remembered)
+            if chat.memory is not None:
+                continue
+        if chat.memory is not None and not target.takes_memories:
             refused.leave(
                 "memories",
                 "",
-                "your key lacks the scope archives:write, so it can archive no memories",
+                _NO_MEMORIES,
             )
         elif states.get(chat.id) != _state_of(chat):
             try:
@@ -150,6 +172,7 @@ async def import_chats(
                 refused.leave(noun, chat.title, str(error))
         report(total, total + 1)
     report(total, total)
+    await _propose_all(runtime, target, remembered.current(), states, refused)
     await runtime.store.write(
         lambda tx: queries.note_refused(tx, target.scope, target.source, refused)
     )
@@ -164,6 +187,53 @@ async def import_chats(
             f"Of {share}: {reason}."
         )
     return await runtime.store.read(lambda tx: queries.report_of(tx, organization, target.source))
+
+
+async def _propose_all(
+    runtime: Runtime,
+    target: Target,
+    remembered: Sequence[RememberedText],
+    states: Mapping[str, str],
+    refused: Outcome,
+) -> None:
+    """Propose what was remembered of the user for the user's memory, each text once and for ever.
+
+    What is refused is noted, and proposed by the next import of the same file.
+    """
+    new = [one for one in remembered if one.key not in states]
+    if not target.takes_memories:
+        for _ in new:
+            refused.leave("memories", "", _NO_MEMORIES)
+        return
+    expires_after = expiry_of(runtime.settings)
+    if target.agent_id:
+        author = Actor("agent", target.agent_id, TITLES[target.kind])
+    else:
+        author = Actor("system", "import", TITLES[target.kind])
+    for one in new:
+        try:
+            await runtime.store.write(
+                partial(_propose_one, target=target, author=author, one=one, after=expires_after)
+            )
+        except REFUSALS as error:
+            refused.leave("memories", one.text, str(error))
+
+
+def _propose_one(
+    tx: Transaction, target: Target, author: Actor, one: RememberedText, after: int | None
+) -> None:
+    user = users.require(tx, Scope(target.scope.organization_id), target.memory_of or "")
+    is_new = propose_remembered(tx, user, author, one.text, after)
+    kind = "memories proposed" if is_new else "memories known already"
+    queries.insert_item(
+        tx,
+        target.scope,
+        target.source,
+        item=one.key,
+        outcome=Outcome({kind: 1}),
+        state="",
+        user_id=target.memory_of,
+    )
 
 
 def _state_of(chat: ExportedChat) -> str:

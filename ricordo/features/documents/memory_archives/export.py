@@ -6,7 +6,7 @@
     proposals.jsonl       every proposal with its texts and its outcome, oldest first
     settings-log.jsonl    every change of a block's settings
     git-objects.jsonl     what came by git and versions alone do not give
-    facts.jsonl           every fact with its evidence, and files of other features
+    facts.jsonl …         facts with their evidence, folders and files: the files of features
     manifest.json         whose memory it is, and a hash of each file
 
 Little of it is in memory at a time. Texts and history are as they were when the export began;
@@ -44,6 +44,7 @@ from ricordo.features.documents.memory_archives.models import (
 )
 from ricordo.memory import user_memory
 from ricordo.memory.user_memory import UserMemory
+from ricordo.plugins import UserFile
 from ricordo.runtime import Runtime
 from ricordo.storage import blocks, history, memory_archives, proposals, versions
 from ricordo.storage.engine.repository import Page
@@ -104,7 +105,10 @@ async def archive_of(runtime: Runtime, scope: Scope, memory: UserMemory) -> Asyn
             (PROPOSALS, _proposals(store, scope, chain)),
             (SETTINGS_LOG, _in_order(store, chain, memory_archives.logged_after, SettingsRecord)),
             (GIT_OBJECTS, _in_order(store, chain, memory_archives.objects_after, GitObjectRecord)),
-            *(await _of_features(runtime, scope, memory.user)),
+            *(
+                (file.name, _of_feature(store, scope, memory.user, file))
+                for file in runtime.plugins.user_files().values()
+            ),
         ):
             digest = hashlib.sha256()
             with begin(name) as file:
@@ -127,19 +131,15 @@ async def archive_of(runtime: Runtime, scope: Scope, memory: UserMemory) -> Asyn
     yield sink.take()
 
 
-async def _of_features(runtime: Runtime, scope: Scope, user: User) -> list[tuple[str, Records]]:
-    """Return the files of features with their records."""
-    contents = [
-        await runtime.store.read(lambda tx, read=read: read(tx, scope, user.id))  # type: ignore[misc]
-        for read in runtime.plugins.user_exports()
-    ]
-    return [
-        (name, _one_portion([dict(record) for record in records])) for name, records in contents
-    ]
-
-
-async def _one_portion(records: list[Json]) -> Records:
-    yield records
+async def _of_feature(store: Store, scope: Scope, user: User, file: UserFile) -> Records:
+    mark: str | None = None
+    while True:
+        records, mark = await store.read(
+            lambda tx, mark=mark: file.read(tx, scope, user.id, mark)  # type: ignore[misc]
+        )
+        yield [dict(record) for record in records]
+        if mark is None:
+            return
 
 
 async def _settings(store: Store, scope: Scope, memory: UserMemory) -> Records:

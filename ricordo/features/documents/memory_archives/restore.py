@@ -31,7 +31,7 @@ from ricordo.features.documents.memory_archives.models import (
     VersionRecord,
 )
 from ricordo.features.documents.memory_archives.reading import MemoryArchive
-from ricordo.plugins import UserImport
+from ricordo.plugins import UserFile
 from ricordo.storage import agents, blocks, memory_archives, proposals, users, versions
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.history_size import recount
@@ -64,7 +64,7 @@ def restore(
     tx: Transaction,
     scope: Scope,
     archive: MemoryArchive,
-    imports: Mapping[str, UserImport],
+    user_files: Mapping[str, UserFile],
     user_name: str | None = None,
 ) -> RestoredMemory:
     """Restore the archive as the memory of this user, who may have none yet.
@@ -73,7 +73,7 @@ def restore(
         tx: The transaction; after an error it has to be rolled back.
         scope: The caller, who may create users and write the memory of each.
         archive: The archive.
-        imports: The features' imports, by the name of their file.
+        user_files: The files that features restore, by name.
         user_name: The id or identifier of the user; by default the archive's own user, who is
             created with the same id if this server does not know them.
 
@@ -96,8 +96,8 @@ def restore(
     counts: dict[str, int] = {}
     left_out = _unseen_blocks(tx, scope, stored_blocks)
     for name in archive.names:
-        if name in imports:
-            counts[name] = imports[name].store(tx, user, archive.plain_records(name))
+        if name in user_files:
+            counts[name] = user_files[name].store(tx, user, archive.plain_records(name))
         elif name not in _KNOWN and not name.startswith(TEXTS):
             left_out.append(f"{name}: no feature of this server reads this file.")
     return RestoredMemory(

@@ -29,13 +29,13 @@ async def restore_archive(
         Invalid, TooLong: if it cannot be read.
         Conflict: if the user has memory here.
     """
-    imports = runtime.plugins.user_imports()
+    user_files = runtime.plugins.user_files()
 
     def work(tx: Transaction) -> RestoredMemory:
         # Opened here, since a transaction may run again.
         file.seek(0)
         with opened_archive(file, most_bytes) as archive:
-            return restore(tx, scope, archive, imports, user_name)
+            return restore(tx, scope, archive, user_files, user_name)
 
     return await runtime.store.write(work)
 

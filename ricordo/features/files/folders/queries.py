@@ -85,9 +85,26 @@ _DELETE_UPLOAD = delete(file_uploads).where(equal(file_uploads, "file_id"))
 
 
 def page_of_folders(
-    tx: Transaction, scope: Scope, page: Page, *, name: str | None = None
+    tx: Transaction,
+    scope: Scope,
+    page: Page,
+    *,
+    name: str | None = None,
+    user_id: str | None = None,
 ) -> list[Folder]:
-    return _FOLDERS.page(tx, scope, page, name=name)
+    """Return a page of folders; with `user_id` only of this user's."""
+    return _FOLDERS.page(tx, scope, page, name=name, user_id=user_id)
+
+
+def find_users_folder(tx: Transaction, user_id: str, folder_id: str) -> Folder | None:
+    """Return the folder if it is this user's."""
+    statement = _FOLDERS.select.where(folders.c.id == folder_id, folders.c.user_id == user_id)
+    return next(iter(_FOLDERS.all(tx, statement)), None)
+
+
+def is_folder_there(tx: Transaction, folder_id: str) -> bool:
+    """Return whether any folder has this id, also a deleted one."""
+    return tx.first(select(folders.c.seq).where(folders.c.id == folder_id)) is not None
 
 
 def count_folders(tx: Transaction, scope: Scope) -> int:
@@ -145,6 +162,16 @@ def get_file(tx: Transaction, scope: Scope, file_id: str, folder_id: str | None 
 def find_file(tx: Transaction, file_id: str) -> File | None:
     """Return any user's file; None if it is deleted."""
     return _FILES.first(tx, _FIND, {"id": file_id})
+
+
+def is_file_there(tx: Transaction, file_id: str) -> bool:
+    """Return whether any file has this id, also a deleted one."""
+    return tx.first(select(files.c.seq).where(files.c.id == file_id)) is not None
+
+
+def page_of_users_files(tx: Transaction, scope: Scope, user_id: str, page: Page) -> list[File]:
+    """Return a page of the files in this user's folders."""
+    return _FILES.page(tx, scope, page, _EXISTS, user_id=user_id)
 
 
 def chunks_of_hidden(tx: Transaction, file_id: str) -> int:

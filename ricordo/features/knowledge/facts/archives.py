@@ -24,12 +24,12 @@ from ricordo.features.knowledge.facts.records import (
     UserFact,
 )
 from ricordo.features.knowledge.facts.routes import responses_of
-from ricordo.plugins import UserImport
+from ricordo.plugins import UserFile
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
-FILE = "facts.jsonl"
-_MOST = 1_000_000
+_NAME = "facts.jsonl"
+_PORTION = 500
 _LONGEST = 10_000
 
 
@@ -102,18 +102,21 @@ class FactRecord(BaseModel):
         )
 
 
-def facts_of_user(tx: Transaction, scope: Scope, user_id: str) -> tuple[str, Sequence[Json]]:
-    """Return the name of the file, and all facts of the user, oldest first."""
-    facts = queries.page(tx, scope, user_id, Page(limit=_MOST, order="asc"), FactFilter())
-    responses = responses_of(tx, facts)
-    return FILE, [
+def read_facts(
+    tx: Transaction, scope: Scope, user_id: str, after: str | None
+) -> tuple[Sequence[Json], str | None]:
+    """Return the next facts of the user, oldest first, and the id of the last."""
+    page = Page(limit=_PORTION, after=after, order="asc")
+    facts = queries.page(tx, scope, user_id, page, FactFilter())
+    records = [
         {
             **{name: field for name, field in response.items() if name != "user_id"},
             "resolved_by": fact.resolved_by,
             "egress": fact.egress,
         }
-        for fact, response in zip(facts, responses, strict=True)
+        for fact, response in zip(facts, responses_of(tx, facts), strict=True)
     ]
+    return records, facts[-1].id if facts else None
 
 
 def store_facts(tx: Transaction, user: User, records: Iterable[Mapping[str, Any]]) -> int:
@@ -131,7 +134,7 @@ def store_facts(tx: Transaction, user: User, records: Iterable[Mapping[str, Any]
     return len(facts)
 
 
-IMPORT = UserImport(FILE, store_facts)
+FILE = UserFile(_NAME, read_facts, store_facts)
 
 
 def _fact(record: Mapping[str, Any], number: int, user: User) -> UserFact:
@@ -140,7 +143,7 @@ def _fact(record: Mapping[str, Any], number: int, user: User) -> UserFact:
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in fault["loc"])
-        raise Invalid(f"{FILE}, line {number}: {place}: {fault['msg']}.") from None
+        raise Invalid(f"{_NAME}, line {number}: {place}: {fault['msg']}.") from None
 
 
 def _micros(time: datetime | None) -> int | None:

@@ -31,16 +31,25 @@ NAMES = {"chatgpt": "ChatGPT", "claude": "Claude", "openwebui": "Open WebUI", "m
 
 
 def test_what_claude_remembers_is_archived_beside_its_chats(api: Api) -> None:
-    made = taken(
-        api, "claude", io.BytesIO((CASES / "16-claude-memories.zip").read_bytes()), user="nurse"
-    )
+    export = (CASES / "16-claude-memories.zip").read_bytes()
+    made = taken(api, "claude", io.BytesIO(export))
     assert made["taken"] == {"chats": 1, "memories": 1, "messages": 2}
     (left,) = made["left_out"]
     assert (left["what"], left["names"]) == ("files of the export", ["users.json"])
-    headers = {"x-ricordo-user": "nurse"}
-    (passage,) = ok(api.http.get(f"/v1/agents/{made['agent']}/archival-memory", headers=headers))
+    (passage,) = ok(api.http.get(f"/v1/agents/{made['agent']}/archival-memory"))
     assert passage["text"] == "**Work** She is a nurse in the north."
     assert passage["tags"] == ["claude", "memory"]
+    # For a user it is proposed, and nowhere until the user approves.
+    made = taken(api, "claude", io.BytesIO(export), user="nurse")
+    assert made["taken"] == {"chats": 1, "memories proposed": 1, "messages": 2}
+    headers = {"x-ricordo-user": "nurse"}
+    assert ok(api.http.get(f"/v1/agents/{made['agent']}/archival-memory", headers=headers)) == []
+    (waiting,) = ok(api.http.get("/users/nurse/diffs"))
+    assert (waiting["body"], waiting["is_untrusted"], waiting["author"]) == (
+        "**Work** She is a nurse in the north.",
+        True,
+        "Claude",
+    )
 
 
 def test_memories_of_projects_come_one_by_one_and_once(api: Api) -> None:

@@ -4,10 +4,13 @@ import hashlib
 import io
 import json
 import random
+import re
+import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
+from uuid import UUID, uuid5
 
 import httpx2
 import pytest
@@ -15,6 +18,7 @@ import pytest
 from ricordo.domain.ids import new_id
 from ricordo.features.documents.memory_archives import export as exporting
 from ricordo.features.documents.memory_archives.models import content_hash
+from ricordo.llm.scripted import call
 from tests.features.sync.git.test_routes import commit
 from tests.seams.http import Wire, get, ok, post, propose, put, refused
 from tests.seams.server import ServerInThread, serving
@@ -137,6 +141,13 @@ def remember(http: httpx2.Client, seed: int, steps: int = 30) -> str:
     fact = ok(http.post(f"/v1/users/{user}/facts", json={"sentence": "I work as a nurse."}))
     changed = {"sentence": "I work as a teacher."}
     ok(http.patch(f"/v1/users/{user}/facts/{fact['id']}", json=changed))
+    for number in range(chance.randrange(3)):
+        ok(
+            http.put(
+                f"/users/{user}/workspace/files/work/{number}.txt",
+                content=chance.randbytes(chance.randrange(2000)),
+            )
+        )
     return user
 
 
@@ -172,11 +183,8 @@ def test_the_memory_lives_on_where_it_was_restored(
     restored = ok(send(there, exported(http, user)))
 
     assert restored["user_id"] == ok(http.get(f"/v1/users/{user}"))["id"]
-    assert (restored["blocks"], restored["proposals"], restored["records"]) == (
-        1,
-        1,
-        {"facts.jsonl": 1},
-    )
+    assert (restored["blocks"], restored["proposals"]) == (1, 1)
+    assert restored["records"]["facts.jsonl"] == 1
     # What waited is decided here, what was deleted is restored here, and the history goes on.
     post(there, user, f"human/diffs/{made}/approve")
     block = get(there, user, "human")
@@ -224,6 +232,87 @@ def test_what_came_by_git_goes_along(
         git(tmp_path, "clone", "-q", f"{url}/users/{user}/memory.git", folder)
     assert ids(tmp_path / "after") == ids(tmp_path / "before")
     assert fsck(tmp_path / "after") == ""
+
+
+def test_folders_and_files_come_back_with_their_texts(
+    http: httpx2.Client, there: httpx2.Client, elsewhere: ServerInThread
+) -> None:
+    user = new_id("ada")
+    put(http, user, "human", "Name: Ada")
+    made = ok(http.post("/v1/folders/", json={"name": "Diary", "user": user}))
+    ok(http.post("/v1/folders/", json={"name": "Empty", "user": user, "description": "None."}))
+    texts = {"may.md": "# May\n\nThe owl came back.\n", "june.txt": "Übung.", "none.txt": ""}
+    for name, text in texts.items():
+        files = {"file": (name, text.encode())}
+        ok(http.post(f"/v1/folders/{made['id']}/upload", files=files))
+    ok(http.put(f"/users/{user}/workspace/files/a/b.bin", content=bytes(range(256))))
+    path = f"/v1/folders/{made['id']}/files"
+    wait_for(lambda: all(file["processing_status"] == "completed" for file in ok(http.get(path))))
+
+    archive = exported(http, user)
+    restored = ok(send(there, archive))
+
+    assert restored["records"] == {
+        "facts.jsonl": 0,
+        "folders.jsonl": 2,
+        "files.jsonl": 3,
+        "workspace.jsonl": 1,
+    }
+    assert hash_of(exported(there, user)) == hash_of(archive)
+    wait_for(lambda: all(file["processing_status"] == "completed" for file in ok(there.get(path))))
+    shown = {file["file_name"]: file for file in ok(there.get(path))}
+    assert shown.keys() == texts.keys()
+    assert there.get(f"/users/{user}/workspace/files/a/b.bin").content == bytes(range(256))
+    # An agent there finds what is in them.
+    agent = ok(
+        there.post(
+            "/v1/agents/",
+            json={"model": "scripted/model", "user_id": user, "folder_ids": [made["id"]]},
+        )
+    )
+    elsewhere.says(call("grep_files", pattern="owl"), "In May.")
+    said = {"messages": [{"role": "user", "content": "When did the owl come?"}]}
+    answer = ok(there.post(f"/v1/agents/{agent['id']}/messages", json=said))
+    (found,) = [
+        one["tool_return"]
+        for one in answer["messages"]
+        if one["message_type"] == "tool_return_message"
+    ]
+    assert "The owl came back." in found
+    # Nothing is taken twice, and no record leads out of the archive.
+    assert refused(send(there, archive), 409)
+    for name, record, said_of in (
+        ("files.jsonl", {"folder_id": new_id("source")}, "no folder of this archive"),
+        ("workspace.jsonl", {"path": "../up"}, "workspace.jsonl"),
+        ("workspace.jsonl", {"content": "***"}, "no Base64"),
+        ("folders.jsonl", {"id": "human"}, "folders.jsonl, line 1: id"),
+    ):
+        with_other_ids = _with_new_ids(archive)
+        changed = signed(_with(with_other_ids, name, 0, **record))
+        answer_of_change = send(there, changed, new_id("eve"))
+        assert answer_of_change.status_code in (400, 422), answer_of_change.text
+        assert said_of in answer_of_change.text or "path" in answer_of_change.text
+
+
+def _with_new_ids(archive: Archive) -> Archive:
+    """The archive with other ids for blocks, folders and files."""
+    changed = dict(archive)
+    for name in ("blocks.jsonl", "folders.jsonl", "files.jsonl", "settings-log.jsonl"):
+        text = changed[name].decode()
+        for id in re.findall(r"(?:block|source|file)-[0-9a-f-]{36}", text):
+            prefix = id.partition("-")[0]
+            other = f"{prefix}-{uuid5(UUID(id.removeprefix(prefix + '-')), 'other')}"
+            changed = {
+                key: value.replace(id.encode(), other.encode()) for key, value in changed.items()
+            }
+    return changed
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def _without_line(archive: Archive, name: str, number: int) -> Archive:
@@ -381,6 +470,9 @@ def test_everything_is_in_the_archive_in_many_portions(
         "proposals.jsonl",
         "settings-log.jsonl",
         "git-objects.jsonl",
+        "folders.jsonl",
+        "files.jsonl",
+        "workspace.jsonl",
         "facts.jsonl",
         "manifest.json",
     ]
@@ -430,6 +522,9 @@ def test_no_name_in_the_archive_leads_out_of_it_and_an_empty_memory_has_an_archi
             "settings-log.jsonl",
             "git-objects.jsonl",
             "facts.jsonl",
+            "folders.jsonl",
+            "files.jsonl",
+            "workspace.jsonl",
         ),
         b"",
     )

@@ -1,0 +1,13 @@
+"""The share of input tokens from a model's cache, counted by a recorded server of each kind."""
+
+import pytest
+
+from bench.prompt_cache import CACHED_SHARE, KINDS, talks
+
+
+async def test_nine_tenths_of_fifty_turns_with_five_edits_come_from_the_cache() -> None:
+    async with talks() as talking:
+        for kind in KINDS:
+            cache, share = await talking.talk(kind, "lazy", 50, 5)
+            assert share >= CACHED_SHARE, kind
+            assert share == pytest.approx(cache.reused / cache.tokens, abs=0.001), kind

@@ -1,0 +1,198 @@
+"""Write-ahead logs that were cut off or torn, and disks that fill up at a write.
+
+What a database then holds is the beginning of what was acknowledged, with nothing left out between.
+"""
+
+import resource
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ricordo.agents.run_end import close_all
+from ricordo.agents.turn import Answer
+from ricordo.errors import RicordoError, Unavailable
+from ricordo.storage.engine.file_mark import mark_path
+from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
+from tests.campaigns.sizes import RecordProperty, short_and_long
+from tests.seams.stage import Hooks, Stage, call
+
+_HEADER, _FRAME = 32, 24 + 4096  # bytes of a log's header, and of one page in it
+_TORN_EACH = 4  # of the cuts
+_MOST_OF_A_TURN = 60 * _FRAME
+_TURNS_OF_AN_AGENT = 20
+TURNS = 8
+
+
+@dataclass(frozen=True)
+class Killed:
+    """The files of a server that was killed, its agent, and how many turns it acknowledged."""
+
+    folder: Path
+    agent: str
+
+    def copy(self, name: str, *, log: bytes) -> Path:
+        """Return a database with this log in a folder of its own, with the server's mark."""
+        folder = self.folder.with_name(name)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for part in ("ricordo.db", "ricordo.mark"):
+            shutil.copy(self.folder / part, folder / part)
+        path = folder / "ricordo.db"
+        mark = mark_path(path)
+        here, there = str(self.folder).encode(), str(folder).encode()
+        mark.write_bytes(mark.read_bytes().replace(here, there))
+        path.with_name("ricordo.db-wal").write_bytes(log)
+        return path
+
+    @property
+    def log(self) -> bytes:
+        return (self.folder / "ricordo.db-wal").read_bytes()
+
+
+@asynccontextmanager
+async def stage_on(path: Path) -> AsyncIterator[Stage]:
+    """Open a database as a server does that starts on it."""
+    store = open_sqlite(path)
+    await store.write(close_all)
+    stage = await Stage(store, path.parent, Hooks()).open()
+    yield stage
+    await stage.close()
+    await store.close()
+
+
+async def say(stage: Stage, agent: str, number: int) -> Answer:
+    """Take a turn that edits memory and answers."""
+    fact = f"Fact {number}."
+    stage.lines.extend([call("memory_insert", label="human", new_string=fact), "Noted."])
+    return await stage.say(agent, f"Message {number}")
+
+
+async def said(stage: Stage, agent: str) -> list[int]:
+    """Return the numbers of the messages that the database holds, in order."""
+    texts = [message.text for message in await stage.history(agent) if message.role == "user"]
+    return [int(text.split()[-1]) for text in texts if text.startswith("Message ")]
+
+
+async def facts(stage: Stage, agent: str) -> list[int]:
+    lines = (await stage.block(agent, "human")).splitlines()
+    return [int(line[5:-1]) for line in lines if line.startswith("Fact ")]
+
+
+@pytest.fixture
+async def killed(tmp_path: Path) -> Killed:
+    """A server with an agent that took some turns, as a kill leaves its files."""
+    folder, running = tmp_path / "killed", tmp_path / "running"
+    path = running / "ricordo.db"
+    async with stage_on(path) as stage:
+        agent = await stage.agent(("human", "Ada."))
+    async with stage_on(path) as stage:
+        for number in range(TURNS):
+            await say(stage, agent, number)
+        store = stage.store
+        assert isinstance(store, SqliteStore)
+        store._mark_later()
+        store._writers.submit(int).result()
+        shutil.copytree(running, folder)
+    mark = mark_path(folder / path.name)
+    mark.write_bytes(mark.read_bytes().replace(str(running).encode(), str(folder).encode()))
+    return Killed(folder, agent)
+
+
+def cuts(log: bytes, step: int) -> Iterator[tuple[int, bytes]]:
+    """Yield lengths and logs: cut at page boundaries, some inside a page, some with a torn one."""
+    pages = (len(log) - _HEADER) // _FRAME
+    for number in range(pages, -1, -step):
+        end = _HEADER + number * _FRAME
+        yield end, log[:end]
+        if number < pages and number // step % _TORN_EACH == 0:
+            yield end, log[: end + _FRAME // 2]
+            torn = bytes(byte ^ 0xFF for byte in log[end + 24 + 2048 : end + _FRAME])
+            yield end, log[: end + 24 + 2048] + torn + log[end + _FRAME :]
+
+
+@pytest.mark.parametrize("step", short_and_long(23, 1))
+async def test_a_cut_or_torn_log_leaves_the_beginning_of_what_was_acknowledged(
+    step: int, killed: Killed, tmp_path: Path, record_property: RecordProperty
+) -> None:
+    damaged = 0
+    most = TURNS
+    for length, log in cuts(killed.log, step):
+        path = killed.copy("damaged", log=log)
+        if log != killed.log:
+            # A mark that knows of later writes refuses the start, and says what to do.
+            with pytest.raises(Unavailable, match=r"are missing|another database's, or damaged"):
+                open_sqlite(path)
+            mark_path(path).unlink()
+        if length == _HEADER:
+            path.with_name("ricordo.db-wal").unlink()
+        damaged += 1
+        async with stage_on(path) as stage:
+            numbers = await said(stage, killed.agent)
+            assert numbers == list(range(len(numbers)))
+            assert len(numbers) <= most, "a shorter log holds no more"
+            most = len(numbers)
+            known = await facts(stage, killed.agent)
+            assert known == list(range(len(known)))
+            assert len(known) in (len(numbers), len(numbers) - 1)
+            await say(stage, killed.agent, len(numbers))
+            assert await said(stage, killed.agent) == list(range(len(numbers) + 1))
+    record_property("logs", damaged)
+
+
+@contextmanager
+def room_for(size: int, path: Path) -> Iterator[None]:
+    """Let the database's log grow by so many bytes, as on a disk that is full then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    log_size = path.with_name(f"{path.name}-wal").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (log_size + size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def failure_of(
+    stage: Stage, agent: str, number: int, limit: AbstractContextManager[None]
+) -> str:
+    """Take a turn within a limit; return what it says that failed, or ""."""
+    try:
+        with limit:
+            answer = await say(stage, agent, number)
+    except RicordoError as error:
+        return str(error)
+    return answer.failure.message if answer.failure else ""
+
+
+@pytest.mark.parametrize("step", short_and_long(3 * _FRAME, _FRAME // 4))
+async def test_a_disk_that_fills_up_at_any_write_of_a_turn_loses_nothing_acknowledged(
+    step: int, tmp_path: Path, record_property: RecordProperty
+) -> None:
+    path = tmp_path / "ricordo.db"
+    full = 0
+    async with stage_on(path) as stage:
+        for number, size in enumerate(range(0, _MOST_OF_A_TURN, step)):
+            if number % _TURNS_OF_AN_AGENT == 0:
+                agent = await stage.agent(("human", "Ada."))
+                acknowledged: list[int] = []
+            if failure := await failure_of(stage, agent, number, room_for(size, path)):
+                assert "disk is full" in failure or "database failed" in failure
+                full += 1
+            else:
+                acknowledged.append(number)
+            stage.lines.clear()
+            stage.lines.append("Still here.")
+            await stage.say(agent, "Are you there?")
+            await stage.require_sound(agent)
+            held = await said(stage, agent)
+            assert held == sorted(set(held)), "none is doubled"
+            assert set(acknowledged) <= set(held), "none is lost"
+            assert set(acknowledged) <= set(await facts(stage, agent))
+        assert acknowledged, "the largest room is enough"
+    async with stage_on(path) as stage:
+        assert set(acknowledged) <= set(await said(stage, agent))
+    assert full
+    record_property("writes", full)
