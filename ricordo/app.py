@@ -47,8 +47,8 @@ from ricordo.storage.engine.work_folders import sweep
 from ricordo.storage.schema.columns import metadata
 from ricordo.tools.toolbox import Toolbox, sync_tools
 
-# Searches are many and small: on several threads each takes ten times the CPU. numpy is imported
-# later, and reads this then.
+# Searches are many and small, and on several threads each takes ten times the CPU. numpy is
+# imported later and reads this setting then.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 log = logging.getLogger(__name__)
@@ -66,8 +66,8 @@ async def open_runtime(
 ) -> AsyncIterator[Runtime]:
     """Open a runtime that is ready for turns, and close everything at the end.
 
-    At the end, running turns may finish or are marked as interrupted. Without `plugins` they are
-    the built-in features and all installed plugins.
+    At the end, running turns may finish, or are marked as interrupted. Without `plugins`, the
+    built-in features and all installed plugins are used.
     """
     plugins = plugins or load_plugins(FEATURES)
     sandbox = Sandbox(settings)
@@ -97,8 +97,7 @@ async def open_runtime(
                 f"RICORDO_MESSAGE_VECTORS names {settings.message_vectors}, which is not set up. "
                 "Set it up, or leave it out."
             )
-        # On SQLite this server is the only one, so no live server holds these runs. On PostgreSQL
-        # another server may.
+        # On SQLite no other server can hold these runs. On PostgreSQL another server may hold them.
         closed = await store.write(close_expired if settings.postgres_url else close_all)
         if closed:
             log.warning("closed runs that a stopped server left open", extra={"runs": len(closed)})
@@ -139,13 +138,13 @@ async def open_runtime(
 
 
 async def _require_unneeded_secret(store: Store, settings: Settings) -> None:
-    """Raise Unavailable if the database needs the missing secret key.
+    """Raise Unavailable if the database needs the secret key that is missing.
 
-    Only log a warning if the key may have signed something.
+    If the key may only have signed something, log a warning.
     """
     require_unneeded(settings.data_dir, await store.read(keys.needing_secret))
     if await store.read(lambda tx: damage.some_conversations(tx, 0)):
-        log.error(  # an error, since commands show no warnings
+        log.error(  # logged as an error, since commands do not show warnings
             "there was no secret key beside this database, so a new one is made: callbacks and "
             "receipts are signed with another key than before. If you have the old secret.key, "
             "stop the server and put it back.",
@@ -174,8 +173,8 @@ def open_in_thread(
 ) -> Iterator[tuple[Runtime, Wait]]:
     """Open a runtime in its own thread, for programs without an event loop.
 
-    The second value waits for a coroutine in that thread. Raises Conflict if another program has
-    the database open.
+    The second value is a function that waits for a coroutine in that thread. Raises Conflict if
+    another program has the database open.
     """
     is_open = True
     opening = open_runtime(settings, providers or ProviderSettings())
@@ -205,7 +204,7 @@ def open_models(
     plugins: Plugins,
     extra_models: Sequence[ChatModel | Embedder] = (),
 ) -> Models:
-    """Return the models of the configured providers and of plugins, without any call."""
+    """Return the models of configured providers and of plugins, without calling any."""
     offered = plugins.providers()
     models = Models(settings, providers, [item for item in offered if isinstance(item, Provider)])
     for model in (*(item for item in offered if not isinstance(item, Provider)), *extra_models):
@@ -239,7 +238,7 @@ def create_app(
         ) as runtime:
             await authentication.require_key(runtime)
             app.state.runtime = runtime
-            # Providers are asked when the server answers already, so they never delay a start.
+            # Providers are asked while the server already answers, so they never delay a start.
             looking = app.state.looking = asyncio.create_task(runtime.models.find_default())
             try:
                 yield
@@ -256,8 +255,8 @@ def create_app(
         description="AI agents whose memory belongs to the people it is about. "
         "Compatible with letta-client.",
         lifespan=lifespan,
-        # The framework's pages load scripts from other hosts. The routes of `features/web/api_docs`
-        # do not.
+        # The framework's pages would load scripts from other hosts. The routes of
+        # `features/web/api_docs` do not.
         docs_url=None,
         redoc_url=None,
         max_body_size=settings.max_body_mb * 1024 * 1024,
@@ -282,7 +281,7 @@ def open_routers(plugins: Plugins) -> list[APIRouter]:
     offered = [
         load_router(router) if isinstance(router, str) else router for router in plugins.routes()
     ]
-    # The router of the login page answers for every missing page.
+    # The login page's router answers for every missing page.
     offered.sort(key=lambda router: bool(getattr(router, "login_page", "")))
     first = [router for router in offered if getattr(router, "goes_first", False)]
     rest = [router for router in offered if router not in first]
@@ -290,10 +289,10 @@ def open_routers(plugins: Plugins) -> list[APIRouter]:
 
 
 def include_plain(app: FastAPI, router: APIRouter) -> None:
-    """Include a plugin's router without scopes: its routes are for administrators.
+    """Include a plugin's router that declares no scopes; its routes are for administrators.
 
     Raises:
-        Invalid: One of its routes cannot be guarded.
+        Invalid: Raises Invalid if one of its routes cannot be guarded.
     """
     for context in iter_route_contexts(router.routes):
         if not isinstance(context.original_route, APIRoute):
@@ -305,7 +304,7 @@ def include_plain(app: FastAPI, router: APIRouter) -> None:
 
 
 def _open_routes(routers: Sequence[Routes]) -> dict[str, Any]:
-    """Return the guard's options: open routes, and pages for callers without a key."""
+    """Return the options of the guard: open routes, and pages for callers without a key."""
     return {
         "open_paths": [path for router in routers for path in router.open_paths],
         "login": next((router.login_page for router in routers if router.login_page), ""),
@@ -318,7 +317,7 @@ def _open_routes(routers: Sequence[Routes]) -> dict[str, Any]:
 async def finish_turns(runtime: Runtime, *, must_hurry: Callable[[], bool] = lambda: False) -> None:
     """Accept no new turn, let running turns finish for a while, then stop them.
 
-    The end of each is saved.
+    The end of each turn is saved.
     """
     runtime.is_stopping = True
     if runtime.live:

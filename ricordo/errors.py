@@ -1,6 +1,6 @@
 """All errors that callers can meet, in one tree.
 
-A message states the cause and the remedy.
+A message states the cause and what to do.
 
 RicordoError
 ├── NotFound          no such thing here, or it is not yours
@@ -29,7 +29,7 @@ ModelErrorKind = Literal[
     "llm_error",
     "context_window_exceeded",
 ]
-# Reasons why a file cannot be written: a full disk, a used-up quota, a read-only file system.
+# Reasons why a file cannot be written: a full disk, an exhausted quota, a read-only file system.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 DatabaseFailure = Literal["down", "full", "read-only", "damaged"]
 
@@ -39,14 +39,14 @@ class RicordoError(Exception):
 
 
 class NotFound(RicordoError):
-    """The thing does not exist, or it lies outside the caller's scope.
+    """The object does not exist, or it lies outside the caller's scope.
 
-    The caller is never told which.
+    The caller never learns which of the two.
     """
 
 
 class Invalid(RicordoError):
-    """The request cannot be carried out as it stands."""
+    """The request cannot be carried out in this form."""
 
 
 class TooLong(Invalid):
@@ -54,19 +54,19 @@ class TooLong(Invalid):
 
 
 class Unsupported(Invalid):
-    """The request is understood, but this version does not do that."""
+    """The request is understood, but this version does not support it."""
 
 
 class Conflict(RicordoError):
-    """The request meets a state that does not allow it now."""
+    """The request does not fit the present state."""
 
 
 class Stale(Conflict):
-    """The thing changed since the version that the request names."""
+    """The object has changed since the version that the request names."""
 
 
 class PreconditionFailed(Conflict):
-    """If-Match or If-None-Match does not hold, so nothing was done (RFC 9110: 412)."""
+    """The condition in If-Match or If-None-Match is false, so nothing was done (RFC 9110: 412)."""
 
 
 class Collision(Conflict):
@@ -90,7 +90,7 @@ class Forbidden(RicordoError):
 
 
 class Unavailable(RicordoError):
-    """Something outside Ricordo, or an optional part of it, is missing or down."""
+    """Something outside Ricordo, or an optional part, is missing or down."""
 
 
 class DatabaseFailed(Unavailable):
@@ -102,7 +102,7 @@ class DatabaseFailed(Unavailable):
 
 
 class LeaseLost(Unavailable):
-    """The run was ended elsewhere: by a cancel, or by another server."""
+    """The run was ended elsewhere, by a cancel or by another server."""
 
 
 class ModelError(RicordoError):
@@ -110,7 +110,7 @@ class ModelError(RicordoError):
 
     `kind` is the error type on the wire; `retry_after` is in seconds. `status` and `words` are the
     provider's whole answer. For a request that was too long, `limit` is the window in tokens that
-    the answer names, and `is_judged` is set if only the request's size shows that it was too long.
+    the answer names. `is_judged` is set if only the request's size shows that it was too long.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Any
 from ricordo.errors import Invalid
 
 GROUP = "ricordo.plugins"
-# The list of the built-in features, by name: the core imports no feature.
+# The list of the built-in features, by name, since the core imports no feature.
 FEATURES = "ricordo.features:FEATURES"
 
 
@@ -30,7 +30,7 @@ def read_feature(name: str) -> Any:
 
 
 def read_features() -> list[Any]:
-    """Return the built-in features; those whose package is missing are left out."""
+    """Return the built-in features, without those whose package is missing."""
     features = []
     for name in load_part(FEATURES):
         try:
@@ -58,7 +58,7 @@ def read_entries() -> tuple[list[tuple[str, Any]], list[Invalid]]:
 
 
 def load_part(part: Any) -> Any:
-    """Return a plugin's part; import it if it is a name such as "weather.tools:forecast"."""
+    """Return a plugin's part; if it is a name such as "weather.tools:forecast", import it."""
     if not isinstance(part, str):
         return part
     module, _, name = part.partition(":")

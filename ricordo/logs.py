@@ -1,8 +1,8 @@
 """Log lines: text for people or JSON, with the `extra={...}` of a call as fields.
 
-Lines hold ids, names and numbers, never the text of a message or of memory. The message of an error
-may quote such a text, so it is written only for kinds of errors that `describe` knows to quote
-none. Pass the error as a field, and not its text.
+Lines contain ids, names and numbers, but never the text of a message or of memory. The message of
+an error may quote such a text. It is written only for kinds of errors that `describe` knows not to
+quote any. Pass the error itself as a field, not its text.
 """
 
 import json
@@ -17,8 +17,8 @@ from typing import Any, Literal, TextIO
 from ricordo.errors import Busy, DatabaseFailed, ModelError, Unavailable
 
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message"}
-# At the levels below WARNING these loggers write addresses and bodies, which contain people's
-# messages and searches.
+# Below the level WARNING these loggers write addresses and bodies, which contain people's messages
+# and searches.
 _TALKATIVE = (
     "httpx",
     "httpx2",
@@ -31,10 +31,10 @@ _TALKATIVE = (
     "dulwich",
 )
 _NOISY = ("asyncio", "filelock")
-# These quote the messages that they cannot read.
+# These loggers quote messages that they cannot read.
 _QUOTING = ("mcp",)
 _LONGEST_CAUSE = 300
-# Kinds of errors whose messages name types, files, positions and states, but no values.
+# Kinds of errors whose messages name types, files, positions and states but no values.
 _WITHOUT_VALUES = (
     *(
         OSError,
@@ -51,7 +51,7 @@ _WITHOUT_VALUES = (
 _OF_DATABASES = ("OperationalError", "InterfaceError")
 
 
-# The ids of the runs that a request began, for its log line.
+# The ids of the runs that a request began; its log line contains them.
 REQUEST_RUNS: ContextVar[list[str] | None] = ContextVar("request_runs", default=None)
 
 
@@ -65,7 +65,7 @@ def note_run(run_id: str) -> None:
 def set_up_logs(
     level: str = "info", format: Literal["text", "json"] = "text", *, stream: TextIO | None = None
 ) -> None:
-    """Send the lines of all loggers, uvicorn's too, to one place in one format."""
+    """Send the lines of all loggers, including uvicorn's, to one stream in one format."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     root = logging.getLogger()
@@ -76,7 +76,7 @@ def set_up_logs(
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
-    # Its lines about each start and stop repeat ours.
+    # uvicorn's lines about each start and stop repeat ours.
     logging.getLogger("uvicorn").setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
     for name in (*_TALKATIVE, *_NOISY):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -137,8 +137,7 @@ def _described(field: Any) -> Any:
 def _message(record: logging.LogRecord) -> str:
     """Return the record's message.
 
-    Only the first line of asyncio's messages is kept, since the other lines show the content of
-    objects.
+    Only the first line of asyncio's messages is kept; the other lines show the content of objects.
     """
     text = str(record.msg)
     if isinstance(record.args, tuple) and record.args:
@@ -166,7 +165,7 @@ def _traceback(record: logging.LogRecord) -> Iterator[str]:
     if error is None:
         return
     if failure := _database_failure(error):
-        yield describe(failure)  # its place in the program does not matter
+        yield describe(failure)  # the location in the program does not matter
         return
     yield from _chain(error, set())
 
@@ -187,7 +186,7 @@ def _database_failure(error: BaseException) -> BaseException | None:
 
 
 def _is_of_psycopg(error: BaseException) -> bool:
-    """Return True if PostgreSQL's driver reports a server that is away, full or stopping.
+    """Return True if PostgreSQL's driver reports that the server is away, full or stopping.
 
     The driver may not be installed.
     """
@@ -196,7 +195,7 @@ def _is_of_psycopg(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException, visited: set[int]) -> Iterator[str]:
-    """Yield the places and kinds of an error and its causes, the oldest first."""
+    """Yield locations and kinds of an error and its causes, the oldest first."""
     visited.add(id(error))
     context = None if error.__suppress_context__ else error.__context__
     if error.__cause__ is not None and id(error.__cause__) not in visited:

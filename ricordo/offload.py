@@ -1,7 +1,7 @@
-"""Work on large inputs, away from the event loop.
+"""Work on large inputs, outside the event loop.
 
 A thread that parses still shares the interpreter's lock with the loop. So the work must take linear
-time, and the size of its input must be bounded.
+time, and the size of its input must be limited.
 """
 
 import asyncio
@@ -18,19 +18,19 @@ _GATES: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Semaphore
     WeakKeyDictionary()
 )
 
-# Bytes. Smaller inputs cost less to handle at once than to pass to a thread.
+# Bytes. Smaller inputs cost less to handle directly than to pass to a thread.
 SMALL = 64 * 1024
-# Two, since each working thread delays the loop by the interpreter's switch interval.
+# Two threads, since each working thread delays the loop by the interpreter's switch interval.
 _THREADS = ThreadPoolExecutor(2, "offload")
-# Modules that were imported in a thread and are whole.
+# Modules that a thread has imported completely.
 _IMPORTED: dict[str, Any] = {}
 
 
 def few_at_once(kind: str = "comparisons") -> asyncio.Semaphore:
-    """Return a lock that lets two works of a kind run.
+    """Return a lock that lets two pieces of work of a kind run.
 
-    Enter it with `async with`. It is for works on long texts. Short work needs a limit of its own,
-    so that it does not wait for long work, which takes a second.
+    Enter it with `async with`. It is meant for work on long texts. Short work needs a separate
+    limit, so that it does not wait for long work, which takes a second.
     """
     gates = _GATES.setdefault(asyncio.get_running_loop(), {})
     return gates.setdefault(kind, asyncio.Semaphore(_WORKS_AT_ONCE))
@@ -39,7 +39,7 @@ def few_at_once(kind: str = "comparisons") -> asyncio.Semaphore:
 async def offload(work: Callable[[], T], size: int) -> T:
     """Run the work, and return its result.
 
-    An input of at most `SMALL` bytes is handled at once, a larger one in a thread.
+    Handle an input of at most `SMALL` bytes directly, and a larger one in a thread.
     """
     if size <= SMALL:
         return work()
@@ -47,7 +47,7 @@ async def offload(work: Callable[[], T], size: int) -> T:
 
 
 async def import_in_thread(module: str) -> Any:
-    """Return a module whose import is too slow for the start and for the event loop."""
+    """Return a module whose import would take too long at the start or on the event loop."""
     if module not in _IMPORTED:
         _IMPORTED[module] = await asyncio.to_thread(import_module, module)
     return _IMPORTED[module]

@@ -1,6 +1,6 @@
 """Plugins: packages that add parts to a server, each declared by a `Feature` value.
 
-The built-in features and anyone's packages declare their parts in the same way:
+The built-in features and other packages declare their parts in the same way:
 
     feature = Feature(
         requires=("files",),
@@ -9,8 +9,8 @@ The built-in features and anyone's packages declare their parts in the same way:
         commands=(Commands("weather", "weather.cli", help="Ask for the weather."),),
     )
 
-An object with methods of these names is a plugin too: each method returns the parts, or is itself
-the hook. It may have two more methods: `complete_agent`, which completes one agent, and `at_end`, a
+An object with methods of these names is a plugin too. Each method returns the parts, or is the hook
+itself. It may have two more methods: `complete_agent`, which completes one agent, and `at_end`, a
 coroutine that gets the settings when the server stops.
 """
 
@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ricordo.errors import Invalid
 from ricordo.installed_plugins import load_part, read_entries, read_feature
 
-# Every command of `ricordo` imports this module, so slow modules are imported for types only.
+# Every command of `ricordo` imports this module, so slow modules are imported only for types.
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
@@ -68,9 +68,9 @@ class Commands:
         name: The name of the group.
         module: The module of the typer app, which is named `app`; or both: "weather.cli:app". It
             is imported when one of its commands runs.
-        help: What `ricordo --help` says of the group.
-        commands: The names of the commands, with what help says of each. Commands that join another
-            group must be named here; otherwise the module is imported for every command of
+        help: The group's description in `ricordo --help`.
+        commands: The names of the commands, each with its description. Commands that join another
+            group must be named here. Otherwise the module is imported for every command of
             `ricordo`.
     """
 
@@ -94,54 +94,54 @@ class PluginPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """The parts that a package adds to a server, by kind: each a value or its name.
+    """The parts that a package adds to a server, by kind. Each part is a value or its name.
 
     Attributes:
         requires: Packages of `ricordo.features`; the server refuses to start without them.
-        settings: Classes of `FeatureSettings`. `ricordo settings` lists their fields; a variable
+        settings: Classes of `FeatureSettings`. `ricordo settings` lists their fields. A variable
             that no class declares stops the start.
         tables: SQLAlchemy tables; missing ones are created.
         routes: FastAPI routers, or names of modules with a `router`.
-        middleware: ASGI middleware around all requests, also refused ones.
+        middleware: ASGI middleware around all requests, including refused ones.
         jobs: JobHandlers, by kind of job.
         tools: ServerTools, which agents can be given.
-        tool_runners: Functions of settings and sandbox that return a ToolRunner; it runs stored
+        tool_runners: Functions of settings and sandbox that return a ToolRunner, which runs stored
             tools of some types.
         providers: ChatModels, or Providers with a known format.
-        vector_indexes: Functions of the settings that return VectorIndexes; archives choose them
+        vector_indexes: Functions of the settings that return VectorIndexes, which archives choose
             by name.
-        memory_remotes: RemoteKinds; remotes are added by their names.
+        memory_remotes: RemoteKinds, whose names are used to add remotes.
         block_formats: BlockFormats, in which blocks are read and written.
-        complete_agents: PromptAdditions, or functions of a transaction and AgentStates that return
-            the states with the feature's additions to their prompts.
+        complete_agents: PromptAdditions, or functions of a transaction and AgentStates. They return
+            the states with the feature's additions to prompts.
         set_folders: Functions that replace an agent's folders of files.
         make_folder: Functions that create an empty folder of files for a new agent.
-        agent_followers: AgentFollowers, which change other agents together with one.
+        agent_followers: AgentFollowers, which change other agents when an agent changes.
         after_turn: AfterTurns, or coroutine functions of the runtime and a run, called after each
             turn.
         at_erasure: Coroutine functions of the runtime and a user's id. They delete the user's data
-            in other services, and return the remains.
+            in other services, and return what remains there.
         at_forgetting: Coroutine functions of the runtime, a user's id and a Needle
-            (`memory_care/forgetting/needle.py`). They remove one thing from other services, and
+            (`memory_care/forgetting/needle.py`). They remove one fact from other services, and
             return sentences for the receipt.
-        forget_sources: Sources of users' words, for tables with another name or removal than the
-            one by the settings of their columns (`memory_care/forgetting/source_queries.py`).
-        audits: AuditSources (`memory_care/audit/hygiene.py`). The audit of memory counts their
-            texts beside blocks.
+        forget_sources: Sources of users' texts, for tables whose name or removal differs from what
+            the settings of their columns say (`memory_care/forgetting/source_queries.py`).
+        audits: AuditSources (`memory_care/audit/hygiene.py`). The audit of memory counts these
+            texts in addition to blocks.
         waiting: Functions of a transaction, an organization's id and a user's. Each returns a
             Waiting, which the user's pages show, or None.
         known_facts: Functions of a transaction and a FactQuery. Each returns KnownFacts, which a
-            search of messages shows beside its hits.
+            search of messages shows with its hits.
         user_files: UserFiles, which the archive of a user's memory has.
         pages: PluginPages that `/` links to; `routes` serves them.
         commands: Commands of `ricordo`.
-        findings: Functions of the settings that return lines of `ricordo doctor`; a line that
+        findings: Functions of the settings that return lines for `ricordo doctor`; a line that
             begins with ! is a warning.
         gauges: Functions of a transaction that return values for `/metrics`: by name, the help and
             the value.
         open: A function of the runtime that returns an async context manager. It is entered when
-            the server starts, its value is kept in `runtime.features` by the feature's name, and
-            it is left after turns and jobs have ended.
+            the server starts and left after turns and jobs have ended. Its value is kept in
+            `runtime.features` under the feature's name.
     """
 
     requires: tuple[str, ...] = ()
@@ -181,10 +181,10 @@ class PromptAddition:
 
     Attributes:
         complete: Returns the states with the addition.
-        setting: The agents with this setting get it.
-        tools: The agents with one of these tools get it.
-        label: The agents with a block of this label get it. Without setting, tools and label, all
-            agents do.
+        setting: Agents with this setting get it.
+        tools: Agents with one of these tools get it.
+        label: Agents with a block of this label get it. Without setting, tools and label, all
+            agents get it.
     """
 
     complete: "Callable[[Transaction, Sequence[AgentState]], Sequence[AgentState]]"
@@ -220,10 +220,10 @@ class AfterTurn:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A number of things that wait for a user's decision, beside proposals.
+    """A number of items that wait for a user's decision, in addition to proposals.
 
     Attributes:
-        text: The number and what it counts, as "2 facts".
+        text: The number and its noun, as in "2 facts".
         path: The page on which the user decides.
     """
 
@@ -326,7 +326,7 @@ class Plugins:
     def complete_agents(self) -> "list[PromptAddition]":
         """The additions to agents loaded for prompts or answers.
 
-        They run no statement for agents without such an addition.
+        They run no statement for agents that have no addition.
         """
         functions: list[Callable[..., Any] | PromptAddition] = []
         for _, plugin in self._plugins:
@@ -359,37 +359,37 @@ class Plugins:
     def agent_followers(self) -> list[Any]:
         """The AgentFollowers of plugins.
 
-        They update other agents when one is created, changed or deleted, or ends a turn.
+        They update other agents when an agent is created, changed, deleted or ends a turn.
         """
         return self._collect("agent_followers")
 
     def audits(self) -> list[Callable[..., Any]]:
-        """The sources of texts that the audit of memory counts beside blocks."""
+        """The sources of texts that the audit of memory counts in addition to blocks."""
         return [function for _, function in self._functions("audits")]
 
     def at_erasure(self) -> list[Callable[..., Any]]:
-        """The functions that report a forgotten user's remains at other services.
+        """The functions that report what remains of a forgotten user at other services.
 
         They are called with the runtime and the user's id.
         """
         return [function for _, function in self._functions("at_erasure")]
 
     def at_forgetting(self) -> list[Callable[..., Any]]:
-        """The functions that remove one thing of a user from other services."""
+        """The functions that remove one fact about a user from other services."""
         return [function for _, function in self._functions("at_forgetting")]
 
     def forget_sources(self) -> list[Any]:
-        """The sources that are searched when a user has one thing forgotten."""
+        """The sources that are searched when a user has one fact forgotten."""
         return self._collect("forget_sources")
 
     def waiting(self, tx: "Transaction", organization_id: str, user_id: str) -> list[Waiting]:
-        """The things that wait for a user's decision, beside proposals."""
+        """The items that wait for a user's decision, in addition to proposals."""
         functions = (function for _, function in self._functions("waiting"))
         counted = (function(tx, organization_id, user_id) for function in functions)
         return [waiting for waiting in counted if waiting]
 
     def known_facts(self, tx: "Transaction", query: "FactQuery") -> "list[KnownFact]":
-        """The facts that belong beside the hits of a search, best first."""
+        """The facts to show with the hits of a search, best first."""
         functions = (function for _, function in self._functions("known_facts"))
         return [fact for function in functions for fact in function(tx, query)]
 
@@ -416,7 +416,7 @@ class Plugins:
         return [(name, text) for name, function in functions for text in function(settings)]
 
     def openings(self) -> list[tuple[str, Callable[..., AbstractAsyncContextManager[Any]]]]:
-        """The functions that open the plugins' parts of a runtime, by plugin name."""
+        """The functions that open plugins' parts of a runtime, by plugin name."""
         functions: list[tuple[str, Callable[..., AbstractAsyncContextManager[Any]]]] = []
         for name, plugin in self._plugins:
             if opening := getattr(plugin, "open", None):
@@ -445,7 +445,7 @@ class Plugins:
                 yield name, getattr(plugin, kind)
 
     def _results(self, kind: str, *arguments: Any) -> list[Any]:
-        """Return the results of all functions of this kind for these arguments."""
+        """Return the results of all functions of this kind, called with these arguments."""
         results: list[Any] = []
         for _, function in self._functions(kind):
             result = function(*arguments)
@@ -454,7 +454,7 @@ class Plugins:
 
 
 def _loaded(parts: Iterable[Part]) -> Iterator[Any]:
-    """Yield the parts, those of tuples and lists one by one."""
+    """Yield the parts; those of tuples and lists one by one."""
     for part in parts:
         loaded = load_part(part)
         if isinstance(loaded, list | tuple):
@@ -489,12 +489,13 @@ def _by_name(noun: str, named_parts: Iterable[tuple[str, T]]) -> dict[str, T]:
 
 
 def load_plugins(features: Iterable[str] = ()) -> Plugins:
-    """Return the built-in tools, these features, then the installed plugins by name.
+    """Return the built-in tools, these features, and then the installed plugins by name.
 
     Features are packages of `ricordo.features`.
 
     Raises:
-        Invalid: A plugin cannot be loaded, or needs a feature that is not installed.
+        Invalid: Raises Invalid if a plugin cannot be loaded or needs a feature that is not
+            installed.
     """
     built_in = Feature(tools=("ricordo.tools.builtin:TOOLS",))
     plugins = [
@@ -508,7 +509,7 @@ def load_plugins(features: Iterable[str] = ()) -> Plugins:
 
 
 def load_commands(features: Iterable[str] = ()) -> tuple[list[Commands], str | None]:
-    """Return the commands of features and installed plugins, and errors of plugins.
+    """Return the commands of features and installed plugins, and the errors of plugins.
 
     A feature whose requirements are missing offers no commands.
     """
@@ -551,7 +552,7 @@ def _requirement(names: Sequence[str], missing: Sequence[str]) -> str:
 
 
 def _missing(plugin: Any, plugins: Sequence[tuple[str, Any]]) -> tuple[str, ...]:
-    """Return the features that the plugin requires and that are not among the plugins."""
+    """Return the features that the plugin requires but that are not among the plugins."""
     names = {name for name, _ in plugins}
     return tuple(needed for needed in getattr(plugin, "requires", ()) if needed not in names)
 

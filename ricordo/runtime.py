@@ -1,4 +1,4 @@
-"""The opened parts of a server, passed as a value and never a global."""
+"""The opened parts of a server. They are passed as a value and are never global."""
 
 import asyncio
 import math
@@ -60,17 +60,17 @@ class LiveRecording(Protocol):
 
     @property
     def changed(self) -> asyncio.Event:
-        """An event that is set when more of the stream is stored, and at its end."""
+        """An event that is set when more of the stream is stored, and when the stream ends."""
 
     async def finish(self) -> None:
-        """Return when all of it is stored, after the end of its turn."""
+        """Return when the stream is stored completely, after its turn has ended."""
 
 
 class StreamEncoder(Protocol):
     """Encodes the events of one turn for its stored stream."""
 
     def encode(self, event: Event) -> Sequence[bytes]:
-        """Return the stream's events for an event of the turn; often none."""
+        """Return the stream's events for an event of the turn; often there are none."""
 
 
 class WireFormat(Protocol):
@@ -128,7 +128,7 @@ class Runtime:
     indexing: Indexer = field(init=False)
 
     def __post_init__(self) -> None:
-        # Found once: these functions are called for every turn.
+        # Looked up once, since these functions are called for every turn.
         self.additions = self.plugins.complete_agents()
         self.after_turn = self.plugins.after_turn()
 
@@ -160,7 +160,7 @@ class Runtime:
     def complete(self, tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
         """Return agents with the additions of plugins, such as their folders.
 
-        A few statements serve all of them; agents without additions cost none.
+        A few statements serve all agents; agents without additions need none.
         """
         for addition in self.additions:
             if any(addition.is_for(state) for state in states):

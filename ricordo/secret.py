@@ -1,8 +1,8 @@
 """The only secret of an installation: a key file in the data folder.
 
 All other keys are derived from it. It encrypts data that must be read again (keys of providers),
-and signs data that others can check (callbacks). It is not in the database, so a copy of the
-database alone reveals nothing. Servers that share a database need the same file.
+and signs data for others to check (callbacks). It is not in the database, so a copy of the database
+alone reveals nothing. Servers that share a database need the same file.
 """
 
 import hmac
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cryptography.fernet import Fernet
 
 FILE = "secret.key"
-# How the operator's tokens begin.
+# The beginning of the operator's tokens.
 OPERATOR = "ricordo_operator_"
 _TOKEN_SECONDS = 60
 _SIZE = 32
@@ -29,7 +29,7 @@ _OPEN_TO_OTHERS = 0o077
 
 
 def load_secret(data_dir: Path) -> bytes:
-    """Return the 32 bytes of `<data_dir>/secret.key`, created at the first call.
+    """Return the 32 bytes of `<data_dir>/secret.key`, which the first call creates.
 
     Raises Invalid if the file holds no key.
     """
@@ -47,9 +47,9 @@ def load_secret(data_dir: Path) -> bytes:
 
 
 def require_unneeded(data_dir: Path, needed_for: str) -> None:
-    """Raise Unavailable if the database needs a missing secret.
+    """Raise Unavailable if the secret is missing and the database needs it.
 
-    `needed_for` names the data that needs it; it may be empty.
+    `needed_for` names the data that needs it; it is empty if none does.
     """
     if needed_for:
         path = data_dir / FILE
@@ -94,7 +94,7 @@ def _sign_token(secret: "Secret", until: str) -> str:
 class Secret:
     """The uses of a data folder's secret.
 
-    The file is read or created at the first use.
+    The file is read or created when it is first used.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -103,7 +103,7 @@ class Secret:
     def derive(self, purpose: str) -> bytes:
         """Return a key of 32 bytes for one purpose.
 
-        It reveals nothing about the secret or about keys for other purposes.
+        It reveals nothing about the secret, or about keys for other purposes.
         """
         return hmac.digest(self._bytes, f"ricordo {purpose}".encode(), "sha256")
 
@@ -134,7 +134,7 @@ class Secret:
 
 
 def _make(path: Path) -> None:
-    """Create the key file atomically, unless another process was faster."""
+    """Create the key file atomically, if no other process was faster."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{FILE}.{secrets.token_hex(8)}")
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IRUSR | stat.S_IWUSR)
@@ -154,8 +154,8 @@ def _name(draft: Path, path: Path) -> None:
     except FileExistsError:
         return
     except OSError:
-        # The file system has no links. Another process may create the file between the check and
-        # the renaming, but a file is never incomplete.
+        # The file system has no links. If the file system has no links, another process may create
+        # the file between the check and the renaming. The file is complete in any case.
         if not path.exists():
             draft.replace(path)
 

@@ -1,7 +1,7 @@
-"""Types of settings that are checked when read, and the settings of features.
+"""Types of settings that are checked when they are read, and the settings of features.
 
-They are keys, addresses and folders. A feature's settings are classes of `FeatureSettings`, which
-its `Feature` names in the field `settings`.
+The types are keys, addresses and folders. A feature's settings are classes of `FeatureSettings`,
+named in the field `settings` of its `Feature`.
 """
 
 import os
@@ -18,7 +18,7 @@ from ricordo.installed_plugins import load_part, read_entries, read_features
 PREFIX = "RICORDO_"
 _Settings = TypeVar("_Settings", bound="FeatureSettings")
 PACKAGE = Path(__file__).resolve().parent
-# Settings of packages of the core that are above the settings in the order of imports.
+# Settings of core packages that come after the settings in the order of imports.
 CORE_OPTIONS = ("ricordo.sandbox.options:SandboxSettings",)
 
 
@@ -90,7 +90,7 @@ class FeatureSettings(BaseSettings):
 
 
 def variables_of(kind: type[BaseSettings], name: str | None = None) -> list[str]:
-    """Return the variables of one setting, the preferred one first; without a name, of all."""
+    """Return the variables of one setting, the preferred one first; without a name, all."""
     variables: list[str] = []
     for field_name, field in kind.model_fields.items():
         if name not in (None, field_name):
@@ -105,14 +105,14 @@ def variables_of(kind: type[BaseSettings], name: str | None = None) -> list[str]
 
 @lru_cache(64)
 def _read_once(kind: type[_Settings], *_values: str | None) -> _Settings:
-    """Read these settings; their variables have these values."""
+    """Read these settings; their variables have the values that are passed."""
     return kind()
 
 
 def feature_settings() -> list[type[FeatureSettings]]:
-    """Return the settings that the core's packages, features and installed plugins declare.
+    """Return the settings that core packages, features and installed plugins declare.
 
-    They are in the order of their modules. Broken plugins are left out: the start of a server names
+    Their order is that of the modules. Broken plugins are left out; the start of a server names
     them.
     """
     installed, _ = read_entries()

@@ -1,8 +1,8 @@
 """All settings with their descriptions.
 
-An option overrides the environment, which overrides `.env`, which overrides the default. Ricordo's
-settings are named RICORDO_…; the server does not start with an unknown or malformed one. Providers
-are configured by their usual variables (OPENAI_API_KEY and so on).
+An option takes precedence over the environment, the environment over `.env`, and `.env` over the
+default. Ricordo's settings are named RICORDO_…; with an unknown or malformed one the server does
+not start. Providers are configured by their usual variables (OPENAI_API_KEY and so on).
 """
 
 import logging
@@ -38,7 +38,7 @@ POSTGRES = ("postgresql://", "postgres://")
 NO_PORT = 0
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-_SHORTEST_KEY = 20  # characters of the administrator's key, where other machines can try keys
+_SHORTEST_KEY = 20  # characters of the administrator's key, if other machines can try keys
 _TWO_NAMES = (("openai_base_url", "openai_api_base"), ("gemini_api_key", "google_api_key"))
 _Read = TypeVar("_Read", bound=BaseSettings)
 _REGION = r"^[a-z]{2,4}(-[a-z]+){1,3}-[0-9]{1,2}$"  # it becomes part of a host's name
@@ -462,7 +462,7 @@ _NAMES: Mapping[str, tuple[str, str]] = {
         for name in ("WORKSPACE_ID", "ENVIRONMENT", "API_KEY")
     },
 }
-# Values of older settings that mean nothing any more, each with advice.
+# Values of older settings that have no meaning any more, each with advice.
 _GONE: Mapping[tuple[str, str], str] = {
     ("HONCHO_ENVIRONMENT", "demo"): "Honcho's demo server is gone, so Honcho stays off. "
     "Set RICORDO_HONCHO_URL or RICORDO_HONCHO_ENVIRONMENT to use another.",
@@ -502,7 +502,7 @@ def load_settings(**options: Any) -> tuple[Settings, ProviderSettings]:
 
 
 def _read(make: Callable[[], _Read], prefix: str, faults: list[str]) -> _Read | None:
-    """Return the settings; for wrong ones add sentences to `faults`, and return None."""
+    """Return the settings. If some are wrong, add sentences to `faults` and return None."""
     try:
         return make()
     except ValidationError as error:
@@ -513,7 +513,7 @@ def _read(make: Callable[[], _Read], prefix: str, faults: list[str]) -> _Read | 
 def _is_postgres(url: str) -> bool:
     """Return True for a PostgreSQL address.
 
-    Raises ValueError, which quotes nothing, for an incomplete one.
+    Raises ValueError, which quotes nothing, for an incomplete address.
     """
     if not url.startswith(POSTGRES):
         return False
@@ -522,8 +522,7 @@ def _is_postgres(url: str) -> bool:
         has_port = parts.port != 0  # raises ValueError for text that is no number
     except ValueError:
         has_port = False
-    # The folder of a socket stands in the query:
-    # postgresql://user@/database?host=/var/run/postgresql
+    # The folder of a socket is in the query: postgresql://user@/database?host=/var/run/postgresql
     has_host = has_port and bool(parts.hostname or "host=" in parts.query)
     has_database = has_host and bool(parts.path.strip("/"))
     if not has_database or "@" in parts.path or parts.netloc.count("@") > 1:
@@ -542,7 +541,7 @@ def _sentence(prefix: str, location: tuple[int | str, ...], message: str) -> str
 
 
 def _variable(prefix: str, name: str) -> str:
-    """Return the variable of a setting; if it has two names, the variable that is set."""
+    """Return the variable of a setting; if it has two names, the one that is set."""
     names = next((names for names in _TWO_NAMES if name.lower() in names), (name,))
     variables = {**dotenv_values(".env"), **os.environ}
     set_names = {variable.lower() for variable, text in variables.items() if text}
@@ -555,7 +554,7 @@ def _adopt_older_settings(
 ) -> None:
     """Set the new names of older settings, and log a warning for each.
 
-    A new name that is set too is not changed. `file` is the content of `.env`.
+    A new name that is also set is not changed. `file` is the content of `.env`.
     """
     environment = os.environ if environment is None else environment
     variables = {**(file or {}), **environment}

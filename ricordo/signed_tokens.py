@@ -9,12 +9,12 @@ from typing import Any
 
 from ricordo.errors import Invalid
 
-# Seconds by which the clocks of both servers may differ.
+# Seconds by which the clocks of the two servers may differ.
 _LEEWAY = 60
 _LONGEST = 50_000
 _TIMES = ("exp", "iat", "nbf")
-# PyJWT refuses HMAC keys below this length. Zeros fill a short one up: HMAC itself pads each key
-# with zeros to 64 bytes, so they change no signature.
+# PyJWT refuses HMAC keys below this length. A short key is padded with zeros: HMAC itself pads each
+# key with zeros to 64 bytes, so the padding changes no signature.
 _HMAC_BYTES = 32
 Json = Mapping[str, Any]
 
@@ -38,7 +38,7 @@ def read_token(
     issuer: str,
     audience: str | None = None,
 ) -> Json:
-    """Return the claims of a token that one of the keys signed.
+    """Return the claims of a token if one of the keys signed it.
 
     Args:
         token: The token.
@@ -86,7 +86,7 @@ def _require_short(token: str) -> None:
 
 
 def _require_numbers(claims: Json) -> None:
-    """Raise Invalid for a time that is not a number, since PyJWT accepts strings of digits too."""
+    """Raise Invalid for a time that is not a number, since PyJWT also accepts strings of digits."""
     for name in _TIMES:
         if name in claims and type(claims[name]) not in (int, float):
             raise Invalid("it is malformed")

@@ -1,9 +1,9 @@
-"""Types of agents: prompt, style of talking, tools, rules, and first messages.
+"""Types of agents: prompt, style of talking, tools, rules and first messages.
 
 A small model gets a shorter prompt and fewer tools than its agent's type. Such a profile is applied
-when a turn begins, and stored nowhere: on the wire the agent keeps its prompt and tools, and with a
-larger model it works as usual. An agent with a prompt of its own keeps that, and one with tools
-chosen one by one keeps those.
+when a turn begins, and is not stored. Clients see the agent's usual prompt and tools, and with a
+larger model the agent works as usual. An agent with a custom prompt or with individually chosen
+tools keeps these.
 """
 
 import re
@@ -90,13 +90,13 @@ class TypeTraits:
 
     Attributes:
         begins: The messages after the system message of a new conversation: none, a login, or a
-            greeting of the agent and a login.
-        packs_user_messages: Its model reads user messages as JSON.
+            greeting and a login.
+        packs_user_messages: The model reads user messages as JSON.
         clears_buffer: Each turn begins with an empty window.
-        speaks_aloud: It says a sentence with every tool call, and gets no tools that edit
+        speaks_aloud: The agent says a sentence with every tool call, and gets no tools that edit
             memory.
-        takes_further: New agents of it also get the base tools of features.
-        rules: They replace the agent's own rules if it has the tools that they name.
+        takes_further: New agents of this type also get the base tools of features.
+        rules: These rules replace the agent's rules if it has the tools that they name.
     """
 
     prompt_key: str
@@ -125,7 +125,7 @@ _NATIVE = TypeTraits(
     has_base_rules=False,
     takes_further=True,
 )
-# First the passages, once; then the block, any number of times; then the end.
+# First search the passages once, then edit the block any number of times, then finish.
 _VOICE_RULES = (
     ToolRule("store_memories", "run_first"),
     ToolRule(
@@ -186,9 +186,9 @@ def base_tools(agent_type: AgentType, *, has_sleeptime: bool = False) -> tuple[s
 
 
 def base_rules(tool_names: Iterable[str]) -> tuple[ToolRule, ...]:
-    """Return the rules of our own tools (blueprint §7.4).
+    """Return the rules of the built-in tools (blueprint §7.4).
 
-    Speaking and finishing end a turn, other tools let it continue.
+    Tools that speak or finish end a turn; after other tools it continues.
     """
     names = list(dict.fromkeys(tool_names))
     return (
@@ -198,9 +198,9 @@ def base_rules(tool_names: Iterable[str]) -> tuple[ToolRule, ...]:
 
 
 def rules_in_force(agent: Agent, tool_names: Iterable[str]) -> tuple[ToolRule, ...]:
-    """Return the rules of the agent's type if it has their tools, else its own.
+    """Return the rules of the agent's type if it has their tools, else the agent's rules.
 
-    Requests for approval always count.
+    Rules that require approval always apply.
     """
     type_rules = traits_of(agent.agent_type).rules
     if not type_rules or {rule.tool_name for rule in type_rules} - set(tool_names):
@@ -211,8 +211,8 @@ def rules_in_force(agent: Agent, tool_names: Iterable[str]) -> tuple[ToolRule, .
 def initial_messages(state: AgentState, clock: Clock, provider: str) -> list[Message]:
     """Return the messages of a new conversation after its system message.
 
-    `provider` is the model's. An agent that cannot call `send_message` does not begin with a call
-    of it.
+    `provider` is the model's. An agent that cannot call `send_message` does not begin with such a
+    call.
     """
     begins = traits_of(state.agent.agent_type).begins
     if begins == "empty":
@@ -232,9 +232,9 @@ def initial_messages(state: AgentState, clock: Clock, provider: str) -> list[Mes
 def given_messages(
     state: AgentState, clock: Clock, new_messages: Sequence[NewMessage]
 ) -> list[Message]:
-    """Return a client's own first messages, in place of `initial_messages`.
+    """Return the first messages that a client gave, in place of `initial_messages`.
 
-    Messages of the assistant become calls of `send_message` for an agent that speaks by calls.
+    If the agent speaks by calls, messages of the assistant become calls of `send_message`.
     """
     speaks_by_calls = traits_of(state.agent.agent_type).style == "heartbeat"
     first_messages: list[Message] = []
@@ -311,9 +311,9 @@ def system_text(key: str, folder: Path) -> str:
 
 
 def profile_of(agent: Agent, info: ModelInfo, of_server: ProfileChoice) -> ModelProfile:
-    """Return the agent's profile, else the server's.
+    """Return the agent's profile, or else the server's.
 
-    By default it follows from the model's size and window.
+    By default it depends on the model's size and window.
     """
     choice: ProfileChoice = agent.settings.get(PROFILE) or of_server
     if (
@@ -332,7 +332,8 @@ def memory_in_prompt(
 ) -> MemoryInPrompt:
     """Return when the memory in the agent's prompt is rendered again.
 
-    The agent's setting decides, else the server's. By default it follows from the model's server.
+    The agent's setting decides; without one, the server's setting does. By default it depends on
+    the model's server.
     """
     choice: MemoryInPromptChoice = agent.settings.get(MEMORY_IN_PROMPT) or of_server
     if choice == "auto":
@@ -357,10 +358,10 @@ def with_profile(state: AgentState, profile: ModelProfile, toolbox: Toolbox) -> 
 def _replaced_tools(
     state: AgentState, profile: ModelProfile, toolbox: Toolbox
 ) -> tuple[Tool, ...] | None:
-    """Return the profile's tools and the agent's further ones; None to keep its tools.
+    """Return the profile's tools and the agent's further tools; None to keep its tools.
 
-    The agent's tools are kept as chosen if a usual one is missing, or if a rule, an approval or the
-    agent's prompt names one of them.
+    The agent's tools count as chosen if a usual one is missing, or if a rule, an approval or the
+    prompt names one.
     """
     type_tools = set(traits_of(state.agent.agent_type).base_tools)
     by_name = {tool.name: tool for tool in state.tools}

@@ -1,7 +1,7 @@
-"""Daily budgets of tokens (UTC), for all users together and for one agent.
+"""Daily token budgets (UTC), one for all users together and one for each agent.
 
 Background work stops first, at 80 %; from 100 % on no turn begins. A budget never stops a running
-turn. Where no budget is set, the check costs nothing.
+turn. Without a budget the check costs nothing.
 """
 
 from collections.abc import Iterator
@@ -21,8 +21,8 @@ from ricordo.storage.engine.store import Transaction
 
 DAILY_TOKENS = "daily_tokens"  # among an agent's settings
 BACKGROUND_PERCENT = 80
-# Far from the limit, the usage of all users is added up only this often, because it can be many
-# rows on a busy day.
+# Far from the limit, the usage of all users is summed only this often, because a busy day has many
+# rows.
 _CACHE_TIME = 5 * SECOND
 _CACHE_KEY = "tokens used today"
 
@@ -51,8 +51,8 @@ def require_budget(
 ) -> None:
     """Raise BudgetSpent if a budget leaves no room for a turn of this agent.
 
-    A turn with a purpose stops at 80 %. The check costs a statement for each budget: call
-    `has_budget` first.
+    A turn with a purpose, such as background work, stops at 80 %. The check costs a statement for
+    each budget, so call `has_budget` first.
     """
     percent = BACKGROUND_PERCENT if purpose else 100
     for owner, budget in _budgets(tx, settings, agent.organization_id, agent):
@@ -70,7 +70,7 @@ def require_common_budget(tx: Transaction, settings: Settings, organization_id: 
 async def put_off(runtime: Runtime, job: Job, agent_id: str | None = None) -> bool:
     """Postpone background work to the next day if the budget requires it.
 
-    Returns whether it did; the job is then added again for that day. Jobs that spend tokens begin
+    Returns True if it did; the job is then added again for that day. Jobs that spend tokens begin
     with `if await put_off(runtime, job): return`. Without an agent only the common budget counts.
     """
 
@@ -96,7 +96,7 @@ async def put_off(runtime: Runtime, job: Job, agent_id: str | None = None) -> bo
 
 
 def budget_of(tx: Transaction, agent: Agent) -> Budget | None:
-    """Return the agent's own budget with its usage; None if it has none."""
+    """Return the agent's budget with its usage; None if it has none."""
     limit = agent.settings.get(DAILY_TOKENS)
     if limit is None:
         return None
@@ -143,6 +143,7 @@ def _used(tx: Transaction, organization_id: str, today: int, now: int, limit: in
         ):
             return int(token_count)
     token_count = runs.used_since(tx, organization_id, today)
-    # This transaction has added no usage, so the sum may be cached even if it is rolled back.
+    # This transaction has added no usage, so the sum may be cached even if the transaction is
+    # rolled back.
     tx.cache[_CACHE_KEY, organization_id] = (today, now, token_count)
     return token_count

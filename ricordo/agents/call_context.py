@@ -1,4 +1,4 @@
-"""The context of a call: the opened parts, and the caller's scope."""
+"""The context of a call: the opened parts of the server, and the caller's scope."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,8 @@
 """Callbacks: a signed request after a run's end, repeated until it is accepted.
 
 The body is JSON. `X-Ricordo-Signature: t=<unix seconds>,v1=<hex>` holds the HMAC-SHA256 of
-`<t>.<body>` with the signing key of this installation. A request may come twice, for example after
-a crash; both then have the same `X-Ricordo-Delivery`.
+`<t>.<body>` with the signing key of this installation. A request may arrive twice, for example
+after a crash. Both then have the same `X-Ricordo-Delivery`.
 """
 
 import asyncio

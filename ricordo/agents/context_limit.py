@@ -49,39 +49,39 @@ from ricordo.prompt.transcript import transcript
 from ricordo.prompt.truncation import fit
 
 log = logging.getLogger(__name__)
-# The librarian is no language model: an outline is better than its summary.
+# The librarian is no language model, so an outline is better than its summary.
 NO_WRITER = "ricordo"
-# A provider's count is accepted within these bounds, in percent of our estimate, and only for large
-# prompts. It may raise the estimate much and lower it little: some servers cut prompts, or count
-# only the part that is not in their cache.
+# A provider's count is accepted only for large prompts and within these bounds, in percent of our
+# estimate. It may raise the estimate much but lower it little, because some servers cut prompts, or
+# do not count cached tokens.
 _LOWEST_PERCENT = 90
 _HIGHEST_PERCENT = 400
 _LARGE_PROMPT = 2_000
-# The most tokens for tool descriptions and message overhead in usual requests.
+# The most tokens that tool descriptions and message overhead take in usual requests.
 _TOOLS_AND_OVERHEAD = 12_000
-# If the last compaction of a turn freed a smaller share of the window, the next summary is an
-# outline: a model could else be asked for a summary at each step.
+# If a turn's last compaction freed less than this share of the window, the next summary is an
+# outline. Otherwise every step could ask a model for a summary.
 _SMALL_GAIN = 0.1
 _FEWEST_EVICTED = 2  # messages, in a requested compaction
 # An answer gets this many tokens at least.
 _SMALLEST_OUTPUT = 64
-# The window that a refusal names counts if it is smaller than this percentage of the known window.
+# A window size in a refusal counts if it is below this percentage of the known window.
 _SMALLER_WINDOW = 90
-# A summary of very little text may take this many tokens.
+# A summary of very little text may still take this many tokens.
 _SMALLEST_SUMMARY = 60
 
 
 def is_too_long(turn: TurnContext, request: ModelRequest) -> bool:
     """Return whether the request is too large for the window."""
     room = _room(turn)
-    # This cheap bound nearly always shows that there is room, at a tenth of the cost.
+    # This cheap bound nearly always shows that there is room, for a tenth of the cost.
     if _token_bound(request) * turn.limit.token_percent < room * 100:
         return False
     return _tokens(turn, request) > room
 
 
 def _token_bound(request: ModelRequest) -> int:
-    """Return a bound of the request's tokens: no character takes more than one."""
+    """Return an upper bound of the request's tokens: at most one for each character."""
     return (
         _TOOLS_AND_OVERHEAD
         + MESSAGE_TOKENS * len(request.messages)
@@ -91,7 +91,7 @@ def _token_bound(request: ModelRequest) -> int:
 
 
 def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
-    """Return the request, with its longest texts cut if it is too long.
+    """Return the request; if it is too long, its longest texts are cut.
 
     Raises ModelError if the system prompt alone is too long.
     """
@@ -103,7 +103,7 @@ def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
 
 
 def with_fitting_budget(turn: TurnContext, request: ModelRequest) -> ModelRequest:
-    """Return the request with an output budget that fits into the window with the prompt."""
+    """Return the request with an output budget that fits into the window beside the prompt."""
     window = turn.state.agent.context_window
     budget = request.settings.max_output_tokens
     if (
@@ -121,7 +121,7 @@ def with_fitting_budget(turn: TurnContext, request: ModelRequest) -> ModelReques
 def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
     """Learn the error of our estimate from the provider's count.
 
-    After earlier refusals, learn the window's size too.
+    After refusals, also learn the window's size.
     """
     limit = turn.limit
     learned_model = turn.learned
@@ -129,7 +129,7 @@ def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
     cached = usage.cached_tokens or 0
     counted = usage.prompt_tokens + (cached if cached > usage.prompt_tokens else 0)
     percent = 100
-    # In a small window no prompt is large: a wrong count would never be corrected.
+    # In a small window no prompt is large, so a wrong count would never be corrected.
     is_large = counted >= min(_LARGE_PROMPT, turn.state.agent.context_window // 8)
     if is_large:
         estimate = request_tokens(request)
@@ -141,11 +141,11 @@ def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
             limit.least_percent, min(_HIGHEST_PERCENT, max(_LOWEST_PERCENT, percent))
         )
     elif limit.token_percent > _HIGHEST_PERCENT:
-        # A refusal raised the estimate, and no prompt is large enough to correct it: the model may
+        # A refusal raised the estimate, and no prompt is large enough to correct it. The model may
         # have a larger window now.
         limit.token_percent -= limit.token_percent // 100
-    # Learn the window also from a server whose counts are useless: it would refuse such a request
-    # every time.
+    # Learn the window also if the server's counts are useless. Otherwise it would refuse each such
+    # request.
     if learned_model and limit.refused and (is_large or limit.refused[0] >= _LARGE_PROMPT):
         _learn_window(turn, learned_model, percent)
     limit.was_refused = False
@@ -153,9 +153,9 @@ def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
 
 
 def _learn_window(turn: TurnContext, learned_model: LearnedModel, percent: int) -> None:
-    """Remember a window that is smaller than the known window.
+    """Remember a window that is smaller than the known one.
 
-    Its size is named by the refusal, or estimated from the size of the refused request.
+    The refusal names its size; otherwise the size of the refused request gives an estimate.
     """
     estimate, named_window = turn.limit.refused or (0, None)
     window = named_window or estimate * max(100, percent) // 100 * 19 // 20
@@ -173,7 +173,7 @@ def learn(turn: TurnContext, request: ModelRequest, refusal: ModelError) -> None
     window = turn.state.agent.context_window
     tokens = _tokens(turn, request)
     if refusal.limit is None and tokens * 2 < window:
-        # Our estimate is not off by a factor of two: the window is smaller than we know.
+        # Our estimate is not wrong by a factor of two, so the window must be smaller than we know.
         turn.state = within_window(turn.state, tokens * 19 // 20)
         return
     if refusal.limit is not None and refusal.limit < window:
@@ -192,7 +192,7 @@ async def compact(
     """Replace evicted messages by a summary, and save the smaller window.
 
     With `stop` the run's end is saved too. Returns None if no message can leave, or if the request
-    is too long only for a model that this turn borrows.
+    is too long only for a borrowed model.
     """
     if _is_doubtful(turn, request):
         turn.limit.token_percent = 100
@@ -208,7 +208,7 @@ async def compact(
         return None
     room = summary_room(window, percent)
     if turn.request.compaction is None:
-        # A summary is not larger than its messages, so the window gets smaller in any case.
+        # A summary is not larger than its messages, so the window always shrinks.
         room = min(room, max(_SMALLEST_SUMMARY, transcript_tokens(evicting_cut.evicted)))
     gains_little = turn.limit.gained is not None and turn.limit.gained < _SMALL_GAIN * window
     calls = recorded_calls(turn)
@@ -249,7 +249,7 @@ def _summary_timeout(
 
 
 async def outlined(turn: TurnContext, request: ModelRequest) -> list[Message]:
-    """Return the window for a borrowed model with less room.
+    """Return the window for a borrowed model that has less room.
 
     An outline replaces the messages that are left out. Nothing is saved.
     """
@@ -275,12 +275,12 @@ async def outlined(turn: TurnContext, request: ModelRequest) -> list[Message]:
 
 
 def _with_current_prompt(turn: TurnContext, evicting_cut: Cut) -> Cut:
-    """Return the cut with the system message of the smaller window.
+    """Return the cut with the system message that the smaller window needs.
 
     The system message says how many messages are in recall now.
     """
     now = turn.runtime.store.clock.now()
-    # The summary is one more message in the window.
+    # The summary adds one message to the window.
     recall_count = (
         turn.state.conversation.message_count + turn.window.unsaved - len(evicting_cut.remaining)
     )
@@ -304,15 +304,15 @@ def _cut(
         overhead=tool_tokens(request.tools),
         percent=percent,
         keep_from=turn.window.first,
-        # A summary of one message gains nothing, but costs a call of the model.
+        # A summary of one message gains nothing but costs a call of the model.
         fewest=_FEWEST_EVICTED if turn.request.compaction else 1,
     )
 
 
 def _stored_window(turn: TurnContext) -> tuple[int, int]:
-    """Return the size of the stored window, in tokens, and its provider's percentage.
+    """Return the size of the stored window in tokens, and the percentage for its provider.
 
-    If the turn borrows a model, the larger window of the two counts.
+    If the turn borrows a model, the larger of the two windows counts.
     """
     window = turn.state.agent.context_window
     own_window = turn.limit.own_window
@@ -322,9 +322,9 @@ def _stored_window(turn: TurnContext) -> tuple[int, int]:
 
 
 def _is_doubtful(turn: TurnContext, request: ModelRequest) -> bool:
-    """Return whether the learned percentage says that not even the system prompt fits.
+    """Return whether the learned percentage claims that not even the system prompt fits.
 
-    It was learned in another turn, so the provider should confirm it.
+    Another turn learned it, so the provider should confirm it.
     """
     percent = turn.limit.token_percent
     if turn.limit.was_refused or percent <= 100 or turn.request.compaction:
@@ -341,9 +341,9 @@ def _writer(
 ) -> Writer | None:
     """Return the writer of summaries; its calls are recorded in `calls`.
 
-    In the modes that begin with `self_` it is the agent's own model, asked as the agent is, so that
-    its provider's cache is used. Otherwise it is the chosen model, or the agent's model if none was
-    chosen.
+    In the modes that begin with `self_` this is the agent's own model. Its request begins as usual,
+    so that the provider's cache is used. Otherwise it is the chosen model, or the agent's model if
+    none is chosen.
     """
     agent = turn.state.agent
     percent = turn.limit.token_percent

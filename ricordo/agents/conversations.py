@@ -1,7 +1,7 @@
 """An agent's conversations: created, changed, forked, recompiled, cancelled and deleted.
 
-Each has its own system message, window and lease; agent, blocks and tools are the same in all of
-them. Messages are saved only in their own conversation. A fork shares the messages before it, so
+Each has a separate system message, window and lease; agent, blocks and tools are common to all. A
+message belongs to only one conversation. A fork shares the earlier messages of its origin, so
 nothing is copied.
 """
 
@@ -87,7 +87,7 @@ def begin_default(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str
     """
     state = agents.load(tx, scope, agent_id)
     if not state.conversation.window:
-        # Wait for a concurrent creation: a collision would undo this whole transaction.
+        # Wait for a concurrent creation, since a collision would undo this whole transaction.
         agents.lock(tx, scope, agent_id)
         state = agents.load(tx, scope, agent_id)
     if state.conversation.window:
@@ -113,7 +113,10 @@ def require_own(scope: Scope, conversation: Conversation) -> Conversation:
 
 
 def _agent_of(name: str, agent_id: str | None) -> str | None:
-    """Return the agent whose default conversation is named; None for another conversation."""
+    """Return the agent whose default conversation the caller names.
+
+    Returns None for another conversation.
+    """
     if name == DEFAULT:
         return agent_id
     if name.startswith("agent-"):
@@ -130,7 +133,7 @@ async def create_conversation(
     *,
     id: str | None = None,
 ) -> Conversation:
-    """Create another conversation of the agent, with a system message of its own.
+    """Create another conversation of the agent, with a separate system message.
 
     Args:
         runtime: The server.
@@ -139,7 +142,7 @@ async def create_conversation(
         values: Columns of the conversation; the agent's values are used for missing columns.
             `model_settings` contains only differences.
         user: The user whose memory it shows, by id or by name; None for the user of the agent's
-            own conversation.
+            default conversation.
         id: The id of the new conversation.
 
     Raises:
@@ -191,7 +194,7 @@ async def change_conversation(
         handle = changes.get("model", conversation.model)
         models = await runtime.organization_providers.of(scope.organization_id)
         info = await models.require(handle) if handle else None
-        # The window is the new model's, and another provider's token counts are useless now.
+        # The window is now the new model's, and token counts of another provider are useless.
         window = changes.get("context_window") or (info and info.context_window)
         changes = {
             **changes,
@@ -216,10 +219,10 @@ async def fork_conversation(
     is_hidden: bool = False,
     id: str | None = None,
 ) -> Conversation:
-    """Create a conversation that continues this one's saved window.
+    """Create a conversation that continues the saved window of this one.
 
     With `message_id` it continues the window up to this message. Calls without results are left
-    out, such as calls that wait for approval or belong to a running turn: only their own
+    out, such as calls that wait for approval or belong to a running turn. Only the original
     conversation can answer them.
 
     Raises NotFound, Invalid if it cannot be forked at that message, and Collision if another
@@ -227,8 +230,8 @@ async def fork_conversation(
     """
 
     def work(tx: Transaction) -> Conversation:
-        # The lock keeps others from saving in the conversation, and from deleting it before its
-        # fork is stored.
+        # Under the lock no one can save in the conversation, or delete it before its fork is
+        # stored.
         conversations.lock(tx, conversation_id)
         source = conversations.require(tx, scope, conversation_id)
         state = agents.load(tx, scope, source.agent_id, source.id)
@@ -274,7 +277,7 @@ async def fork_conversation(
         system, key = system_message(
             tx, runtime, replace(state, conversation=fork), recall_count=recall_count
         )
-        # It gets the time of the source's system message, before all shared messages.
+        # The new system message gets the time of the source's, which is before all shared messages.
         system = replace(system, created_at=window[0].created_at) if window else system
         ids = (system.id, *(message.id for message in shared))
         return _insert(tx, replace(fork, window=ids, prompt_key=key), system)
@@ -301,7 +304,7 @@ async def recompile_system(
         conversations.lock(tx, conversation_id)
         conversation, prompt = compile_prompt(tx)
         require_own(scope, conversation)
-        # A turn keeps its system message in memory and saves it with its steps.
+        # A running turn keeps its system message in memory and saves it with its steps.
         if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
             raise Busy(open_runs[0].id)
         system = next(iter(messages.by_ids(tx, conversation.window[:1])), None)
@@ -334,7 +337,7 @@ async def cancel_conversation(
 ) -> dict[str, bool]:
     """Cancel the conversation's runs, and deny its waiting calls. Raises NotFound.
 
-    Returns the success for each run.
+    Returns for each run whether it was cancelled.
     """
     outcome = await _cancel_open(runtime, scope, conversation_id)
     denial = await runtime.store.write(lambda tx: deny_waiting(tx, conversation_id))
@@ -357,7 +360,7 @@ async def cancel_run(runtime: Runtime, scope: Scope, run_id: str) -> bool:
 def deny_waiting(tx: Transaction, conversation_id: str) -> Message | None:
     """Deny the conversation's waiting calls; return None if no call waits.
 
-    Nothing is denied if a turn is resuming with the answer.
+    Nothing is denied if a turn is already resuming with an answer.
     """
     conversations.lock(tx, conversation_id)
     conversation = conversations.get(tx, conversation_id)
@@ -368,7 +371,7 @@ def deny_waiting(tx: Transaction, conversation_id: str) -> Message | None:
         return None
     results = denied(tx, last[0], CANCELLED)
     insert_messages(tx, [results])
-    # The turn that asked has ended long ago, so the conversation's stop reason is changed here.
+    # The turn that asked has ended, so the conversation's stop reason is changed here.
     conversations.save_window(
         tx, conversation.id, [*conversation.window, results.id], conversation.prompt_key, added=1
     )
@@ -447,7 +450,7 @@ async def _cancel_open(runtime: Runtime, scope: Scope, conversation_id: str) -> 
 def _insert(tx: Transaction, conversation: Conversation, system: Message) -> Conversation:
     user_id = conversation.user_id
     if user_id and proposals.are_untold(tx, conversation.agent_id, user_id):
-        # Rejections that no other conversation reported are reported in this one.
+        # Rejections that no other conversation has reported are reported in this one.
         conversation = replace(conversation, has_untold=True)
     conversations.insert_one(tx, conversation)
     insert_messages(tx, [system])
@@ -455,7 +458,7 @@ def _insert(tx: Transaction, conversation: Conversation, system: Message) -> Con
 
 
 def _end_of_fork(window: Sequence[Message], message_id: str | None) -> int:
-    """Return the index where a fork's part of the window ends.
+    """Return the index at which a fork's part of the window ends.
 
     It contains nothing after the message, and no call without its result.
     """
@@ -510,5 +513,6 @@ def set_window(tx: Transaction, conversation: Conversation, ids: Sequence[str]) 
             "message_ids has to begin with the system message and name messages of this "
             "conversation, each once."
         )
-    # The next turn renders the prompt again, since an older system message may be the first now.
+    # The next turn renders the prompt again, since the first message may now be an older system
+    # message.
     conversations.change(tx, conversation.id, window=list(ids), prompt_key="")

@@ -1,4 +1,4 @@
-"""Turns that are sent later, by jobs: their senders, the scope they get, and a busy agent."""
+"""Turns that jobs send later: the sender, its scope, and how to wait for a busy agent."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,7 +25,10 @@ _NO_LONGER = (
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """The key that plans a message, with its user and scopes. Its turn may do no more."""
+    """The key that planned a message, with its user and scopes.
+
+    The turn has no more rights than the key.
+    """
 
     organization_id: str
     user_id: str | None
@@ -53,9 +56,9 @@ def sender_of(tx: Transaction, scope: Scope, noun: str) -> Sender:
 
 
 def scope_of_sender(tx: Transaction, sender: Sender) -> Scope:
-    """Return the scope of the sender's turn: the key's scopes as they are now.
+    """Return the scope of the sender's turn, with the key's current scopes.
 
-    Raises Forbidden for a key or user that may no longer send messages.
+    Raises Forbidden if the key or the user may no longer send messages.
     """
     organization = Scope(sender.organization_id)
     scope = Scope(sender.organization_id, user_name="administrator", scopes=OPERATOR_SCOPES)
@@ -80,9 +83,9 @@ def scope_of_sender(tx: Transaction, sender: Sender) -> Scope:
 
 
 def with_otids(request: TurnRequest, name: str) -> TurnRequest:
-    """Give each message without an otid one of this name.
+    """Give each message without an otid one that is derived from this name.
 
-    A repeated job sends the same otids, so that its messages are accepted once.
+    A repeated job sends the same otids, so its messages are accepted only once.
     """
     messages = [
         replace(message, otid=message.otid or f"{name}-{index}")
@@ -101,7 +104,7 @@ async def begin_when_free(
 
     Raises RicordoError.
 
-    `on_busy` is called for each attempt that found it busy.
+    `on_busy` is called for each attempt that finds it busy.
     """
     pause = _FIRST_PAUSE
     while True:

@@ -1,7 +1,7 @@
 """Deletion of agents, archives, conversations and messages of any size.
 
-They are hidden at once, and purged in portions. Between two portions other writers have their turn.
-The job that is added with the tombstone finishes a purge after a kill.
+The rows are hidden at once and purged in portions. Between two portions, other writers can write. A
+job that is added with the tombstone finishes the purge after a kill.
 """
 
 import logging
@@ -21,7 +21,7 @@ from ricordo.storage.deletion import Kind
 from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
-# A transaction that has deleted so many rows deletes no further portion.
+# A transaction that has deleted this many rows deletes no further portion.
 _FEW_ROWS = 15
 
 
@@ -35,7 +35,7 @@ async def delete_archive(runtime: Runtime, scope: Scope, archive_id: str) -> Non
 async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
     """Delete the agent with its conversations, messages, runs and steps.
 
-    Agents that work on its memory alone are deleted too. Raises NotFound, and Conflict if the agent
+    Agents that only work on its memory are deleted too. Raises NotFound, and Conflict if the agent
     manages a group.
     """
 
@@ -53,10 +53,10 @@ async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
 
 
 async def delete_conversation(runtime: Runtime, scope: Scope, conversation_id: str) -> None:
-    """Delete the conversation; messages that its forks share stay.
+    """Delete the conversation, but keep messages that its forks share.
 
-    Raises NotFound, and Conflict for an agent's default conversation. A running turn is closed, and
-    its task loses its lease: a caller that can stop it should do so before.
+    Raises NotFound, and Conflict for an agent's default conversation. A running turn is closed and
+    its task loses the lease. A caller that can stop the task should do so first.
     """
 
     def hide(tx: Transaction) -> None:
@@ -116,14 +116,14 @@ async def _purge_now(runtime: Runtime, kind: Kind, id: str) -> None:
     try:
         await purge(runtime, kind, id)
     except RicordoError as error:
-        # The deletion is complete for users; the job purges the rest once that is possible again.
+        # For users the deletion is complete. The job purges the rest once that is possible again.
         log.warning("a purge continues later", extra={"id": id, "reason": error})
 
 
 async def purge(runtime: Runtime, kind: Kind, id: str, newest: int = 0) -> None:
-    """Purge all rows of a hidden owner, or a conversation's old messages.
+    """Purge all rows of a hidden owner, or old messages of a conversation.
 
-    These are its messages up to the seq `newest`.
+    The old messages are those up to the seq `newest`.
     """
     if kind in ("agent", "archive"):
         await drop_outside(runtime, id)
@@ -132,15 +132,15 @@ async def purge(runtime: Runtime, kind: Kind, id: str, newest: int = 0) -> None:
 
 
 def _purge_some(tx: Transaction, kind: Kind, id: str, newest: int) -> bool:
-    """Delete portions of few rows, and at most one larger one; return whether there may be more.
+    """Delete small portions and at most one large one; return whether there may be more.
 
-    A small agent has few rows in many tables, which are portions by themselves.
+    A small agent has few rows in each of many tables, and each table makes a portion.
     """
     counts = Counter[str]()
     while True:
         deleted_before = counts.total()
         is_more = purge_portion(tx, kind, id, newest, counts)
-        # A portion of the search index is not counted.
+        # A portion of the search index is not included in the counts.
         is_uncounted = counts.total() == deleted_before
         if not is_more or is_uncounted or counts.total() >= _FEW_ROWS:
             return is_more
@@ -151,8 +151,8 @@ def purge_portion(
 ) -> bool:
     """Delete a portion of rows; return whether there may be more.
 
-    They are rows of a hidden owner, its own row last, or messages of a conversation. The number of
-    deleted rows is added to `counts`, by table.
+    They are rows of a hidden owner, whose own row comes last, or messages of a conversation. The
+    number of deleted rows is added to `counts`, by table.
     """
     counts = Counter() if counts is None else counts
     if kind == "conversation":
@@ -167,9 +167,9 @@ def purge_portion(
 
 
 def before_purge(tx: Transaction, table: str, rows: Sequence[Any]) -> None:
-    """Take rows out of the search index and out of counts before their deletion.
+    """Before rows are deleted, take them out of the search index and out of counts.
 
-    Their usage of tokens is kept.
+    Their usage of tokens stays recorded.
     """
     if table == "messages":
         index.unindex_messages(tx, [row.id for row in rows])
@@ -187,7 +187,7 @@ def _keep_usage(tx: Transaction, table: str, rows: Sequence[Any]) -> None:
 
 
 async def drop_outside(runtime: Runtime, owner_id: str) -> None:
-    """Delete the vectors of an agent or archive from an outside index."""
+    """Delete the vectors of an agent or archive from an external index."""
     if runtime.indexes:
         models = await runtime.store.read(lambda tx: partitions.models_of(tx, owner_id))
     else:

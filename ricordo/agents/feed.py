@@ -1,8 +1,8 @@
 """Events from one turn to its readers.
 
 The turn never waits for a reader: each reader has a bounded queue. When a queue is full, adjacent
-deltas are merged, then dropped. Whole messages are never dropped: a reader that fell behind reads
-the saved messages again and then continues.
+deltas are merged; if that is not enough, they are dropped. Whole messages are never dropped. A
+reader that fell behind reads the saved messages and then continues.
 """
 
 import asyncio
@@ -37,17 +37,17 @@ Reread = Callable[[], Awaitable[list[Message]]]
 
 
 class Deltas:
-    """The parts of one message as they appear, numbered.
+    """The parts of one message, numbered in the order in which they appear.
 
     Args:
         run_id: The run.
         step_id: The step.
         message_id: The message.
-        thoughts_argument: The argument in which the model writes its thoughts; they become
+        thoughts_argument: The argument in which the model writes its thoughts. They are shown as
             reasoning before their call.
-        speech_argument: The argument with speech for the user; it becomes text of the message.
-        gated_tools: Tools whose calls wait for approval. Readers get these calls once they are
-            complete and saved, as an approval request.
+        speech_argument: The argument with speech for the user. It is shown as text of the message.
+        gated_tools: Tools whose calls wait for approval. Readers get such calls as an approval
+            request, once the calls are complete and saved.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Deltas:
     def _split_call(self, chunk: ToolCallChunk, call_id: str, key: str) -> tuple[Delta, ...]:
         """Split streamed speech or thoughts from the call.
 
-        The call is published once it has more than a name.
+        The call is published once more than its name is known.
         """
         if chunk.name:
             self._names[chunk.index] = chunk.name
@@ -117,7 +117,7 @@ class Deltas:
         return tuple(events)
 
     def _speech(self, index: int, text: str) -> TextDelta:
-        """Return speech of a call as text of the message, separated from earlier text."""
+        """Return the speech in a call as text of the message, separated from earlier text."""
         is_first = index not in self._spoken_by
         self._spoken_by.add(index)
         separator = BETWEEN_WORDS if is_first and "text" in self._parts else ""
@@ -166,8 +166,9 @@ class Feed:
             reader.put(event)
 
     def subscribe(self, capacity: int = CAPACITY) -> "Reader":
-        """Return a new reader; a late one begins with the saved messages."""
-        # The reader missed the beginning of the current message, so it gets that message whole.
+        """Return a new reader; if it is late, it begins with the saved messages."""
+        # The reader missed the beginning of the current message, so it gets that message as a
+        # whole.
         reader = Reader(
             self, capacity, is_behind=self._has_begun, cut=set(self._begun_messages), end=self._end
         )
@@ -183,8 +184,8 @@ class Feed:
 class Reader:
     """One reader's queue.
 
-    A message in `cut` lost a delta and gets no more deltas, so the reader has an unbroken beginning
-    of it.
+    A message in `cut` lost a delta and gets no more deltas, so the reader has its beginning without
+    gaps.
     """
 
     feed: Feed
@@ -215,8 +216,8 @@ class Reader:
         try:
             yield RunStarted(self.feed.run)
             while True:
-                # Check for the end before reading again: then the read includes all that was saved
-                # before the end.
+                # Check for the end before reading again: then the read includes everything that was
+                # saved before the end.
                 end = self.end
                 if self.is_behind:
                     self.is_behind = False
@@ -228,7 +229,7 @@ class Reader:
                         if fresh := self._unseen(event.messages):
                             yield replace(event, messages=fresh)
                     elif not (isinstance(event, Delta) and event.message_id in self._seen_ids):
-                        # A reader that falls behind later need not read this message again.
+                        # A reader that later falls behind need not read this message again.
                         if isinstance(event, ApprovalAsked):
                             self._seen_ids.add(event.message.id)
                         elif isinstance(event, Compacted):
@@ -273,7 +274,7 @@ def _joined(first: Event, second: Event) -> Event | None:
     if (first.message_id, first.part) != (second.message_id, second.part):
         return None
     if isinstance(first, ReasoningDelta) and isinstance(second, ReasoningDelta):
-        # A signature ends its thought.
+        # A signature ends the thought that it signs.
         if first.signature:
             return None
         return replace(second, text=first.text + second.text)

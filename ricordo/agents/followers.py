@@ -1,7 +1,7 @@
-"""Hooks for other agents: at an agent's creation, change, deletion or end of turn.
+"""Hooks for other agents, called when an agent is created, changed or deleted or ends a turn.
 
-Plugins implement them, in the same transaction. The hooks cost a statement only for agents whose
-settings say that they have others (`Agent.has_sleeptime`, `MANAGES`).
+Plugins implement them. They run in the transaction of the event. The hooks cost a statement only
+for agents whose settings name other agents (`Agent.has_sleeptime`, `MANAGES`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -89,7 +89,7 @@ def with_groups(
 def end_turn(tx: Transaction, turn: TurnContext, run: Run, new_messages: Sequence[Message]) -> Run:
     """Plan the runs that follow an agent's turn; return its run with their ids.
 
-    Other agents work on this agent's memory.
+    These agents work on this agent's memory.
     """
     if run.purpose is not None:
         return run

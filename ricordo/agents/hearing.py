@@ -1,4 +1,4 @@
-"""Messages that an agent hears without being asked.
+"""Messages that an agent gets without having to answer.
 
 They are stored in its conversation, and it reads them in its next turn.
 """
@@ -23,7 +23,7 @@ def store_heard(
     """Store messages in the conversation and put them into its window.
 
     Messages with a known otid are left out. Returns the number of stored messages. Raises NotFound,
-    and Busy while a turn runs there, which owns the window.
+    and Busy while a turn runs there, since the turn owns the window.
     """
     conversations.lock(tx, conversation_id)
     conversation = require_own(scope, conversations.require(tx, scope, conversation_id))
@@ -52,7 +52,7 @@ def store_heard(
     insert_messages(tx, stored)
     window = list(conversation.window)
     ids = [message.id for message in stored]
-    # A request for approval stays last, since its answer is searched there.
+    # A request for approval stays last, since the answer is matched with the last message.
     index = len(window)
     if conversation.waits and (last := messages.by_ids(tx, window[-1:])) and last[0].is_waiting:
         index -= 1

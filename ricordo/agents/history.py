@@ -1,8 +1,8 @@
-"""Import of past messages: stored for recall, out of the window, without a turn.
+"""Import of past messages, which are stored for recall outside the window, without a turn.
 
-An import changes no window and asks no model, so it needs no lease and runs beside a turn. It runs
-in portions, between which turns have theirs. With an otid on each message a repeated import stores
-only the missing messages, wherever the first try was stopped.
+An import changes no window and asks no model, so it needs no lease and can run during a turn. It
+runs in portions, and other writers can write between them. If each message has an otid, a repeated
+import stores only the missing messages, wherever the first one stopped.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ PORTION = 250
 class PastMessage:
     """One message to import.
 
-    `created_at` is ISO 8601, in the agent's time zone if it names none.
+    `created_at` is ISO 8601, in the agent's time zone if it has none.
     """
 
     role: Role
@@ -46,10 +46,9 @@ async def import_messages(
 ) -> list[str]:
     """Store the messages in the conversation; return their ids in order.
 
-    The conversation is the agent's default one if None. If the otid of a message is stored already,
-    the message keeps the stored id. A message without a date gets a time next to its neighbour in
-    the list; if none has a date, all get times right before now. Everything is checked before
-    anything is stored.
+    If None, it is the agent's default conversation. A message whose otid is stored already keeps
+    the stored id. A message without a date gets a time next to its neighbour's. Without any dates,
+    all get times just before now. Everything is checked before anything is stored.
 
     Raises NotFound, Invalid, and Conflict if an otid belongs to another message.
     """
@@ -98,7 +97,7 @@ async def import_messages(
         try:
             ids += await store.write(partial(insert, start=start))
         except Collision:
-            # Another writer stored one of these otids meanwhile; the second try finds it.
+            # Another writer stored one of these otids meanwhile. The second try finds it.
             ids += await store.write(partial(insert, start=start))
     return ids
 
@@ -138,7 +137,7 @@ def _times(past: Sequence[PastMessage], timezone: tzinfo, now: int) -> list[int]
         for past_message in past
     ]
     first_dated = next((index for index, time in enumerate(dates) if time is not None), None)
-    # Times are a microsecond apart, and all before messages from now on.
+    # Times are a microsecond apart and lie before all later messages.
     previous = (
         now - len(dates) if first_dated is None else (dates[first_dated] or 0) - first_dated - 1
     )

@@ -1,4 +1,7 @@
-"""Agents from creation to deletion: created whole or not at all, changed, reset, removed."""
+"""Agents from creation to deletion.
+
+Each is created whole or not at all, changed, reset and removed.
+"""
 
 import logging
 import secrets
@@ -108,11 +111,11 @@ class AgentSpec:
     # The conversation's first messages, in place of those of its type.
     beginning: tuple[NewMessage, ...] | None = None
     tags: tuple[str, ...] = ()
-    # The user whose memory its conversation also shows, by id or by name.
+    # The user whose memory its conversation shows too, by id or by name.
     user: str | None = None
     # Another agent works on its memory after its turns.
     has_sleeptime: bool = False
-    # It gets an empty folder of files of its own.
+    # The agent gets an empty folder of files that only it has.
     has_default_folder: bool = False
 
 
@@ -157,7 +160,7 @@ async def change_model(runtime: Runtime, agent: Agent, handle: str) -> Agent:
 
 
 async def reset_messages(runtime: Runtime, scope: Scope, agent_id: str) -> AgentState:
-    """Delete every message of the agent's own conversation and start it over.
+    """Delete all messages of the agent's default conversation and start it again.
 
     Raises NotFound, Busy.
     """
@@ -177,7 +180,7 @@ async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
 async def cancel_runs(
     runtime: Runtime, scope: Scope, agent_id: str, run_ids: Sequence[str] | None = None
 ) -> dict[str, bool]:
-    """Cancel the agent's open runs, or the named ones; return the success for each."""
+    """Cancel the agent's open runs, or the named ones; return for each whether it was cancelled."""
 
     def find(tx: Transaction) -> list[str]:
         agents.require(tx, scope, agent_id)
@@ -204,15 +207,15 @@ def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain: Chain) -> B
     fields = {name: getattr(spec, name) for name in BlockSpec.__slots__} | {
         "tags": tuple(unique(spec.tags))
     }
-    # Untrusted content must not change a block that everybody's prompt shows.
+    # Untrusted content must not change a block that is in everybody's prompt.
     fields["policy"] = spec.policy or (SHARED_POLICY if spec.shared else "direct")
     block = new_in(
         chain, require_label(fields.pop("label")), scope.user_id, tx.clock.now(), **fields
     )
     block.require_fits(block.value)
     tx.quotas.require_block(block.label, block.size)
-    # Normalize here too, since prompts and answers use this block. The text in place of a secret
-    # may be longer than the secret.
+    # Normalize here too, since prompts and answers use this block. The placeholder of a secret may
+    # be longer than the secret.
     block = blocks.as_stored(block)
     block.require_fits(block.value)
     read_rotation(block.metadata)
@@ -315,7 +318,7 @@ def insert_agent(
 def _add_users_and_folders(
     tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, state: AgentState
 ) -> AgentState:
-    """Give a new agent its users, its sleeping agent and its folders."""
+    """Give a new agent its users, its sleeptime agent and its folders."""
     agent = state.agent
     if spec.identity_ids:
         keep_to(tx, scope, agent.id, spec.identity_ids)
@@ -338,7 +341,7 @@ def _visible_blocks(
 ) -> tuple[Block, ...]:
     """Return the blocks in the new agent's conversation with this user.
 
-    They include the user's own blocks; attached blocks of other users are left out.
+    They include the user's blocks; attached blocks of other users are left out.
     """
     tags = {block.id: block.tags for block in attached}
     visible = blocks.of_agent(tx, agent.id, user_id, agent.course, memory_id=agent.memory_id)
@@ -385,8 +388,8 @@ def _first_messages(
 def rules_of(spec: AgentSpec, agent_tools: Sequence[Tool]) -> tuple[ToolRule, ...]:
     """Return the agent's tool rules.
 
-    They are its own rules, those of its base tools if it wants them, and requests for approval that
-    its tools need.
+    They are the rules of the spec, those of its base tools if requested, and approvals that its
+    tools need.
     """
     traits = traits_of(spec.agent_type)
     uses_base_rules = traits.has_base_rules if spec.has_base_rules is None else spec.has_base_rules
@@ -422,14 +425,14 @@ def _reset(
 ) -> tuple[AgentState, int]:
     """Start the conversation over.
 
-    Returns the state, and a seq: old messages up to it may remain to be purged.
+    Returns the state, and a seq up to which old messages may still have to be purged.
     """
     state = agents.load_whole(tx, scope, agent_id)
     conversation = require_own(scope, state.conversation)
     conversations.lock(tx, conversation.id)
     if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
         raise Busy(open_runs[0].id)
-    # A conversation of usual length is emptied in this transaction; of a long one only the window.
+    # A conversation of usual length is emptied here; of a long one only the window is.
     newest = deletion.empty_conversation(tx, scope, conversation.id)
     runs.forget_bodies(tx, conversation.id)
     first_messages, key = _first_messages(

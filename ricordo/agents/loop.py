@@ -66,12 +66,12 @@ from ricordo.tools.toolbox import CallingStep, ToolContext
 log = logging.getLogger(__name__)
 _MAY_BE_A_PICTURE = ("llm_bad_request", "llm_error")
 _ATTEMPTS = 5
-# The attempts with a shorter request, if only the size of the request explains its refusal.
+# The attempts with a shorter request, if a refusal can only be explained by its size.
 _JUDGED_ATTEMPTS = 3
 # The longest progress report of a running tool, in characters.
 _PROGRESS_SIZE = 500
-# The first reports of a call, and further ones a second. There is a limit because streams are
-# stored, and a tool may print a million lines.
+# The number of first reports of a call, and of further ones in a second. There is a limit because
+# streams are stored and a tool may print a million lines.
 _PROGRESS_FIRST = 20
 _PROGRESS_MORE = 5
 
@@ -117,7 +117,7 @@ async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
         action = next_action(turn.rules, offered, reply, parsed, results, action, is_last=is_last)
         turn.rules.finished += action.finished
         saved = await save_step(turn, step, reply, action, results)
-        # Tokens would show the secrets that were removed from the texts.
+        # The list of tokens would show the secrets that were removed from the texts.
         if reply.logprobs and not turn.removed:
             saved = replace(saved, logprobs=reply.logprobs)
         yield saved
@@ -127,7 +127,7 @@ async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
 
 
 async def _compact_only(turn: TurnContext) -> Compacted:
-    """Make the window smaller, as the request wants, and end the run."""
+    """Shrink the window as the request asks, and end the run."""
     request = build_request(turn, offer_tools(turn), is_first=True)
     compacted = await compact(turn, request, stop="end_turn")
     if compacted is None:
@@ -152,7 +152,7 @@ async def resume_after_approval(
 ) -> tuple[StepSaved, NextAction]:
     """Run the approved calls, and save them with the client's results.
 
-    Returns the saved step and the next action.
+    Returns the saved step and what to do next.
     """
     step = replace(_new_step(turn, 0), id=answer.request.step_id or "")
     offered = offer_tools(turn)
@@ -171,7 +171,8 @@ async def ask_model(
 ) -> AsyncIterator[Event | ModelReply]:
     """Ask the model once, and yield its events and its reply.
 
-    A request that is too long, or has a picture that the model refuses, is reduced and sent again.
+    A request that is too long, or has a picture that the model refuses, is made smaller and sent
+    again.
     """
     thoughts_argument = THINKING if offered.presentation.thinks_in_arguments else None
     speech_argument = SPOKEN if offered.presentation.spoken else None
@@ -191,12 +192,12 @@ async def ask_model(
         if is_too_long(turn, request):
             if compacted := await compact(turn, request):
                 yield compacted
-            # The texts that were cut may have reported edits.
+            # The texts that were cut may have shown edits of memory.
             turn.window.prompt_key = key_without_edits(turn.window.prompt_key)
             try:
                 request = await _cut_to_fit(turn, offered)
             except SystemPromptTooLong as error:
-                # If the provider refused before, its own error says more than our count.
+                # If the provider refused first, its error says more than our count.
                 raise (refusal or error) from None
         if is_blind:
             request = replace(request, messages=without_pictures(request.messages))
@@ -222,7 +223,7 @@ async def ask_model(
 async def _answer_of(
     turn: TurnContext, step: StepDraft, deltas: Deltas, request: ModelRequest
 ) -> AsyncIterator[Chunk | ModelReply]:
-    """Ask the model, note its times, and learn from the provider's count."""
+    """Ask the model, record its times, and learn from the provider's count."""
     turn.asking = step
     step.request = request
     step.request_ns = time.monotonic_ns()
@@ -241,7 +242,8 @@ async def _answer_of(
                 calibrate(turn, request, item.usage)
             yield item
     except EmptyReply as error:
-        # A background run needs no text, and an agent that asked reads the results of the calls.
+        # A background run needs no text, and an agent that asked another one reads its calls'
+        # results.
         is_wordless = turn.request.delivery.is_background or turn.request.delivery.callers
         if not (is_wordless and is_after_results(request)):
             raise
@@ -259,7 +261,7 @@ def build_request(
 ) -> ModelRequest:
     """Return the model's input for this step, with this `window` if given.
 
-    The system message is rendered again only if it must change.
+    The system message is rendered again only if it has to change.
     """
     agent = turn.state.agent
     overrides = turn.request.overrides
@@ -287,7 +289,7 @@ def build_request(
     )
     settings = _settings_of(turn, offered)
     if offered.presentation.response_format is not None:
-        # The format is in the arguments of the tool that speaks.
+        # The response format is in the arguments of the tool that speaks.
         settings = replace(settings, response_format=None)
     elif settings.response_format is not None:
         shown_messages = with_instruction(shown_messages, settings.response_format)
@@ -306,7 +308,7 @@ def build_request(
 
 
 def _settings_of(turn: TurnContext, offered: OfferedTools) -> ModelSettings:
-    """Return the settings of the call: the agent's, with an output budget and the turn's format."""
+    """Return the call's settings: the agent's, an output budget and the turn's response format."""
     agent = turn.state.agent
     settings = agent.model_settings
     if settings.max_output_tokens is None:
@@ -329,7 +331,7 @@ async def run_tools(
 ) -> list[ToolReturnPart]:
     """Return the results of the step's calls, in the order of the calls.
 
-    There are none while the reply waits for an approval.
+    There are no results while the reply waits for approval.
     """
     if parsed.is_waiting:
         return []
@@ -383,7 +385,7 @@ async def run_tools(
     )
     step.tools_ns = time.monotonic_ns() - began
     results_by_call = {result.call_id: result for result in (*results, *parsed.refused)} | notices
-    # Calls of a reply that waited may be missing: they were denied, or run by the client.
+    # Calls of a waiting reply may be missing here: they were denied, or the client ran them.
     return [
         results_by_call[part.call_id]
         for part in parsed.parts
@@ -407,7 +409,7 @@ class _ProgressReports:
 
 
 async def _cut_to_fit(turn: TurnContext, offered: OfferedTools) -> ModelRequest:
-    """Return the request, shortened if it is still too long after a compaction.
+    """Return the request, cut if it is still too long after a compaction.
 
     Stored messages stay whole.
     """
@@ -422,10 +424,10 @@ def _refused_a_picture(
 ) -> bool:
     """Return whether the model may have refused a picture.
 
-    Learns from a request that was too long, and raises any other error.
+    Learns from a request that was too long, and raises all other errors.
     """
-    # Some servers answer 400 to a picture and some 500. Without a second try one picture in the
-    # window would stop the agent for good.
+    # Some servers answer 400 to a picture and some 500. Without a second try, one picture in the
+    # window would block the agent for good.
     may_be_a_picture = error.kind in _MAY_BE_A_PICTURE and has_pictures(request.messages)
     if is_last or not (may_be_a_picture or error.kind == "context_window_exceeded"):
         raise error

@@ -1,4 +1,4 @@
-"""Variables in new memory blocks: `{{name}}` in a value is filled in."""
+"""Variables in new memory blocks: `{{name}}` in a block's text is replaced by a value."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ def require_variables(
 ) -> None:
     """Raise Invalid for a value whose variable is in no block.
 
-    The error names the `owner` of the blocks.
+    The error names the `owner` of the blocks, such as a template.
     """
     names = {name for block in blocks for name in _VARIABLE.findall(block.value)}
     if unknown := sorted(variables.keys() - names):

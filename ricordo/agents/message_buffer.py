@@ -1,8 +1,8 @@
-"""The window of an agent that keeps few messages in view. Pure.
+"""The window of an agent that keeps only a few messages in view. Pure.
 
-Agents that speak aloud have one. If a turn ends with more than the greatest number of messages in
-the window, the oldest leave it until the least number is left, starting at a user's message. They
-stay in the history, where an agent that works on this agent's memory reads them.
+Agents of voice conversations have one. If a turn leaves more than the maximum in the window, the
+oldest leave until the minimum is reached. The window then starts at a user's message. They stay in
+the history, where an agent that works on this agent's memory reads them.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from ricordo.domain.message import Message
 
 
 def first_kept(window: Sequence[Message], agent: Agent) -> int:
-    """Return the index from which messages stay in the window.
+    """Return the index of the first message that stays in the window.
 
-    It is 1, behind the system message, if all messages stay.
+    It is 1, right after the system message, if all messages stay.
     """
     buffer = agent.message_buffer
     if buffer is None or len(window) <= buffer[0]:
@@ -22,7 +22,7 @@ def first_kept(window: Sequence[Message], agent: Agent) -> int:
     first = max(1, len(window) - buffer[1])
     users = [index for index, message in enumerate(window) if index and message.role == "user"]
     later = [index for index in users if index >= first]
-    # A turn that alone is longer than the buffer stays whole.
+    # A turn that alone exceeds the buffer stays whole.
     if later:
         return later[0]
     return (users or [first])[-1]

@@ -1,7 +1,7 @@
 """Notes for agents with the profile `notes`: one short model call for each message.
 
-They are taken by a job once the turn has ended, so no answer waits for them, and an error fails no
-turn. Notes pass the same policies as an agent's own edits, and their tokens are in the ledger.
+A job takes them after the turn has ended, so no answer waits for them and an error does not fail a
+turn. The policies for an agent's edits also apply to notes, and the ledger counts their tokens.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from ricordo.storage.jobs import FencedStore
 from ricordo.tools.builtin.facts import NEW_DESCRIPTION, NEW_LABEL
 
 log = logging.getLogger(__name__)
-# A store's write, perhaps fenced by a job.
+# A store's write, which a job may fence.
 Write = Callable[[Callable[[Transaction], None]], Awaitable[None]]
 KIND = "take_notes"
 PURPOSE: Purpose = "notes"
@@ -58,9 +58,9 @@ def wants_notes(turn: TurnContext) -> bool:
 
 
 def add_note_job(tx: Transaction, run: Run, *, is_local_user: bool) -> None:
-    """Add the job that takes notes on this run, perhaps of the local user of a server without keys.
+    """Add the job that takes notes on this run, perhaps of a keyless server's local user.
 
-    Jobs of one conversation never overlap, so notes keep its order.
+    Jobs of one conversation never overlap, so notes keep their order.
     """
     jobs.add(tx, _job(run, is_local_user=is_local_user))
 
@@ -79,15 +79,15 @@ def _job(run: Run, *, is_local_user: bool = False) -> Job:
 
 
 async def take_notes(runtime: Runtime, job: Job, report: Report) -> None:
-    """Take the notes of a job, unless the day's budget postpones them."""
+    """Take a job's notes, if the day's budget does not postpone them."""
     if not await put_off(runtime, job, job.payload["agent_id"]):
         await _take(runtime, job, FencedStore(runtime.store, job).write, report=report)
 
 
 async def note_run(runtime: Runtime, run: Run, *, fills_gaps: bool = True) -> None:
-    """Take notes on a run at once.
+    """Take notes on a run immediately.
 
-    Without `fills_gaps` only the model's own notes are taken.
+    Without `fills_gaps`, only the notes of the model are taken.
     """
     await _take(runtime, _job(run), runtime.store.write, fills_gaps=fills_gaps)
 
@@ -100,9 +100,9 @@ async def _take(
     fills_gaps: bool = True,
     report: Report = lambda _done, _total: None,
 ) -> None:
-    """Ask the agent's model for the facts in each message of the run; write them.
+    """Ask the agent's model for the facts in each message of the run, and write them.
 
-    Inventions of the model are dropped.
+    Facts that the model invented are dropped.
     """
     run_id = job.payload["run_id"]
     state = await runtime.store.read(lambda tx: _load(tx, job))
@@ -139,9 +139,9 @@ async def _take(
 
 
 def _is_of_user(message: Message, state: AgentState) -> bool:
-    """Return whether the conversation's own user said this.
+    """Return whether the conversation's user wrote this message.
 
-    Messages of others, or of programs, are no facts about the user.
+    Messages of other people or of programs are no facts about the user.
     """
     return (
         message.is_said
@@ -158,7 +158,7 @@ def _load(tx: Transaction, job: Job) -> AgentState:
 
 
 def _messages_with_context(tx: Transaction, state: AgentState, run_id: str) -> list[Message]:
-    """Return the run's messages behind those in view, which may end with a question."""
+    """Return the run's messages after those in view, which may end with a question."""
     window = messages.by_ids(tx, state.conversation.window[-20:])
     of_run = messages.of_run(tx, run_id)
     run_message_ids = {message.id for message in of_run}

@@ -1,6 +1,6 @@
-"""Recordings: the streams of background turns are stored, so that they outlive their readers.
+"""Recordings: streams of background turns are stored, so that they outlive their readers.
 
-One additional reader of a turn stores its stream, in the format of the API. Readers get the stored
+One extra reader of each turn stores its stream, in the format of the API. Readers get the stored
 events (`api/stored_streams.py`).
 """
 
@@ -21,18 +21,19 @@ from ricordo.storage import runs
 
 log = logging.getLogger(__name__)
 BATCH_SECONDS = 0.05
-# The most chunks that wait here. Beyond them the turn's own queue merges events for slow readers.
+# The most chunks that may wait in this queue. Beyond them the turn merges events, as for any slow
+# reader.
 _MOST_WAITING = 250
 _RETRIES = (0.05, 0.2, 0.5, 1, 2, 4, 8, 8, 8)
 _FINISH_LIMIT = 10.0
 
-# Begins the work of a request: `run_turn`, or a talk with a group.
+# Begins the work of a request, such as `run_turn`, or a talk with a group.
 Begin = Callable[[Runtime, TurnRequest], Awaitable[LiveTurn]]
 
 
 async def begin_recorded(runtime: Runtime, request: TurnRequest, begin: Begin = run_turn) -> Run:
-    """Begin the turn and the storing of its stream, and return its run. Raises RicordoError."""
-    # Once the run exists its stream must be stored, even if the caller leaves at this moment.
+    """Begin the turn and the storage of its stream, and return its run. Raises RicordoError."""
+    # Once the run exists, its stream must be stored, even if the caller leaves now.
     return await asyncio.shield(asyncio.ensure_future(_begin_recorded(runtime, request, begin)))
 
 
@@ -57,7 +58,7 @@ async def _begin_recorded(runtime: Runtime, request: TurnRequest, begin: Begin) 
 class Recording:
     """Stores the stream of one turn of this process, in batches.
 
-    It is kept until the turn ends, also if readers leave.
+    It exists until the turn ends, even if all readers leave.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Recording:
     async def finish(self) -> None:
         """Wait until the ended turn's stream is stored.
 
-        After a time limit the rest is left to the next reader.
+        After a time limit, the next reader has to store the rest.
         """
         await asyncio.wait([self._task], timeout=_FINISH_LIMIT)
         if not self._task.done():
@@ -122,7 +123,7 @@ class Recording:
             changed = self.changed
             self.changed = asyncio.Event()
             changed.set()
-            # Each batch is a transaction; the events of this time go into one.
+            # Each batch is a transaction, so events of this time share one.
             await asyncio.wait([listening], timeout=BATCH_SECONDS)
 
     async def _store(self, first: int, batch: Sequence[str]) -> bool:
@@ -136,8 +137,8 @@ class Recording:
             try:
                 await store.write(lambda tx: runs.append_events(tx, run_id, first, batch))
             except Collision:
-                # Either our commit succeeded and its answer was lost, or another process held this
-                # process for dead and stored its events.
+                # Either our commit succeeded and only its answer was lost, or another process
+                # assumed that this one was dead and stored its events.
                 stored = await store.read(
                     lambda tx: runs.events_after(tx, run_id, first - 1, len(batch))
                 )

@@ -1,8 +1,8 @@
 """Repair of conversations with unreadable rows or missing messages.
 
-After it their agent answers the next message. No message is deleted. A message may leave the
-context window, but it stays in the history. Calls without a result, results without a call and
-repeated ids need no repair: `prompt.transcript` makes every request valid.
+After the repair, the agent answers the next message. No message is deleted. A message may leave the
+context window but stays in the history. Calls without a result, results without a call and repeated
+ids need no repair: `prompt.transcript` makes every request valid.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ _HIGHEST_PERCENT = 400
 class Repair:
     """The faults of a conversation.
 
-    It stays as it is while a turn runs in it (`is_busy`).
+    It is not changed while a turn runs in it (`is_busy`).
     """
 
     conversation_id: str
@@ -68,8 +68,8 @@ def repair(
 ) -> Repair:
     """Repair the conversation and return its faults.
 
-    It stays as it is while a turn runs in it, or with `is_dry`. `is_alone`: no server uses the
-    database, so no open run is alive.
+    Nothing is changed while a turn runs in it, or with `is_dry`. With `is_alone`, no server uses
+    the database, so no open run is alive.
     """
     if not is_dry:
         conversations.lock(tx, conversation_id)
@@ -146,9 +146,9 @@ def _examine(tx: Transaction, conversation_id: str) -> _Examination:
 
 
 def _read_window(tx: Transaction, examined: _Examination) -> None:
-    """Keep each valid message of the window once.
+    """Keep each valid message of the window, once.
 
-    It exists, has a known role, and belongs to the conversation or its origin.
+    A valid message exists, has a known role, and belongs to the conversation or its origin.
     """
     window_ids = list(examined.conversation.window)
     ids = list(dict.fromkeys(id for id in window_ids if isinstance(id, str)))

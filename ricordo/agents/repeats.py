@@ -1,12 +1,12 @@
 """Repeated requests: the same otids or the same body sent again.
 
-A client that got no answer sends its message once more. An accepted message is not accepted twice:
-the repeated request gets the answer of the run that accepted it, or its failure. Only if the server
-was stopped during that run, a new run adopts the message and answers it
+A client that got no answer sends its message once more. The repeated message is not accepted a
+second time. The request gets the answer or the failure of the run that accepted it. Only if the
+server was stopped during that run does a new run adopt the message and answer it
 (`docs/internals/decisions/0004`).
 
-An answer to calls is different: if its run was cancelled or failed, the calls have their results
-and the agent has not spoken yet, so the same answer lets a new run continue.
+For an answer to calls, a cancelled or failed run is different too. The calls have results, but the
+agent has not spoken, so the repeated answer lets a new run continue.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def require_own_otids(request: TurnRequest) -> None:
 
 
 def same_body(tx: Transaction, request: TurnRequest, other_than: str = "") -> Run | None:
-    """Return the newest run of the last minutes with an equal body, for a retry."""
+    """Return the newest run of the last minutes with an equal body, which may be repeated."""
     if not (request.delivery.is_retry and request.delivery.body_hash):
         return None
     since = tx.clock.now() - REPEAT_WINDOW
@@ -93,7 +93,7 @@ def same_otids(tx: Transaction, request: TurnRequest) -> Run | None:
 def same_decision(tx: Transaction, request: TurnRequest) -> Run | None:
     """Return the run that accepted this answer to calls.
 
-    The answer is recognized by the calls' ids: also without an otid, and after they left the
+    The calls' ids identify the answer, even without an otid and after the calls have left the
     window.
     """
     approval = request.approval
@@ -124,7 +124,7 @@ def was_cut_off(run: Run) -> bool:
 def was_broken_off(run: Run) -> bool:
     """Return whether the run was cancelled or failed by itself.
 
-    Then the same decision, sent again, continues the turn.
+    If so, the same decision continues the turn when it is sent again.
     """
     return run.status in ("cancelled", "failed") and not was_cut_off(run)
 
@@ -168,7 +168,7 @@ def _is_same_decision(approval: Approval, stored: Message) -> bool:
         decisions = _by_call(approval.parts)
         return bool(decisions) and _by_call(stored.parts) == decisions
     stored_decisions = [part for part in stored.parts if isinstance(part, ApprovalPart)]
-    # Older clients name the message that asked, or its call.
+    # Older clients name the message that asked, or one of its calls.
     is_named = any(
         approval.request_id in (part.request_id, part.call_id) for part in stored_decisions
     )
@@ -179,7 +179,7 @@ def _is_same_decision(approval: Approval, stored: Message) -> bool:
 
 
 def _by_call(parts: Sequence[object]) -> dict[str, object]:
-    """Return decisions and results by their call, without fields that only the server sets."""
+    """Return decisions and results by call id, without fields that only the server sets."""
     parts_by_call: dict[str, object] = {}
     for part in parts:
         if isinstance(part, ToolReturnPart):

@@ -1,4 +1,4 @@
-"""The request for a turn: the new messages, the settings of this turn, and its delivery."""
+"""The request for a turn: new messages, the turn's settings, and its delivery."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -15,8 +15,8 @@ from ricordo.domain.tool import ClientSkill, ToolRule
 from ricordo.storage.engine.store import Transaction
 
 DEFAULT_MAX_STEPS = 50
-# Clients such as Open WebUI look passages up and send them with the question, in a form that their
-# operator chooses. They are recognized by the elements around them, or by the instruction with
+# Clients such as Open WebUI search for passages and send them with the question, in a form that the
+# operator chooses. They are recognized by their XML elements, or by the instruction that comes with
 # them. Their authors are unknown.
 _ELEMENTS = (
     "context|documents?|document_content|sources?|search_results?|retrieved_\\w+|passages?"
@@ -76,9 +76,10 @@ class NewMessage:
         )
 
     def is_others(self, scope: Scope, user_id: str | None) -> bool:
-        """Return whether the text has another author than the conversation's user.
+        """Return whether the text is by another author than the conversation's user.
 
-        That is another sender or, without one, another name; or a text with retrieved passages.
+        That is so if the sender, or without a sender the name, is another; or if the text holds
+        retrieved passages.
         """
         texts = (part.text for part in self.parts if isinstance(part, TextPart))
         if self.is_untrusted or any(map(holds_retrieved, texts)):
@@ -95,7 +96,7 @@ class NewMessage:
 class Approval:
     """The answer to waiting calls: ApprovalParts, and ToolReturnParts of the client's own tools.
 
-    Older clients decide about all calls at once, by `approves` and `reason`; `request_id` is the
+    Older clients decide on all calls at once, with `approves` and `reason`; `request_id` is the
     message that asked.
     """
 
@@ -108,21 +109,22 @@ class Approval:
 
 @dataclass(frozen=True, slots=True)
 class TurnOverrides:
-    """The turn's settings in place of the agent's, and beside them.
+    """The turn's settings: some replace the agent's, others are added to them.
 
     Attributes:
         model: A model in place of the agent's.
         system: A system prompt in place of the agent's.
         response_format: A response format in place of the agent's.
-        instructions: Text behind the system message.
-        max_steps: The most steps, unless the agent's course allows fewer.
-        client_tools: Tools that the caller runs.
+        instructions: Text after the system message.
+        max_steps: The most steps; the agent's course may allow fewer.
+        client_tools: Tools that the client runs.
         client_skills: Skills that the prompt shows.
-        wanted_tools: Tools of the client; one of them has to be called before the turn ends.
-        only_tools: Names of stored tools in place of the agent's.
-        added_tools: Names of the server's unstored tools; `added_rules` are their rules.
-        streams_tokens: Ask the provider for tokens as they appear.
-        logprobs: Return probabilities of tokens, with this number of alternatives.
+        wanted_tools: Tools of the client, of which one has to be called before the turn ends.
+        only_tools: Names of stored tools that replace the agent's.
+        added_tools: Names of tools that the server has but does not store; `added_rules` are their
+            rules.
+        streams_tokens: Ask the provider to stream tokens.
+        logprobs: Return probabilities of tokens, with this many alternatives.
     """
 
     model: str | None = None
@@ -145,19 +147,19 @@ AS_THE_AGENT_IS = TurnOverrides()
 
 @dataclass(frozen=True, slots=True)
 class TurnDelivery:
-    """The record of the turn's run, and the receivers of its result.
+    """How the turn's run is recorded, and who receives its result.
 
     Attributes:
         is_background: No reader waits for the answer.
         purpose: The run's purpose (see domain/run.py). `callback`, `metadata` and
             `request_config` are stored with the run too.
-        body_hash: The hash of the request as it was sent.
-        is_retry: An equal request of the last minutes is answered with its run.
-        also_save: Called in the transaction that starts the run, and in the one that ends it,
-            then with the turn's messages if a step ended it.
-        callers: The agents whose calls led to this turn, the first one first.
-        planned_run: The id of a run that was announced before. This turn becomes that run,
-            unless it began already.
+        body_hash: The hash of the request's body as sent.
+        is_retry: An equal request within a few minutes gets the run of this one.
+        also_save: Called in the transaction that starts the run, and in the transaction that ends
+            it. The latter passes the turn's messages if a step ended the run.
+        callers: The agents whose calls led to this turn, from the first one on.
+        planned_run: The id of a run that was announced to the client. This turn becomes that run,
+            if that has not begun yet.
     """
 
     is_background: bool = False
@@ -181,9 +183,9 @@ class TurnRequest:
 
     Attributes:
         conversation_id: The conversation; None for the agent's default one.
-        compaction: With these settings the turn only makes the window smaller.
-        overrides: The turn's settings in place of the agent's.
-        delivery: The record of its run, and the receivers of its result.
+        compaction: With these settings, the turn only shrinks the window.
+        overrides: Settings for this turn that replace the agent's.
+        delivery: How the run is recorded, and who receives its result.
     """
 
     scope: Scope

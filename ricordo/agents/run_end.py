@@ -1,9 +1,9 @@
 """End a run that did not end by itself: after a failure, cancel or kill.
 
-The user's messages are put into the window, a call without a result gets one that says so, and the
-run is closed. The conversation is then usable again: the next message is answered. Only a message
-that a provider refused as a bad request stays out of the window, though not out of the history:
-every later request with it would be refused too, and the agent could never answer again.
+The user's messages enter the window, each call without a result gets one that says so, and the run
+is closed. After this the conversation is usable and the next message is answered. Only a message
+that a provider refused as a bad request stays out of the window. Every later request with it would
+be refused too, and the agent could never answer again. It remains in the history.
 """
 
 import logging
@@ -42,9 +42,11 @@ def close_run(
 ) -> Run | None:
     """End the run for this reason; return None if it had ended already.
 
-    Its lease does not matter. `failed` is the failed model call, which is stored as a step.
+    It is ended even if another process has its lease. `failed` is the failed model call; it is
+    stored as a step.
     """
-    locked_run = runs.lock(tx, run.id)  # its progress may have been saved since `run` was read
+    # the run's progress may have been saved since `run` was read
+    locked_run = runs.lock(tx, run.id)
     if locked_run is None or locked_run.ended_at is not None:
         return None
     now = tx.clock.now()
@@ -76,7 +78,7 @@ def _close_window(tx: Transaction, conversation: Conversation, run: Run) -> None
     if results:
         results = replace(results, id=new_id("message"), created_at=now, run_id=run.id)
         insert_messages(tx, [results])
-        # The results stand right behind their answer, before other messages.
+        # Results stand right after the answer with their calls, before other messages.
         answers = [message for message in missing if message.role == "approval"]
         others = [message for message in entering if message not in answers]
         entering = [*answers, results, *others] if answers else [*entering, results]
@@ -94,7 +96,7 @@ def _close_window(tx: Transaction, conversation: Conversation, run: Run) -> None
 def _missing_in_window(
     conversation: Conversation, run_messages: Sequence[Message]
 ) -> list[Message]:
-    """Return the run's messages that the window lacks, without those that were summarized."""
+    """Return the run's messages that the window lacks, except those that were summarized."""
     window_ids = set(conversation.window)
     for message in run_messages:
         for part in message.parts:
@@ -106,7 +108,7 @@ def _missing_in_window(
 def cancel_open(tx: Transaction, run: Run) -> Run | None:
     """Cancel an open run of any process; return None if it had ended already.
 
-    The turns of a talk are cancelled too.
+    The turns of a talk among agents are cancelled too.
     """
     closed_run = close_run(tx, run, "cancelled")
     for part in runs.by_ids(tx, run.part_ids) if closed_run else ():
@@ -125,9 +127,9 @@ def _outcome_of_open_calls(reason: StopReason | None, error: dict[str, Any] | No
 
 
 def heal(tx: Transaction, run: Run, *, is_gone: bool = False) -> bool:
-    """Close a run whose lease has expired, or whose holder `is_gone`.
+    """Close a run whose lease has expired or whose process is gone (`is_gone`).
 
-    Returns False if it ended, or if its lease was renewed.
+    Returns False if the run has ended or its lease was renewed.
     """
     locked_run = runs.lock(tx, run.id)
     if locked_run is None or locked_run.ended_at is not None:
@@ -145,7 +147,7 @@ def close_expired(tx: Transaction, live: Collection[str] = ()) -> list[Run]:
 async def close_expired_runs(runtime: Runtime) -> int:
     """Close the runs whose lease has expired; return their number.
 
-    It runs before anybody writes to their conversations.
+    It runs before anything writes to their conversations.
     """
     closed = await runtime.store.write(lambda tx: close_expired(tx, frozenset(runtime.live)))
     if closed:
@@ -185,9 +187,9 @@ def expired_results(request: Message, reason: str) -> tuple[ToolReturnPart, ...]
 
 
 def add_callback(tx: Transaction, run: Run) -> None:
-    """Add the job that reports the run's end, if a callback was requested.
+    """Add the job that reports the run's end, if the request asked for a callback.
 
-    The transaction that ends the run adds it.
+    Call it in the transaction that ends the run.
     """
     if run.ended_at is None or not run.callback.get("url"):
         return
@@ -207,7 +209,7 @@ def add_callback(tx: Transaction, run: Run) -> None:
 def _results_of_unused_answer(
     tx: Transaction, conversation: Conversation, run_messages: list[Message], call_outcome: str
 ) -> Message | None:
-    """Return results for calls whose answer this run took, but did not apply.
+    """Return results for calls whose answer this run accepted but did not apply.
 
     Results of the client's own tools are kept.
     """
@@ -234,7 +236,7 @@ def _results_for_open_calls(run_messages: list[Message], call_outcome: str) -> M
     answered: set[str] = set()
     for message in reversed(run_messages):
         if message.tool_calls:
-            # Only the last calls can be open; some models use ids of earlier calls again.
+            # Only the last calls can be open, since some models reuse ids of earlier calls.
             open_calls = [call for call in message.tool_calls if call.call_id not in answered]
             if open_calls:
                 return interrupted(message, open_calls, call_outcome)

@@ -1,8 +1,8 @@
 """Decisions of a step: offered tools, parsed reply and next action. No I/O.
 
 Agents talk in one of two styles (`agent_types.py`). A native agent speaks in plain text, which ends
-its turn, and continues after tool calls. A heartbeat agent acts only by tools, speaks by
-`send_message`, and continues only if it asks for a heartbeat.
+its turn, and continues after tool calls. A heartbeat agent acts only by tools and speaks by
+`send_message`. It continues only if it asks for a heartbeat.
 """
 
 import logging
@@ -53,13 +53,13 @@ ONE_BY_ONE = (
 OVER = "The same call came too often, so this turn goes on without tools. Answer the user in words."
 REQUESTED = "Function called using request_heartbeat=true, returning control"
 AFTER_FAILURE = "Function call failed, returning control"
-# Types of tools that an agent which speaks aloud does not get: it speaks in plain text, and another
-# agent keeps its memory.
+# Types of tools that agents in voice conversations do not get, since they speak in plain text and
+# another agent keeps their memory.
 _NOT_IN_A_CALL: frozenset[ToolType] = frozenset(
     {"letta_core", "letta_memory_core", "letta_sleeptime_core", "letta_voice_sleeptime_core"}
 )
 SEARCH_MEMORY = "search_memory"
-# The calls of its own tools before an agent has to call one that the client wants.
+# The number of calls of its tools after which an agent must call a tool that the client requires.
 _OWN_CALLS = 5
 REMINDER = (
     "Your reply called no tool, so the user has not seen it. Call a tool now; "
@@ -73,14 +73,13 @@ class OfferedTools:
 
     Attributes:
         tools: The schemas that the model sees; `bare` are the schemas as stored.
-        gated: Tools whose calls wait for an approval, or for the client that runs them
-            (`client`).
+        gated: Tools whose calls wait for an approval, or for the client that runs them (`client`).
         forced: The tool that must be called now, or None.
-        hidden: Tools that the model does not see, but which run if it calls them.
-        acting: Tools whose calls may change something that no rollback restores.
-        reading: Tools whose equal calls in one turn have the same result.
+        hidden: Tools that the model does not see, but that run if it calls them.
+        acting: Tools whose calls may change something outside that no rollback restores.
+        reading: Tools for which equal calls in one turn have the same result.
         is_over: The turn continues without tools.
-        speaks_by_tools: The agent acts and speaks by tools alone.
+        speaks_by_tools: The agent acts and speaks only by tools.
     """
 
     tools: Mapping[str, ToolSchema]
@@ -103,8 +102,8 @@ class OfferedTools:
 class ParsedReply:
     """A parsed reply: its parts, the calls to run, and results of refused calls.
 
-    The parts are as stored, the calls have the arguments that tools get. `reasons` are reasons for
-    edits of memory, by call id. `stop` is set if the reply itself ends the turn.
+    The parts are as stored; the calls have the arguments that the tools get. `reasons` are reasons
+    for edits of memory, by call id. `stop` is set if the reply itself ends the turn.
     """
 
     parts: tuple[Part, ...]
@@ -113,16 +112,16 @@ class ParsedReply:
     wants_heartbeat: bool = False
     stop: StopReason | None = None
     reasons: Mapping[str, EditReason] = field(default_factory=dict)
-    # At least one call waits for a person or the client, so all of them wait.
+    # At least one call waits for a person or the client, and so all calls wait.
     is_waiting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NextAction:
-    """The action after a step: the turn's end, or another step.
+    """What follows a step: the turn's end, or another step.
 
-    The next step begins with a heartbeat if the agent needs one. `finished` are the step's calls
-    that count for the tool rules from now on.
+    The next step begins with a heartbeat message if the agent needs one. `finished` are the step's
+    calls that the tool rules count from now on.
     """
 
     stop: StopReason | None = None
@@ -136,14 +135,14 @@ END = NextAction("end_turn")
 def rulebook(state: AgentState, client_tools: Sequence[ToolSchema] = ()) -> Rulebook:
     """Return an agent's rules over its tools in a turn.
 
-    Raises Invalid for rules under which no turn could end.
+    Raises Invalid for rules that would let no turn end.
     """
     names = [*(tool.name for tool in state.tools), *(tool.name for tool in client_tools)]
     return Rulebook(rules_in_force(state.agent, names), names)
 
 
 def with_approval(agent: Agent, tool_name: str, is_wanted: bool) -> Agent:
-    """Return the agent with approval for calls of this tool switched on or off."""
+    """Return the agent with this tool's approval switched on or off."""
     rules = [
         rule
         for rule in agent.tool_rules
@@ -225,9 +224,9 @@ def _allowed_now(turn: TurnContext) -> Allowed:
 def _names_to_offer(
     turn: TurnContext, allowed: Allowed, wanted_tools: frozenset[str]
 ) -> frozenset[str]:
-    """Return the allowed tools; only those that the request wants if it forces a call of them.
+    """Return the allowed tools, or only those that the request forces.
 
-    The agent may first make some calls of its own choice, if the request wants several tools.
+    If the request wants several tools, the agent may first call some others.
     """
     is_forced = len(wanted_tools) == 1 or len(turn.rules.finished) >= _OWN_CALLS
     if is_forced and wanted_tools:
@@ -244,11 +243,11 @@ def _tool_choice(*, can_call: bool, must_call: bool) -> ToolChoice:
 def _presentation(
     turn: TurnContext, kinds: Mapping[str, ToolTraits], traits: TypeTraits
 ) -> ToolPresentation:
-    """Return the arguments that the agent's type and its blocks add to tools."""
+    """Return the arguments that the agent's type and its blocks add to the tools' schemas."""
     blocks = turn.state.blocks
     settings = turn.state.agent.model_settings
     needs_quotes = any(block.rule == "explicit" for block in blocks)
-    # In a conversation about a user an edit of the agent's own block makes a copy of the user's.
+    # In a conversation with a user, an edit of an unshared block changes the user's copy.
     needs_reasons = turn.state.conversation.user_id is not None or any(
         block.is_users for block in blocks
     )
@@ -272,7 +271,7 @@ def _presentation(
 
 
 def _tools_in_a_call(attached: Sequence[Tool]) -> list[Tool]:
-    """Return the tools of an agent that speaks aloud, its search first.
+    """Return the tools of an agent in a voice conversation, with its search first.
 
     Tools that speak, search or edit memory are left out.
     """
@@ -281,13 +280,13 @@ def _tools_in_a_call(attached: Sequence[Tool]) -> list[Tool]:
 
 
 def _useless_searches(turn: TurnContext, kinds: Mapping[str, ToolTraits]) -> frozenset[str]:
-    """Return the tools that search something empty or in view.
+    """Return the tools that would search something empty, or something already in view.
 
-    Tools that a rule names are not among them.
+    Tools named by a rule are not among them.
     """
     useful_stores: set[SearchedStore] = set()
     conversation = turn.state.conversation
-    # A user's conversation other than the default one has others beside it.
+    # If this is not the user's default conversation, the user has other ones.
     has_others = turn.state.has_other_conversations or (
         conversation.user_id is not None and not is_any_default(conversation)
     )
@@ -322,8 +321,8 @@ def _with_speech(parts: Sequence[Part], speech: str) -> list[Part]:
 def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
     """Parse the reply's calls.
 
-    Thoughts are taken out of arguments, fixed arguments are put in, calls that must not run are
-    refused, and calls that wait are marked.
+    Take thoughts out of the arguments, and put fixed arguments in. Refuse calls that must not run,
+    and mark calls that wait.
     """
     parts: list[Part] = []
     calls: list[ToolCallPart] = []
@@ -336,7 +335,7 @@ def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
         if not isinstance(part, ToolCallPart):
             parts.append(part)
             continue
-        # Results are matched to calls by id, and some models use one twice.
+        # Results are matched to calls by id, and some models use an id twice.
         call = replace(part, call_id=new_id("call")) if part.call_id in ids else part
         ids.add(call.call_id)
         bare = offered.bare.get(call.name)
@@ -386,9 +385,9 @@ def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
 
 
 def parse_approved(answer: AnsweredApproval, offered: OfferedTools) -> ParsedReply:
-    """Parse a reply that waited, now that it is answered.
+    """Parse a waiting reply after it was answered.
 
-    The calls may run; calls that must not run get results.
+    The calls may run now; calls that must not run get results.
     """
     calls: list[ToolCallPart] = []
     refused: list[ToolReturnPart] = []
@@ -397,7 +396,7 @@ def parse_approved(answer: AnsweredApproval, offered: OfferedTools) -> ParsedRep
         if call.name not in offered.tools:
             refused.append(_refusal(call, offered))
         elif not call.is_gated and offered.is_ordered:
-            # The call was refused when the model made it, so no approval was asked for.
+            # The call was refused when the model made it, so nobody was asked to approve it.
             refused.append(_refused(call, ONE_BY_ONE))
         elif not call.is_gated and call.name in offered.gated:
             refused.append(
@@ -423,7 +422,7 @@ def parse_approved(answer: AnsweredApproval, offered: OfferedTools) -> ParsedRep
 def parse_nested(
     name: str, arguments: Mapping[str, Any], offered: OfferedTools
 ) -> ToolCallPart | ToolReturnPart:
-    """Return the call that a tool makes from another tool's call, or its refusal."""
+    """Return the call that a running tool makes of another tool, or its refusal."""
     call = ToolCallPart(new_id("call"), name, orjson.dumps(arguments).decode())
     if name not in offered.tools:
         return _refusal(call, offered)
@@ -452,9 +451,9 @@ def next_action(
 ) -> NextAction:
     """Decide the action after a step.
 
-    `before` is the action before the step. A reply that waits or cannot be read ends the turn;
-    otherwise the tool rules decide, and then the agent's style. The turn continues if messages came
-    with the answer to calls (`has_new_input`), and ends with the last allowed step (`is_last`).
+    `before` is the action before the step. A reply that waits or cannot be read ends the turn.
+    Otherwise the tool rules decide, then the agent's style. The turn continues if messages came
+    with the answer to calls (`has_new_input`), and ends at the last allowed step (`is_last`).
     """
     if parsed.is_waiting:
         return NextAction("requires_approval")
@@ -473,7 +472,7 @@ def next_action(
         action = NextAction(
             heartbeat=f"Before you end your turn you must still call: {', '.join(missing)}."
         )
-    # A model that ignores the reminder to call a tool would repeat that up to the limit of steps.
+    # A model that ignores the reminder to call a tool would do so until the limit of steps.
     is_repeated = (
         outcome is None and action.heartbeat is not None and action.heartbeat == before.heartbeat
     )
@@ -498,7 +497,7 @@ def _after_calls(
 ) -> NextAction:
     """Return the action after calls with this outcome under the tool rules."""
     if outcome.stops:
-        # Without the rule the turn would have ended too.
+        # Without the rule, the turn would have ended as well.
         is_silent = offered.speaks_by_tools and not parsed.wants_heartbeat
         return NextAction("end_turn" if is_silent else "tool_rule")
     if not offered.speaks_by_tools:

@@ -1,7 +1,7 @@
 """Save a step: one transaction with all its effects, or none.
 
-The transaction contains the run's progress under its lease, edits of memory, the changed system
-message, messages with their search index, the window, and the step's record.
+It contains the run's progress under its lease, edits of memory, a changed system message, the
+messages with their search index, the window, and the step's record.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 async def save_calls(turn: TurnContext, step: StepDraft, reply: ModelReply) -> StepSaved:
     """Save the assistant's message before its calls act on the outside world.
 
-    After a kill the history then shows that the calls may have run.
+    After a kill, the history then shows that the calls may have run.
     """
 
     def save(tx: Transaction) -> tuple[Run, Message]:
@@ -97,11 +97,11 @@ async def save_step(
 ) -> StepSaved:
     """Save the step, and the end of the run if no step follows.
 
-    Raises LeaseLost. Without a reply the results are of calls from an earlier turn.
+    Raises LeaseLost. Without a reply, the results belong to calls from an earlier turn.
     """
-    # Secrets that memory removed are removed from the agent's messages too, from this step on.
+    # From this step on, secrets that memory removed are also removed from the agent's messages.
     turn.removed |= step.memory.removed
-    # Without traces nothing was exchanged that could be kept.
+    # A trace exists only if there was an exchange with the model.
     trace = trace_of(turn, step, reply, action.stop) if reply and step.exchange else None
     agent = turn.state.agent
     settings = turn.runtime.settings
@@ -146,7 +146,7 @@ async def save_step(
             runs.insert_trace(tx, trace)
         if run.ended_at is not None:
             run = _end_run(tx, turn, run, new_messages)
-        # Tools and other requests may have opened or closed files meanwhile.
+        # Tools and other requests may have opened or closed files since.
         if action.stop is None:
             (state,) = turn.runtime.complete(tx, (state,))
             state = turn.cleared(state)
@@ -185,10 +185,11 @@ def _messages_of_step(
 
 
 def _key_after_edits(turn: TurnContext, step: StepDraft) -> str:
-    """Return the prompt's key with the step's edits, which the transcript tells.
+    """Return the prompt's key after the step's edits, which the transcript already shows.
 
-    With it the stored prompt can stay. It stays as it was after changes by others between a request
-    for approval and its answer, which runs before a prompt is checked.
+    With this key the stored prompt need not be rendered again. The key does not change if others
+    changed memory between a request for approval and its answer. The answer runs before a prompt is
+    checked.
     """
     key = turn.window.prompt_key
     now = turn.runtime.store.clock.now()
@@ -199,9 +200,9 @@ def _key_after_edits(turn: TurnContext, step: StepDraft) -> str:
 
 
 def _look_equal(blocks: Sequence[Block], others: Sequence[Block]) -> bool:
-    """Return whether the prompt shows these blocks alike.
+    """Return whether the prompt shows these blocks in the same way.
 
-    They differ if others changed memory during the step.
+    They differ if others changed the memory during the step.
     """
     shown, others_shown = (
         [
@@ -244,8 +245,8 @@ async def save_compaction(
 ) -> Compacted:
     """Save a summary and the window after it; with `stop` the run's end too.
 
-    Raises LeaseLost. Input of this turn that the stored window lacks stays out of it: a model may
-    still refuse it.
+    Raises LeaseLost. Input of this turn that the stored window lacks stays out of it, since a model
+    may still refuse it.
     """
     window = [cut.remaining[0], message, *cut.remaining[1:]]
     own_messages = turn.window.messages[turn.window.first :]
@@ -291,7 +292,7 @@ async def save_compaction(
 async def _finish(write: Awaitable[T]) -> T:
     """Wait for a write even while being cancelled.
 
-    Without this, the turn's state could be older than the database.
+    Otherwise the turn's state could be older than the database.
     """
     task = asyncio.ensure_future(write)
     try:
@@ -305,7 +306,7 @@ async def _finish(write: Awaitable[T]) -> T:
 
 
 def _counted_messages(state: AgentState, added: int) -> AgentState:
-    """Return the state after `added` more messages in its conversation."""
+    """Return the state with `added` more messages counted in its conversation."""
     message_count = state.conversation.message_count + added
     return replace(state, conversation=replace(state.conversation, message_count=message_count))
 
@@ -334,22 +335,22 @@ def _save_window(
     added: int,
     prompt_key: str,
 ) -> None:
-    """Save the ids in context, a changed system message, and the run's end."""
+    """Save the ids in the window, a changed system message, and the run's end."""
     if turn.window.has_new_system:
         messages.rewrite(tx, turn.window.messages[0])
     ended_run = None if run.ended_at is None else run
-    # An agent that clears its buffer starts every turn empty; earlier messages stay in recall.
+    # An agent that clears its buffer starts every turn empty. Earlier messages stay in recall.
     agent = turn.state.agent
     is_over = ended_run is not None and ended_run.stop_reason != "requires_approval"
     if is_over and agent.clears_buffer:
         window = window[:1]
         prompt_key = key_without_edits(prompt_key)
     elif is_over and agent.message_buffer and not (run.purpose and agent.has_sleeptime):
-        # The agent that keeps this one's memory reads what leaves the view, but only after turns
-        # that a person began.
+        # An agent that works on this agent's memory reads messages that leave the view, but only
+        # after turns that a person began.
         window = [*window[:1], *window[first_kept(window, agent) :]]
         prompt_key = key_without_edits(prompt_key)
-    # A refused request was counted by its refusal, and a borrowed model counts in its own way.
+    # A refused request was measured by its refusal, and a borrowed model counts in another way.
     is_learned = not turn.limit.was_refused and turn.limit.own_window is None
     conversations.save_window(
         tx,
@@ -402,7 +403,7 @@ def _outcomes(
     results: Sequence[ToolReturnPart],
     commit_outcome: CommitOutcome,
 ) -> list[ToolReturnPart]:
-    """Return the results with the outcome of their edits, and with notes."""
+    """Return the results, with the outcome of their edits and with notes."""
     limits = {tool.name: tool.return_limit for tool in turn.state.tools}
     outcomes: list[ToolReturnPart] = []
     for result in results:
@@ -426,7 +427,7 @@ def _record(
 ) -> Step:
     """Return the step's record, with the memory in its prompt.
 
-    It has the versions of blocks by id, and the passages that searches found.
+    It contains the versions of blocks by id, and the passages that searches found.
     """
     versions = {
         block.id: block.head.hex()

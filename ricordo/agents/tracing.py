@@ -1,11 +1,11 @@
 """Records of model calls: steps of failed calls, and traces.
 
-A trace is stored if the settings ask for it. Calls that write summaries belong to no step: their
-traces have ids of their own, and stand among those of the run.
+A trace is stored only if the settings ask for it. Calls that write summaries belong to no step.
+Their traces have separate ids and are listed with the run.
 
-A trace contains the JSON that the provider received and sent, without headers, so it has no keys.
-For a model that is not behind HTTP it contains our own request and reply. Text that looks like a
-credential is replaced, and of pictures only the size is stored.
+A trace contains the JSON that went to and came from the provider. It has no headers, and so no
+keys. For a model without HTTP it contains our request and reply objects. Text that looks like a
+credential is replaced, and for pictures only the size is stored.
 """
 
 import asyncio
@@ -41,9 +41,9 @@ Json = dict[str, Any]
 Call = tuple[Json, Json]
 """The request to a model, and its answer."""
 FailedCall = tuple[Step, Trace | None]
-"""The step of a model call without an answer, and its trace if it is stored."""
+"""The step for a model call without an answer, with its trace if that is stored."""
 EVERY = 3600.0  # seconds between two removals of old traces
-# Limits of a text's length and a list's items, tried in this order until the whole fits.
+# Limits for the length of texts and the items of lists, tried in this order until the whole fits.
 _REDUCTIONS = (
     (50_000, 10**9),
     (10_000, 10**9),
@@ -63,7 +63,7 @@ def trace_of(
 ) -> Trace | None:
     """Return the trace of an answered call, if it is to be stored.
 
-    With `errors` only an answer that ended its run as failed gets one.
+    With the setting `errors`, only an answer that made its run fail gets one.
     """
     is_error = stop is not None and status_after(stop) == "failed"
     if step.request is None or not _is_kept(turn, is_error=is_error):
@@ -84,7 +84,7 @@ def _call(
         if exchange and sent_json and isinstance(answer, ModelReply):
             received_json = exchange.response()
     except (AttributeError, TypeError, RecursionError) as error:
-        # The content from a server may have any form.
+        # A server may send content of any form.
         log.warning(
             "the payloads of a model's call cannot be put together",
             extra={"error": type(error).__name__},
@@ -227,7 +227,7 @@ def _trace(turn: TurnContext, step_id: str, call: Call) -> Trace | None:
         request = shortened(redact_json(request_json), byte_limit)
         response = shortened(redact_json(response_json), byte_limit)
     except (TypeError, ValueError, RecursionError) as error:
-        # A tool's schema or a setting may not be JSON: a trace must not fail a turn.
+        # A tool's schema or a setting may not be JSON, and a trace must not make a turn fail.
         log.warning(
             "a trace cannot be written", extra={"run": turn.run.id, "error": type(error).__name__}
         )

@@ -2,7 +2,7 @@
 
   run_turn → start_turn (lease, window, input) → run_loop (model, tools, save) → events to readers
 
-A turn runs as a task of its own and waits for no reader; leaving does not cancel it.
+A turn runs as a separate task and waits for no reader. A reader that leaves does not cancel it.
 `docs/internals/message-path.md` lists the functions.
 """
 
@@ -51,18 +51,18 @@ _STOP_REASONS: dict[str, StopReason] = {
 
 
 async def run_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
-    """Begin a turn and return it; its run and input are saved then.
+    """Begin a turn and return it, once its run and input are saved.
 
-    Iterate over its events, or `collect` them. A request that was accepted before is not run again:
-    its turn is returned. Raises NotFound, Busy, Conflict, Invalid; later errors come as the event
-    Failed.
+    Iterate over its events, or `collect` them. A request that was already accepted is not run
+    again; its turn is returned. Raises NotFound, Busy, Conflict, Invalid. Later errors arrive as
+    the event Failed.
     """
     has_content = request.messages or request.approval or request.compaction
     if not has_content or not all(message.parts for message in request.messages):
         raise Invalid("There is no message to answer. Send at least one, with some content.")
     if runtime.is_stopping:
         raise Unavailable("The server is shutting down. Send the message again in a moment.")
-    # Once the run is stored its task has to run, even if the caller is cancelled at this moment.
+    # Once the run is stored its task must run, even if the caller is cancelled now.
     return await asyncio.shield(asyncio.ensure_future(_begin_turn(runtime, request)))
 
 
@@ -83,7 +83,7 @@ async def _begin_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
 class Answer:
     """A whole turn: its messages and its end.
 
-    `logprobs` are of the last step's tokens (see ModelReply).
+    `logprobs` belong to the tokens of the last step (see ModelReply).
     """
 
     run: Run
@@ -95,7 +95,7 @@ class Answer:
 async def collect(turn: LiveTurn, hear: Callable[[Event], None] | None = None) -> Answer:
     """Wait for the turn to end; `hear` gets each event.
 
-    It works for a turn that began before, or ended long ago.
+    The turn may have begun earlier, or ended long ago.
     """
     new_messages: list[Message] = []
     logprobs = None
@@ -118,7 +118,7 @@ async def collect(turn: LiveTurn, hear: Callable[[Event], None] | None = None) -
 async def collect_for_job(turn: LiveTurn, work: str) -> Answer:
     """Wait for the end of a turn that a job began.
 
-    Raises Unavailable if the turn was interrupted: the job is repeated later.
+    Raises Unavailable if the turn was interrupted, so that the job is repeated later.
     """
     answer = await collect(turn)
     if was_cut_off(answer.run):
@@ -127,9 +127,9 @@ async def collect_for_job(turn: LiveTurn, work: str) -> Answer:
 
 
 class PartFailed(Exception):
-    """Ends a run in the same way as one of its parts.
+    """Ends a run in the way that one of its parts ended.
 
-    A part is the turn of one of several agents.
+    A part is one agent's turn in a talk among agents.
     """
 
     def __init__(self, end_event: Failed | RunEnded) -> None:
@@ -150,7 +150,7 @@ class _Ending:
 class LiveRun:
     """A run of this process, with its task, its lease and its readers.
 
-    `work` yields the run's events; the last one is RunEnded, once the run's end is saved.
+    `work` yields the run's events. The last is RunEnded, which comes after the run's end is saved.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class LiveRun:
         self._run = run
         self._work = work
         self._feed = Feed(run, self._read_saved)
-        # The first reader is subscribed at the start, so it may begin to read later.
+        # The first reader is subscribed now, so it may start reading later.
         self._first: Reader | None = self._feed.subscribe()
         self._is_stopping = False
 
@@ -170,11 +170,11 @@ class LiveRun:
         self._task = asyncio.create_task(self._run_task(), name=self._run.id)
 
     def _is_callers_error(self, _error: RicordoError) -> bool:
-        """Return whether the request, and no fault of the server, caused the error."""
+        """Return whether the request caused the error, and not a fault of the server."""
         return False
 
     async def _after_close(self, _run: Run) -> None:
-        """React to a forced end before the run's readers get it."""
+        """React to a forced end, before readers learn of it."""
 
     def _close_in(
         self, tx: Transaction, reason: StopReason, error: dict[str, Any] | None
@@ -183,7 +183,7 @@ class LiveRun:
         return close_run(tx, self._run, reason, error)
 
     async def _after(self, _run: Run) -> None:
-        """React to the end, after its readers got it."""
+        """React to the end, after readers learned of it."""
 
     async def _read_saved(self) -> list[Message]:
         return await answer_of(self._runtime, self._run)
@@ -199,8 +199,8 @@ class LiveRun:
         return bool(self._feed.readers)
 
     async def cancel(self) -> None:
-        # A task that is cancelled before its first step runs none of its code, so it could not
-        # close its run.
+        # A task that is cancelled before its first step runs no code at all, so it cannot close its
+        # run.
         await asyncio.sleep(0)
         self._stop()
         await self.wait()
@@ -215,7 +215,7 @@ class LiveRun:
             self._task.cancel()
 
     async def _run_task(self) -> None:
-        """Run the work to its end, and publish that to every reader."""
+        """Run the work to its end, and publish the end to every reader."""
         run = self._run
         lease = asyncio.create_task(keep_lease(self._runtime, run, self._stop))
         end_event: RunEnded | Failed = Failed(
@@ -277,7 +277,7 @@ class LiveRun:
 
     async def _close(self, ending: _Ending) -> RunEnded | Failed:
         """Save the run's end, and return its last event."""
-        # A cancel from now on only waits: stopping the task here would leave its run open.
+        # From now on a cancel only waits. Stopping the task here would leave its run open.
         self._is_stopping = True
         run = self._run
         error: dict[str, Any] | None = None
@@ -287,8 +287,8 @@ class LiveRun:
             lambda tx: self._close_in(tx, ending.reason, error)
         )
         if closed_run is None:
-            # The run had ended already: by a cancel from another process, or by a save that
-            # completed while this task was being cancelled.
+            # The run had already ended: another process cancelled it, or a save completed while
+            # this task was being cancelled.
             try:
                 closed_run = await self._runtime.store.read(
                     lambda tx: runs.get(tx, Scope(run.organization_id), run.id)
@@ -296,7 +296,7 @@ class LiveRun:
             except NotFound:
                 return deleted(run, self._runtime)
         await self._after_close(closed_run)
-        # No reader got the messages of a save that completed while this task was being cancelled.
+        # A save may have completed while this task was being cancelled. No reader got its messages.
         self._feed.catch_up()
         if closed_run.status in ("completed", "cancelled"):
             return RunEnded(closed_run)
@@ -370,7 +370,7 @@ class Turn(LiveRun):
 class PastTurn:
     """A turn that ended or runs in another process.
 
-    Its events are read from the database. If the other process is killed meanwhile, `begin_again`
+    Its events are read from the database. If that process is killed meanwhile, `begin_again`
     answers the request in a new turn.
     """
 
@@ -416,7 +416,7 @@ class PastTurn:
         try:
             return await self.begin_again()
         except RicordoError:
-            # Another turn has the conversation now, so the reader gets the interruption.
+            # Another turn has the conversation now, so the reader learns of the interruption.
             return None
 
     async def cancel(self) -> None:
@@ -426,7 +426,8 @@ class PastTurn:
     async def wait(self) -> None:
         """Return when the run has ended."""
         while (await self._read()).ended_at is None:
-            # Another process cannot notify this one, so poll. If it is gone, close its run here.
+            # Another process cannot notify this one, so we poll. If that process is gone, its run
+            # is closed here.
             if not await self.runtime.store.write(
                 lambda tx: heal(tx, runs.get(tx, self.scope, self.run_id))
             ):
@@ -447,7 +448,7 @@ def deleted(run: Run, runtime: Runtime) -> Failed:
 async def answer_of(runtime: Runtime, run: Run) -> list[Message]:
     """Return the run's messages so far, without its input.
 
-    A talk's messages are those of its turns.
+    For a talk among agents these are the messages of its turns.
     """
     all_messages = await runtime.store.read(lambda tx: record_of(tx, run))
     return [message for message in all_messages if message.step_id or message.role == "summary"]
@@ -456,7 +457,7 @@ async def answer_of(runtime: Runtime, run: Run) -> list[Message]:
 def record_of(tx: Transaction, run: Run) -> list[Message]:
     """Return the messages of a run, its input among them.
 
-    Agents' messages in a talk's turns get the talk's run id.
+    Agents' messages in the turns of a talk get the run id of the talk.
     """
     all_messages = messages.of_runs(tx, [run.id, *run.turn_ids])
     if not run.turn_ids:

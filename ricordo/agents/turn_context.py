@@ -1,4 +1,4 @@
-"""The state of a running turn: what it found at its start, and what its steps advance."""
+"""The state of a running turn: values read at its start, and values that its steps change."""
 
 import time
 from collections import Counter
@@ -44,7 +44,7 @@ NOTICE = (
     "Use that result, or answer "
     "the user now."
 )
-# The number of equal calls that ends the use of tools in their turn.
+# At this number of equal calls, the turn continues without tools.
 _LAST_READ = 3
 
 
@@ -61,7 +61,7 @@ class AnsweredApproval:
     parts: tuple[Part, ...] = ()
 
     def calls_to_run(self) -> list[ToolCallPart]:
-        """Return the calls that may run now: approved and never gated ones."""
+        """Return the calls that may run now: approved ones, and those that needed no approval."""
         calls = [call for call in self.request.tool_calls if call.call_id not in self.returns]
         return [
             call for call in calls if not call.is_gated or self.decisions[call.call_id].approves
@@ -70,7 +70,7 @@ class AnsweredApproval:
     def results(self, run_results: Sequence[ToolReturnPart]) -> list[ToolReturnPart]:
         """Return the results of all calls, in their order.
 
-        They are results of this run, of the client, or denials.
+        Each is a result of this run, a result of the client, or a denial.
         """
         results_by_call = {result.call_id: result for result in run_results} | self.returns
         return [
@@ -85,12 +85,12 @@ class ContextWindow:
     """The messages in context, the system message first.
 
     Attributes:
-        prompt_key: Names the prompt from which the system message was rendered.
+        prompt_key: A key of the prompt from which the system message was rendered.
         first: The index where the turn's own messages begin.
         unsaved: The number of stored messages that the stored window lacks.
-        delayed: Messages that came with an answer to calls, until the calls have their results.
-        is_resumed: The turn continues after calls that waited for their answer.
-        has_new_system: The system message differs from the stored system message.
+        delayed: Messages that came with an answer to calls; they wait until the calls have results.
+        is_resumed: The turn continues after calls that waited for an answer.
+        has_new_system: The system message differs from the stored one.
     """
 
     messages: list[Message]
@@ -141,7 +141,7 @@ class ContextWindow:
         self.has_new_system = True
 
     def with_step(self, new_messages: Sequence[Message]) -> list[Message]:
-        """Return the messages as they are once these of a step are saved."""
+        """Return the messages with those of a step added, for when they are saved."""
         has_results = any(message.role == "tool" for message in new_messages)
         return [*self.messages, *new_messages, *(self.delayed if has_results else ())]
 
@@ -154,7 +154,7 @@ class ContextWindow:
         self.has_new_system = False
 
     def replace(self, messages: Sequence[Message]) -> None:
-        """Put the messages that a compaction saved in place of these."""
+        """Replace the messages by those that a compaction saved."""
         own = self.messages[self.first : self.first + 1]
         self.messages = list(messages)
         self.first = messages.index(own[0]) if own and own[0] in messages else min(2, len(messages))
@@ -167,7 +167,7 @@ class ContextWindow:
     def turn_messages(self) -> Sequence[Message]:
         """Return the messages of this turn.
 
-        It includes the messages before the calls whose answers were awaited.
+        If the turn continued after awaited answers, it includes the messages before those calls.
         """
         begins = self.first
         if self.is_resumed:
@@ -189,9 +189,9 @@ def user_texts_in(messages: Sequence[Message]) -> tuple[str, ...]:
 class RepeatedReads:
     """The number of calls of each read in a turn, by name and arguments.
 
-    Small models search for information that they just got, find nothing, and search again. A
-    repeated call gets a notice, and at last the turn continues without tools (`is_over`). A call
-    that changes something resets all counts.
+    Small models often search for information that they just got, find nothing new, and search
+    again. A repeated call gets a notice. If that does not help, the turn continues without tools
+    (`is_over`). A call that changes something resets all counts.
     """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -234,12 +234,12 @@ class WindowLimit:
         token_percent: The provider's tokens for a hundred of our estimate.
         least_percent: The least `token_percent` for the rest of the turn, learned from a
             refusal.
-        was_refused: No answer came since the last refusal.
-        own_window: The window of the conversation's own model, in tokens, if this turn borrows
-            another model.
-        gained: The tokens that the turn's last compaction freed.
-        refused: The smallest request refused since the last answer, by our estimate, and the
-            window that the refusal named.
+        was_refused: No answer has come since the last refusal.
+        own_window: The window of the conversation's model in tokens, if this turn borrows another
+            model.
+        gained: Tokens that the turn's last compaction freed.
+        refused: By our estimate, the smallest request that was refused since the last answer; and
+            the window that the refusal named.
     """
 
     token_percent: int = 100
@@ -255,19 +255,21 @@ class TurnContext:
     """A running turn's state.
 
     Attributes:
-        runtime: The server's parts; found at the start, as are `request` to `publish`.
+        runtime: The server's parts, read at the start; so are the fields from `request` to
+            `publish`.
         request: What the caller asks.
-        model: The model that answers; `learned` are its lessons, `profile` its profile.
-        memory_in_prompt: When the memory in the prompt is rendered again.
+        model: The model that answers; `learned` are the lessons about the turn's model, `profile`
+            is its profile.
+        memory_in_prompt: When to render the memory in the prompt again.
         approval: The answered request for approval that the turn resumes.
         publish: Publishes an event within a step to the turn's readers.
-        run: The run's record; each saved step advances it, as `state` and `window`.
+        run: The run's record. Each saved step updates it, and also `state` and `window`.
         rules: The tool rules with the turn's finished calls.
         limit: The limits of the turn's requests in the context window.
-        asking: The step whose call to the model is under way.
+        asking: The step whose model call is running.
         clearance: What its outgoing calls may carry, by the egress policies of their sources;
             `destination` is the receiver of its prompts.
-        removed: Secrets that memory did not store in this turn, with their kinds.
+        removed: Secrets that memory removed in this turn, with their kinds.
         reads: The calls of read-only tools.
     """
 
@@ -333,7 +335,7 @@ class TurnContext:
     def began_at(self) -> int:
         """Return the time of the turn's first message.
 
-        It may stand before calls that waited for approval.
+        That message may stand before calls that waited for approval.
         """
         turn_messages = self.window.turn_messages()
         if self.window.is_resumed and turn_messages and turn_messages[0].is_said:
@@ -358,8 +360,8 @@ class TurnContext:
             self.request.overrides.instructions,
         )
         recalled, recalled_user_texts = search_results(self.window.messages)
-        # A quote permits an edit only if the user said it in this turn. Words that the user said
-        # anywhere in the window count as the user's own, not as untrusted text.
+        # A quote permits an edit only if the user said it in this turn. Text that the user said
+        # anywhere in the window counts as the user's, not as untrusted.
         return GuardSources(
             system=system,
             recalled=recalled,
@@ -374,7 +376,7 @@ class StepDraft:
     """A step while it runs.
 
     Times are nanoseconds; `message_id` is allocated before the model is asked. `jobs` are requested
-    by its tools, and added in the transaction that saves the step.
+    by the step's tools, and added in the transaction that saves it.
     """
 
     number: int

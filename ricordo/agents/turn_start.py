@@ -1,8 +1,8 @@
 """Start a turn in one transaction: lease, agent, window and input.
 
 The run's row is the lease. It is inserted before anything is read, so no other process can change
-the window that is read after it. The database refuses a second open run in a conversation, and a
-second message with the same otid.
+the window after that. The database refuses a second open run in a conversation, and a second
+message with the same otid.
 """
 
 import secrets
@@ -72,7 +72,7 @@ from ricordo.tools.toolbox import unstored_tool
 
 LEASE = 30 * SECOND
 _ATTEMPTS = 5
-# The most rejections that one turn reports; the next turn reports more.
+# The most rejections that one turn reports; later turns report the rest.
 _REJECTION_LIMIT = 20
 _OF_GROUP = ("group_id", "speaker")
 # wire facts: clients of the retired Letta V1 server match these two sentences.
@@ -127,9 +127,9 @@ async def start_turn(runtime: Runtime, request: TurnRequest) -> TurnContext | st
 
 
 class _UnlistedModel(Exception):
-    """Raised to leave the transaction: the model list of the provider must be read first.
+    """Raised to leave the transaction, because the provider's list of models must be read first.
 
-    A model's prompt and tools depend on its size and window, which the list may tell.
+    A model's prompt and tools depend on its size and window, which the list may contain.
     """
 
 
@@ -140,7 +140,7 @@ class _Previewed(Exception):
 async def preview_turn(runtime: Runtime, request: TurnRequest) -> TurnContext:
     """Return the turn as it would start, and store nothing.
 
-    Raises what `start_turn` raises; Busy while another turn runs.
+    Raises what `start_turn` raises; Raises Busy while another turn runs.
     """
     models = await runtime.organization_providers.of(request.scope.organization_id)
 
@@ -171,8 +171,8 @@ def _open_turn(
 ) -> TurnContext:
     """Take the lease, load the state for the request, and save the input.
 
-    If `cut_off` is an interrupted run, its input is used instead. Raises _UnlistedModel where the
-    list of the model's provider was never read, unless `is_looked_up`.
+    `cut_off` is an interrupted run whose input is used instead. Raises _UnlistedModel if the
+    provider's list of models was never read, except with `is_looked_up`.
     """
     run = _take_lease(tx, request, cut_off)
     turn = _load_turn(tx, runtime, request, models, run=run, is_looked_up=is_looked_up)
@@ -205,7 +205,7 @@ def _load_turn(
 ) -> TurnContext:
     """Return the turn before its input: its state, model, rules and window.
 
-    Raises _UnlistedModel where the list of the model's provider was never read, unless
+    Raises _UnlistedModel if the provider's list of models was never read, except with
     `is_looked_up`.
     """
     own_state = effective(agents.load(tx, request.scope, request.agent_id, request.conversation_id))
@@ -223,12 +223,13 @@ def _load_turn(
     if window_tokens and window_tokens < state.agent.context_window:
         state = within_window(state, window_tokens)
     (state,) = runtime.complete(tx, (state,))
-    # Messages in a user's conversation are about that user, and belong to that user.
+    # Messages in a user's conversation are about that user and belong to that user.
     run = replace(run, user_id=run.user_id or state.conversation.user_id)
     if runtime.settings.daily_tokens or DAILY_TOKENS in state.agent.settings:
         require_budget(tx, runtime.settings, state.agent, request.delivery.purpose)
     window = ContextWindow(read_window(tx, state), state.conversation.prompt_key)
-    # A turn writes its prompt over the window's first message, so that must be a system message.
+    # A turn overwrites the window's first message with its prompt, so that must be a system
+    # message.
     if not window.messages or window.messages[0].role != "system":
         window = _with_system_message(tx, runtime, state, window.messages)
     if state.agent.clears_buffer:
@@ -284,7 +285,7 @@ def _with_borrowed_model(
 def _without_leftovers(
     window: ContextWindow, state: AgentState, request: TurnRequest
 ) -> ContextWindow:
-    """Return the window of an agent without a buffer, without leftovers of a failed turn."""
+    """For an agent without a buffer, return the window without leftovers of a failed turn."""
     is_continued = bool(request.approval or request.compaction or window.waiting)
     if is_continued or not state.conversation.last_run_ended_at:
         return window
@@ -294,7 +295,8 @@ def _without_leftovers(
 def _take_lease(tx: Transaction, request: TurnRequest, cut_off: Run | None) -> Run:
     """Store the request's run, whose row is the lease.
 
-    Raises Collision if the conversation has an open run, or if a retry was accepted before.
+    Raises Collision if the conversation has an open run, or if the original of a retry was
+    accepted.
     """
     run = new_run(tx, request)
     planned = (
@@ -306,7 +308,7 @@ def _take_lease(tx: Transaction, request: TurnRequest, cut_off: Run | None) -> R
         run = planned
     else:
         runs.open_run(tx, run)
-    # A retry may overtake its original, so the search for it belongs to this transaction.
+    # A retry may overtake its original, so the original is looked for in this transaction.
     earlier = same_body(tx, request, other_than=run.id) if request.delivery.is_retry else None
     if earlier and (cut_off is None or earlier.id != cut_off.id):
         raise Collision("The same request was accepted before.")
@@ -314,9 +316,9 @@ def _take_lease(tx: Transaction, request: TurnRequest, cut_off: Run | None) -> R
 
 
 def _in_group(tx: Transaction, run: Run, group_fields: dict[str, Any]) -> Run:
-    """Note that the run is a turn in this group, and return it.
+    """Note that the run is a turn in this group, and return the run.
 
-    Runs whose request says so already are unchanged.
+    A run whose request names the group is returned unchanged.
     """
     if not group_fields or run.metadata:
         return run
@@ -350,10 +352,10 @@ class StoredInput:
     """A turn's stored input, and the parts of the turn that it changes.
 
     Attributes:
-        run: The run. A turn that continues another turn is in the same group.
+        run: The run. The group of the turn that this turn continues.
         window: The window, which ends with the input.
         approval: The answered request for approval that the turn resumes.
-        finished: The calls before the input that count for the tool rules.
+        finished: Calls before the input that count for the tool rules.
     """
 
     run: Run
@@ -393,7 +395,8 @@ def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> StoredInput
         if now - unanswered.created_at < expiry * SECOND:
             raise Conflict(STILL_WAITING)
         preceding = [run.new_message("tool", expired_results(unanswered, EXPIRED), now)]
-    # A background task's conversation is deleted after it, so the next chat reports rejections.
+    # The conversation of a background task is deleted after it. The next chat reports the
+    # rejections.
     reports_rejections = turn.state.conversation.has_untold and request.delivery.purpose is None
     if reports_rejections and new_messages:
         preceding += tell_rejections(tx, turn, now)
@@ -405,10 +408,10 @@ def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> StoredInput
 def _adopt_input(
     tx: Transaction, turn: TurnContext, cut_off: Run, input_messages: Sequence[Message]
 ) -> StoredInput:
-    """Move the input of an interrupted run to this run, and return it there.
+    """Move the input of an interrupted run to this run, and return the input.
 
-    Where the agent did nothing yet, the input moves to the window's end. Raises Conflict if calls
-    wait for an answer, or if they got one since.
+    If the agent did nothing yet, the input moves to the window's end. Raises Conflict if calls wait
+    for an answer, or if they got an answer since.
     """
     window = turn.window
     group_fields = {name: cut_off.metadata[name] for name in _OF_GROUP if name in cut_off.metadata}
@@ -450,7 +453,7 @@ def tell_rejections(tx: Transaction, turn: TurnContext, now: int) -> list[Messag
     user_id = turn.run.user_id
     if user_id is None:
         return []
-    # A concurrent rejection waits for the lock, and sets the flag again.
+    # A concurrent rejection waits for the lock and then sets the flag again.
     conversations.lock(tx, conversation.id)
     rejections = proposals.take_untold(tx, conversation.agent_id, user_id, _REJECTION_LIMIT)
     conversations.set_untold(tx, conversation.id, len(rejections) == _REJECTION_LIMIT)
@@ -471,7 +474,7 @@ def tell_rejections(tx: Transaction, turn: TurnContext, now: int) -> list[Messag
 def _approval_to_apply(tx: Transaction, turn: TurnContext, approval: Approval) -> Approval | None:
     """Return the request's answer to calls; None if the answer was applied before.
 
-    If it was applied before, other messages of the request begin a new turn.
+    In that case, other messages of the request begin a new turn.
     """
     waiting = turn.window.waiting
     call_ids = {
@@ -495,13 +498,13 @@ def _save_approval(
 ) -> StoredInput:
     """Match the answer with the waiting calls, and store it as a message.
 
-    The new messages follow it once the calls have their results.
+    New messages follow it once the calls have results.
     """
     if approval.otid and messages.by_otids(tx, turn.run.conversation_id, [approval.otid]):
-        # Check this before the error that nothing waits for the answer.
+        # Check this first, since the other error would say that no call waits.
         raise Collision("This answer was accepted before.")
     answer = answered(turn.window.waiting, approval)
-    # The resumed turn was in a group, so this turn is in the same group.
+    # The resumed turn was in a group, so this turn belongs to that group too.
     asking = answer.request
     group_fields = {"group_id": asking.group_id, "speaker": asking.name}
     run = _in_group(tx, turn.run, group_fields if asking.group_id else {})
@@ -522,7 +525,7 @@ def _save_approval(
 def answered(request: Message | None, approval: Approval) -> AnsweredApproval:
     """Return the waiting request with this answer.
 
-    Raises Invalid if no call waits, or if the answer does not fit.
+    Raises Invalid if no call waits or the answer does not fit.
     """
     if request is None:
         raise Invalid(NOTHING_WAITS)
@@ -549,10 +552,10 @@ def answered(request: Message | None, approval: Approval) -> AnsweredApproval:
 
 
 def _answer_parts(request: Message, approval: Approval, gated: Sequence[str]) -> tuple[Part, ...]:
-    """Return the parts of an answer, each with the id of one of the gated calls.
+    """Return the parts of an answer, each with the id of a call that waits.
 
-    Older clients decide about all calls at once, or name the message that asked in place of its
-    only call. Raises Invalid for an answer to another request.
+    Older clients decide on all calls at once, or name the message that asked instead of its only
+    call. Raises Invalid for an answer to another request.
     """
     if approval.approves is not None:
         if approval.request_id not in (None, "", request.id, *gated):
@@ -570,9 +573,9 @@ def _answer_parts(request: Message, approval: Approval, gated: Sequence[str]) ->
 
 
 def finished_before(window: Sequence[Message]) -> list[FinishedCall]:
-    """Return the calls that were finished since the last message of a person.
+    """Return the calls that have finished since the last message of a person.
 
-    A turn that waited continues with them under its tool rules.
+    When a waiting turn continues, its tool rules count them.
     """
     results: list[ToolReturnPart] = []
     for message in reversed(window):
@@ -583,10 +586,10 @@ def finished_before(window: Sequence[Message]) -> list[FinishedCall]:
 
 
 def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) -> Run | None:
-    """Return the run that accepted the request before, after the database refused the turn.
+    """After the database refused the turn, return the run that accepted the request before.
 
-    Returns None if a dead run had the lease; that run is closed. Raises the reason of the refusal
-    otherwise.
+    Returns None if a dead run had the lease; that run is then closed. Otherwise raises the reason
+    of the refusal.
     """
     conversation = conversations.get(tx, conversation_of(request))
     agents.require(tx, request.scope, request.agent_id)
@@ -599,8 +602,8 @@ def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) ->
     if earlier_run and not was_cut_off(earlier_run):
         return earlier_run
     for run in runs.open_runs(tx, conversation_id=conversation.id):
-        # A turn of this process is alive even if its lease has expired: the clock may have jumped
-        # while the machine slept.
+        # A turn of this process is alive even with an expired lease, since the clock may have
+        # jumped while the machine slept.
         if run.id in runtime.live or not heal(tx, run, is_gone=run.id in runtime.unended):
             raise Busy(run.id)
         runtime.unended.discard(run.id)
@@ -610,7 +613,7 @@ def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) ->
 def _with_system_message(
     tx: Transaction, runtime: Runtime, state: AgentState, window: Sequence[Message]
 ) -> ContextWindow:
-    """Store a system message in front of a window that has none, and return the window."""
+    """If a window has no system message, store one in front, and return the window."""
     conversation = state.conversation
     system, key = system_message(tx, runtime, state)
     insert_messages(tx, [system])

@@ -1,4 +1,4 @@
 """The HTTP API.
 
-A route translates, calls what is left of it, and translates back.
+HTTP API: a route translates the request, calls the core, and translates the result back.
 """

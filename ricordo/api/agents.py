@@ -177,7 +177,7 @@ def retrieve(tx: Transaction, context: RequestContext, agent_id: str) -> Json:
 async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> Json:
     """Change an agent; omitted fields keep their values.
 
-    Its prompt follows at its next turn.
+    The prompt changes at the agent's next turn.
     """
     if body.timezone:
         zone(body.timezone)
@@ -218,7 +218,7 @@ async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> J
             )
         _change_attachments(tx, context, agent_id, body)
         if body.tool_rules is not None or body.tool_ids is not None:
-            # Refuse rules under which no turn could end now, and not at the next message.
+            # Refuse rules that would let no turn end, now rather than at the next message.
             rulebook(agents.load(tx, context.scope, agent_id))
         return whole_agent(tx, context, agent_id)
 
@@ -229,7 +229,7 @@ async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> J
 async def delete(context: RequestContext, agent_id: str) -> Json:
     """Delete an agent with its messages.
 
-    Its blocks and archives are not deleted; they have routes for that.
+    Its blocks and archives are not deleted; they are deleted by their own routes.
     """
     await delete_agent(context.runtime, context.scope, agent_id)
     return note(f"Agent id={agent_id} successfully deleted")
@@ -351,7 +351,7 @@ def _sealed(
 ) -> dict[str, str] | None:
     """Return the agent's secrets encrypted, by name; None if none were sent.
 
-    An empty value keeps the stored one.
+    An empty value keeps the stored value.
     """
     secrets = body.all_secrets
     if not secrets:

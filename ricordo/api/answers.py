@@ -1,8 +1,8 @@
 """Answers on their way to clients.
 
-Large answers are written as JSON in worker threads, limited in size each and together, and sent in
-pieces. If there is no room for an answer, its data is dropped and read again later, so that waiting
-requests hold no memory.
+Large answers are written as JSON in worker threads and sent in pieces. Their size is limited, both
+for each and in total. Without room for an answer its data is dropped and read again later, so
+waiting requests hold no memory.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class Headed:
 class AnswerBudget:
     """The bytes of all large answers on their way.
 
-    Each caller may have half of them.
+    One caller may use half of them.
     """
 
     def __init__(self, largest_mb: int = 32, most_mb: int = 64) -> None:
@@ -59,7 +59,7 @@ class AnswerBudget:
 
     @property
     def taken(self) -> int:
-        """Return the bytes on their way."""
+        """Return the bytes of answers that are being sent."""
         return self._total
 
     def ticket(self, scope: Scope) -> "Ticket":
@@ -81,16 +81,16 @@ class AnswerBudget:
                 future.set_result(None)
 
     def change(self, ticket: "Ticket", size: int, *, must: bool) -> bool:
-        """Replace the ticket's bytes by `size`, if there is room.
+        """Set the ticket's bytes to `size` if there is room.
 
         Return whether it was done.
 
-        With `must` it is done in any case.
+        With `must` this is done without room too.
         """
         with self._lock:
             others = self._total - ticket.size
             callers_others = self._of_callers[ticket.caller] - ticket.size
-            # A caller's only answer may have the size of the largest one.
+            # A caller's only answer may be as large as the limit for one answer.
             fits_caller = not callers_others or callers_others + size <= self._limit // 2
             has_room = others + size <= self._limit and fits_caller
             if not (has_room or not others or must or size <= ticket.size):
@@ -134,7 +134,7 @@ _OTHERS = AnswerBudget()
 
 
 def budget_of(app: Any) -> AnswerBudget:
-    """Return the budget of this app, or a shared one for apps without any."""
+    """Return the budget of this app, or a shared one for apps without a budget."""
     budget: AnswerBudget = getattr(app, "answers", _OTHERS)
     return budget
 
@@ -161,7 +161,7 @@ class Ticket:
 
 
 class LargeAnswer(Response):
-    """A body in pieces, each of which is sent at the client's speed and then freed."""
+    """A body in pieces. Each piece is sent at the client's speed and then freed."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ async def read_answer(
     work: Callable[[Transaction], Any],
     make: Callable[[Any], Any] | None,
 ) -> Response:
-    """Return the answer of a read, made in the reading thread.
+    """Return the answer of a read, which is made in the reading thread.
 
     Raises TooLong, HTTPException (503).
     """
@@ -242,7 +242,7 @@ async def counted_answer(
 ) -> Response:
     """Return the answer, wrapped so that its bytes count toward the limit until they are sent.
 
-    Raises HTTPException (503) for a read.
+    Raises HTTPException (503) if there is no room for a read.
     """
     if (size := _size_of(response)) > SMALL:
         ticket = budget.ticket(scope)
@@ -256,7 +256,7 @@ async def counted_answer(
 def _size_of(response: Response) -> int:
     """Return the bytes of a finished body.
 
-    0 for a body that is made while it is sent.
+    The result is 0 for a body that is made while it is sent.
     """
     return len(getattr(response, "body", b""))
 

@@ -1,4 +1,4 @@
-"""Routes of archives and their passages: alone, shared, and as an agent's archival memory."""
+"""Routes of archives and their passages: separate, shared, or as an agent's archival memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,7 +50,7 @@ router = Routes(prefix="/v1", tags=["archives"], scope="archives")
 _memory = Routes(
     prefix="/v1/agents/{agent_id}/archival-memory", tags=["passages"], scope="archives"
 )
-# Rows of one transaction, so that a batch never blocks a turn for long.
+# Rows of one transaction, so that a batch does not block turns for long.
 _PORTION = 500
 
 
@@ -92,7 +92,7 @@ def list_archives(
     agent_id: str | None = None,
     name: str | None = None,
 ) -> list[Json]:
-    """List archives, by default newest first, also by agent or exact name."""
+    """List archives, by default newest first. Filters are the agent and the exact name."""
     rows = archives.page(tx, context.scope, paging.page(), agent_id=agent_id, name=name)
     return [_json(context, archive) for archive in rows]
 
@@ -176,7 +176,7 @@ def delete_passage(
 
 @router.patch("/agents/{agent_id}/archives/attach/{archive_id}", response_model=AgentResponse)
 def attach(tx: Transaction, context: RequestContext, agent_id: str, archive_id: str) -> Json:
-    """Let the agent use an archive. A second time changes nothing."""
+    """Let the agent use an archive. Attaching it again changes nothing."""
     agents.require(tx, context.scope, agent_id)
     archives.get(tx, context.scope, archive_id)
     archives.attach(tx, agent_id, archive_id)
@@ -327,7 +327,7 @@ router.routes += _memory.routes
 async def _file(
     context: RequestContext, archive_id: str, items: Sequence[PassageItem]
 ) -> list[Json]:
-    # Read all dates before storing anything, since a malformed date refuses the whole request.
+    # Read all dates before storing anything, since one malformed date refuses the whole request.
     dated = [(item, item.timestamp(UTC)) for item in items]
     responses: list[Json] = []
 
@@ -363,7 +363,7 @@ def new_passage(
         created_at=now if timestamp is None else timestamp,
         updated_at=now,
     )
-    # Remove secrets here and not only in storage, so that the answer shows the stored text.
+    # Remove secrets here too, so that the answer shows the text as it will be stored.
     return archives.redacted([passage])[0]
 
 

@@ -1,4 +1,4 @@
-"""Identification of callers: by a key, by a login's cookie, or as local without any keys."""
+"""Identify callers: by a key, by a login's cookie, or as local if there are no keys."""
 
 import asyncio
 import hmac
@@ -23,19 +23,19 @@ from ricordo.storage.keys import ApiKey
 
 log = logging.getLogger(__name__)
 V = TypeVar("V")
-# Seconds for which the database's answer is cached: every process sees a revocation within a
+# Seconds for which the database's answer is cached. So every process sees a revocation within a
 # second.
 _FRESH = 0.9
 _MOST_CACHED = 10_000
 # The least time between two writes of a key's last use.
 _USE_INTERVAL = 60 * SECOND
-# The prefix of a browser's session token, its validity in seconds, and the tolerated error of
+# The prefix of a browser's session token, its validity in seconds, and the tolerated difference of
 # clocks.
 _SESSION = "ricordo_session_"
 SESSION_SECONDS = 12 * 3600
 LONG_SESSION_SECONDS = 30 * 24 * 3600
 _SESSION_LEEWAY = 24 * 3600
-# The number of unknown keys of one address within a minute after which each answer is delayed.
+# After this many unknown keys from one address within a minute, each further answer is delayed.
 MOST_FAILURES = 20
 _FAILURES_COUNT = 60.0
 DELAY = 1.0
@@ -61,7 +61,7 @@ class _Failures(NamedTuple):
 class RequestLimits:
     """Counts each key's requests in a token bucket.
 
-    A token bucket: a minute's requests may come at once, then the bucket refills gradually.
+    A token bucket: all requests of a minute may come at once; then the bucket refills gradually.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -97,14 +97,13 @@ class Authentication:
         self._has_login = settings.oidc_issuer is not None
         self._secret = Secret(settings.data_dir)
         self._cached: OrderedDict[str, _CachedKey] = OrderedDict()
-        # Keys unknown to the database, with the end of this cached answer.
+        # Keys that the database does not know, with the time until which this is cached.
         self._unknown: OrderedDict[str, float] = OrderedDict()
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
         self._has_keys = False
         self._asked_until = 0.0
         self._writing: set[asyncio.Task[None]] = set()
-        # The number of changes, so that a result that was read before a change is not cached after
-        # it.
+        # The number of changes. A result that was read before a change is not cached after it.
         self._changes = 0
 
     @cached_property
@@ -117,8 +116,8 @@ class Authentication:
 
         Returns None for a key that is unknown, expired or revoked, or of a disabled user.
 
-        `is_near` means that the caller is on this machine, where the operator's tokens are accepted
-        too.
+        `is_near` means that the caller is on this machine; the operator's tokens are accepted only
+        there.
         """
         if self._is_settings_key(key):
             return _ADMINISTRATOR
@@ -149,7 +148,7 @@ class Authentication:
                 if changes == self._changes:
                     _keep(self._unknown, digest, now + _FRESH)
                 return None
-            if changes != self._changes:  # the next request asks again
+            if changes != self._changes:  # the next request reads the database again
                 return row[1]
             cached = _keep(self._cached, digest, _CachedKey(*row, now + _FRESH))
             self._note_use(runtime, cached.key)
@@ -175,7 +174,7 @@ class Authentication:
     def open_session(self, key: str, seconds: int = SESSION_SECONDS) -> str:
         """Return a session token for this key.
 
-        It is valid for so long, or until the key is revoked. The key cannot be read from it.
+        It is valid for this time, or until the key is revoked. The key cannot be read from it.
         """
         text = f"{keys.hash_of(self.secret, key)}_{int(time.time()) + seconds}"
         return f"{_SESSION}{text}_{self._sign(text)}"
@@ -194,7 +193,7 @@ class Authentication:
             return None
         digest, _, until = text.partition("_")
         remaining = int(until) - time.time()
-        # A longer time comes from a wrong clock.
+        # A longer remaining time comes from a wrong clock.
         is_valid = 0 < remaining <= LONG_SESSION_SECONDS + _SESSION_LEEWAY
         return digest if is_valid else None
 
@@ -204,7 +203,7 @@ class Authentication:
         ).hex()
 
     async def slow_down(self, address: str, key: str) -> None:
-        """Delay an unknown key's check after many unknown keys from this address."""
+        """Delay the check of an unknown key if this address sent many unknown keys."""
         failures = self._failures.get(network_of(address))
         if (
             failures is None
@@ -212,7 +211,7 @@ class Authentication:
             or time.monotonic() - failures.since > _FAILURES_COUNT
         ):
             return
-        # A known key is not slowed down by other callers at its address.
+        # A known key is not delayed because of other callers at its address.
         if not self._is_settings_key(key) and keys.hash_of(self.secret, key) not in self._cached:
             await asyncio.sleep(DELAY)
 
@@ -228,7 +227,7 @@ class Authentication:
     async def local(self, runtime: Runtime | None, *, asks: bool = True) -> Scope | None:
         """Return the local administrator if the server is local, without keys and login.
 
-        Without `asks` the cached result is used, and the database is not read.
+        Without `asks`, only the cached result is used and the database is not read.
         """
         if self._key is not None or self._has_login or self._host not in LOOPBACK:
             return None
@@ -241,7 +240,7 @@ class Authentication:
         return None if self._has_keys else _LOCAL_USER
 
     async def require_key(self, runtime: Runtime) -> None:
-        """Raise Invalid if other machines could call a server without a key."""
+        """Raise Invalid if other machines could use the server without a key."""
         if (
             self._host in LOOPBACK
             or self._key is not None
@@ -283,7 +282,10 @@ def _encoded(key: str) -> bytes:
 
 
 def network_of(address: str) -> str:
-    """Return the IP address; for IPv6 its network, since a client may have many addresses."""
+    """Return the IP address.
+
+    For IPv6 return its network, since a client may have many addresses.
+    """
     if ":" not in address:
         return address
     try:
@@ -296,5 +298,5 @@ async def _note_use(runtime: Runtime, key: ApiKey) -> None:
     try:
         await runtime.store.write(lambda tx: keys.note_use(tx, key))
     except Exception:
-        # The request continues; the next one notes the use.
+        # The request continues; the next request records the use.
         log.warning("the use of a key could not be noted", extra={"key": key.id}, exc_info=True)

@@ -1,6 +1,6 @@
 """Proposals for a block that is named by its id.
 
-They include proposals for an agent's own blocks; the operators of the agents decide about these.
+They include proposals for an agent's blocks, which the agent's operators decide on.
 """
 
 from fastapi import Response
@@ -38,8 +38,8 @@ async def list_of_block(
 ) -> list[Json]:
     """Proposals for the block, newest first; by default the waiting ones.
 
-    There are fewer than `limit` if their texts are long. For the next page, pass the last
-    proposal's id as `after`, until a page is empty.
+    Long texts may reduce the page to fewer than `limit` proposals. For the next page, pass the last
+    proposal's id as `after`. Stop when a page is empty.
     """
 
     def of_block(tx: Transaction) -> ProposalFilter:
@@ -56,7 +56,7 @@ async def approve(
 ) -> Response | Json:
     """Make the proposed text the block's next version, as for a user's block.
 
-    Only its owner decides about a user's block.
+    Only the owner decides on a user's block.
     """
     request = body or ApproveRequest()
 

@@ -1,7 +1,7 @@
 """Routes of blocks: alone, as an agent's core memory, and their versions.
 
-Versions have a history, earlier texts, blame and comparison. The routes of users' memory (users.py)
-show versions in the same way, by a block's label.
+Versions have a history, earlier texts, blame and a comparison. The routes of users' memory
+(users.py) show versions in the same way, but by a block's label.
 """
 
 from collections.abc import Callable, Sequence
@@ -65,7 +65,7 @@ To = Annotated[
 
 @router.post("/blocks/", response_model=BlockResponse)
 def create(tx: Transaction, context: RequestContext, body: BlockRequest) -> Block:
-    """Create a block that belongs to no agent or user yet, to be attached to agents."""
+    """Create a block that belongs to no agent or user yet and can be attached to agents."""
     chain = Chain(new_id("chain"), context.scope.organization_id, "block", "")
     block = new_block(tx, context.scope, body.spec(context.runtime.settings.data_dir), chain)
     chain = replace(chain, owner_id=block.id)
@@ -131,8 +131,8 @@ async def list_blocks(
 ) -> Sequence[Block]:
     """List blocks, by default newest first.
 
-    They may be selected by label, pieces of label, value or description, tags, identities, or
-    numbers of agents.
+    Filters are the label, parts of label, value or description, tags, identities and numbers of
+    agents.
     """
     return await context.store.read(
         lambda tx: blocks.listed(tx, context.scope, paging.page(), query.filter(tx, context.scope))
@@ -162,8 +162,9 @@ def modify(
 ) -> Response:
     """Change a block; omitted fields keep their values. Agents see it at their next turn.
 
-    If the policy of a user's block demands it, a change of text or label becomes a proposal and
-    does not change the block: `proposal_id` and the header `x-proposal-id` have the proposal's id.
+    A user's block may have a policy that requires approval. Then a change of text or label becomes
+    a proposal, and the block does not change: `proposal_id` and the header `x-proposal-id` contain
+    the proposal's id.
     """
     return _change(tx, context, _writable(tx, context.scope, block_id), body, if_match)
 
@@ -250,8 +251,8 @@ def modify_of_agent(
 ) -> Response:
     """Change the agent's block with this label; omitted fields keep their values.
 
-    If the agent's conversation belongs to a user, the change goes into the user's copy of the
-    block, unless the block is shared.
+    If the agent's conversation belongs to a user, the change of an unshared block goes into the
+    user's copy.
     """
     state = agents.load(tx, context.scope, agent_id)
     block = _labelled(tx, state, context.scope, block_label)
@@ -296,7 +297,10 @@ def retrieve_version(tx: Transaction, context: RequestContext, block_id: str, sh
 def restore(
     tx: Transaction, context: RequestContext, block_id: str, body: RestoreRequest
 ) -> Response:
-    """Make the block's text at a version its next version, or propose that, by its policy."""
+    """Make the block's text at a version its next version.
+
+    Its policy may turn this into a proposal.
+    """
     versions.lock(tx, _writable(tx, context.scope, block_id).chain_id)
     block = blocks.get(tx, context.scope, block_id)
     version = _version_at(tx, block.chain_id, block.label, body.sha)
@@ -314,7 +318,7 @@ def restore(
 
 @dataclass(frozen=True, slots=True)
 class LineQuery:
-    """The selection of lines in a long answer."""
+    """The range of lines in a long answer."""
 
     after: Annotated[
         int, Query(ge=0, le=MAX_COUNT, description="Only lines after this number.")
@@ -364,7 +368,7 @@ def _labelled(tx: Transaction, state: AgentState, scope: Scope, label: str) -> B
 
 
 def _writable(tx: Transaction, scope: Scope, block_id: str) -> Block:
-    """Return the block if it is the user's, or the caller may change shared blocks."""
+    """Return the block if it belongs to the user, or if the caller may change shared blocks."""
     block = blocks.get(tx, scope, block_id)
     own_chain = versions.of_owner(tx, scope, "user", scope.subject or "")
     if own_chain is None or own_chain.id != block.chain_id:
@@ -424,8 +428,8 @@ def _change(
 def _policy_changes(tx: Transaction, block: Block, body: BlockUpdate) -> dict[str, Any]:
     """Return the changes of a sent policy or read-only flag.
 
-    The flag of the retired Letta V1 server overrides the policy, so a change of one changes the
-    other.
+    The read-only flag of the retired Letta V1 server overrides the policy, so changing one changes
+    the other.
     """
     if body.policy is not None:
         if body.read_only is not None:
@@ -455,7 +459,7 @@ def _require_free_label(tx: Transaction, scope: Scope, block: Block, label: str)
 def page_of(
     tx: Transaction, chain_id: str, label: str, limit: int, before: str | None
 ) -> Sequence[BlockVersion]:
-    """Return the versions of a block, newest first, even after it was deleted.
+    """Return the versions of a block, newest first; a deleted block has them too.
 
     Raises NotFound if it never existed.
     """
@@ -481,7 +485,7 @@ def one_of(tx: Transaction, chain_id: str, label: str, sha: str) -> Json:
 async def lines_of(
     context: RequestContext, find: Callable[[Transaction], Place], part: LineQuery, at: str | None
 ) -> Json:
-    """Return the author of each line of a block, now or at a version.
+    """Return which version wrote each line of a block, now or at a version.
 
     Raises NotFound, Conflict.
     """
@@ -530,7 +534,7 @@ async def comparison_of(
             after=part.after,
             limit=part.bounded_limit(context),
         )
-        # A comparison by words takes 16 times as long as one of bytes.
+        # Comparing words takes 16 times as long as comparing bytes.
         return await offload(compare, (len(older_side[1]) + len(newer_side[1])) * 16)
 
 

@@ -1,6 +1,7 @@
 """Bodies of requests.
 
-FastAPI reads small ones. Large ones are decoded and checked at once, outside the event loop.
+FastAPI reads small ones. Bodies of requests: large ones are decoded and checked at once, outside
+the event loop.
 """
 
 import json
@@ -18,22 +19,22 @@ from starlette.types import Message, Receive, Scope
 from ricordo.offload import SMALL, offload
 
 T = TypeVar("T")
-# The most commas and brackets of a large body. A decoded JSON value takes up to a hundred times its
-# bytes in memory. One call decodes the whole body; at this limit that takes 60 ms.
+# The most commas and brackets of a large body. Decoded JSON takes up to a hundred times the memory
+# of its text. One call decodes the whole body, which takes 60 ms at this limit.
 MOST_MARKS = 200_000
 # Bytes of a large body.
 LARGE = 1024 * 1024
-# Bytes of all large bodies in memory; a single one may be longer.
+# The limit for the bytes of all large bodies in memory; a single body may be larger.
 MOST_AT_ONCE = 36 * 1024 * 1024
-# A key of the ASGI scope. Its value is the most bytes that a body with the caller's API key may
-# have.
+# A key of the ASGI scope. Its value is the size limit in bytes for a body sent with the caller's
+# API key.
 MOST_BYTES = "ricordo.most_bytes"
 Respond = Callable[[Request], Awaitable[Response]]
 Check = Callable[[Any], tuple[Any, list[dict[str, Any]]]]
 
 
 class LargeBodies:
-    """Counts the large bodies in memory, and refuses more than `MOST_AT_ONCE`."""
+    """Counts the bytes of large bodies in memory, and refuses more than `MOST_AT_ONCE`."""
 
     def __init__(self) -> None:
         self.taken = 0
@@ -52,7 +53,7 @@ class CountedBody:
     size: int = 0
 
     async def __call__(self) -> Message:
-        """Receive a part of the body. Raises HTTPException (503) without room for it."""
+        """Receive a part of the body. Raises HTTPException (503) if there is no room for it."""
         message = await self.receive()
         added = len(message.get("body", b""))
         if self.size + added > LARGE:
@@ -65,7 +66,7 @@ class CountedBody:
         return message
 
     def release(self) -> None:
-        """Stop counting the body when its answer begins."""
+        """Stop counting the body once its answer begins."""
         self.large_bodies.taken -= self.size if self.size > LARGE else 0
         self.size = 0
 
@@ -87,9 +88,9 @@ def limit_body(scope: Scope, receive: Receive, limit: int) -> Receive:
 
 
 async def read_and_respond(respond: Respond, check: Check, request: Request) -> Response:
-    """Respond after reading the body; a large one is decoded and checked beforehand.
+    """Respond after reading the body. A large body is decoded and checked first.
 
-    FastAPI then finds it ready. Raises RequestValidationError, HTTPException.
+    FastAPI then uses the decoded body. Raises RequestValidationError, HTTPException.
     """
     try:
         content = await request.body()

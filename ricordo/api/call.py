@@ -55,14 +55,14 @@ IGNORED_QUERIES: Mapping[str, str] = {
     "project_id": "Everything is in one project.",
     "include_err": "Failures are told by runs and steps, and no message is left out for one.",
 }
-# The roles of a browser's message: the holder of a browser's token is a user.
+# The roles of a message from a browser: the holder of a browser's token is a user.
 _USERS_ROLES = frozenset(("user", "user_message", "approval_response_message"))
-# Routes where `user_id` selects only the user's own objects, without shared ones.
+# Routes where `user_id` selects only that user's objects, without shared ones.
 _SELECT_BY_USER = {"/v1/ledger"}
 
 
-# The prefixes of ids in paths. A conversation may also be named without an id, and any text may be
-# a provider's id.
+# The prefixes of ids in paths. A conversation may also be named without an id, and a provider's id
+# may be any text.
 ID_PREFIXES: Mapping[str, str] = {
     **{
         f"{kind}_id": kind
@@ -116,7 +116,7 @@ def _require_ids(ids: Mapping[str, str]) -> None:
 
 
 def _require_fields(body: Any, allowed: Collection[str]) -> None:
-    """Raise Forbidden if the body of a browser's request has other fields than these."""
+    """Raise Forbidden if a browser's request has body fields other than these."""
     if not isinstance(body, dict):
         raise Forbidden("With a token of a browser the body has to be a JSON object.")
     if more := sorted(body.keys() - allowed):
@@ -125,8 +125,8 @@ def _require_fields(body: Any, allowed: Collection[str]) -> None:
         )
     messages = body.get("messages")
     for message in messages if isinstance(messages, list) else ():
-        # A message in the response format has its role in `message_type`; a decision about a
-        # waiting call has no role.
+        # A message in the response format has its role in `message_type`. A decision on a waiting
+        # call has no role.
         roles: list[Any] = []
         if isinstance(message, dict):
             roles = [message.get("role"), message.get("message_type")]
@@ -139,7 +139,7 @@ def _require_fields(body: Any, allowed: Collection[str]) -> None:
 def _require_known(request: Request) -> None:
     """Raise Unsupported for an unknown query parameter.
 
-    Without its effect, the answer would belong to another question.
+    If the parameter were ignored, the answer would belong to another question.
     """
     dependant: Dependant | None = getattr(request.scope.get("route"), "dependant", None)
     if dependant is None:
@@ -164,10 +164,10 @@ def _query_names(dependant: Dependant) -> Iterator[str]:
 async def for_user(
     context: RequestContext, user: str | None, *, reads: bool = True
 ) -> RequestContext:
-    """Return the context narrowed to this user's and shared objects; unchanged for None.
+    """Return the context narrowed to shared objects and those of this user; unchanged for None.
 
-    Unless `reads` is set, the caller then acts for the user. Raises NotFound, and Forbidden if the
-    caller may not name the user.
+    Without `reads`, the caller then acts for the user. Raises NotFound, and Forbidden if the caller
+    may not name the user.
     """
     if user is None:
         return context
@@ -195,8 +195,8 @@ async def for_user(
 async def _acting(store: Store, scope: Scope, request: Request) -> Scope:
     """Return the scope for acting as a user.
 
-    The header names the user, or the path if the caller has no user of its own. A new user is
-    created unless the request only reads. Raises NotFound, Invalid, Forbidden.
+    The header names the user. If the caller is bound to no user, the path names the user. A new
+    user is created, except by a request that only reads. Raises NotFound, Invalid, Forbidden.
     """
     header = request.headers.get(USER_HEADER.decode())
     name = header
@@ -216,8 +216,8 @@ async def scope_of_user(
 ) -> Scope | None:
     """Return the scope in which the caller acts for this user; None for an unknown user.
 
-    With `makes` a new user is created. `person_name` becomes the user's name unless the user has a
-    name already. Raises Invalid, Forbidden.
+    With `makes` a new user is created. `person_name` becomes the user's name if the user has none.
+    Raises Invalid, Forbidden.
     """
     organization = Scope(scope.organization_id)
     user = await store.read(lambda tx: users.named(tx, scope.organization_id, name))
@@ -270,9 +270,9 @@ class Paging:
         )
 
     def page_by_time(self, *, default: int) -> Page:
-        """Return the page; `before` selects older and `after` newer objects, in either order.
+        """Return the page; `before` selects older and `after` newer objects, in both orders.
 
-        It holds the newest or the oldest of the selected items.
+        The page holds the newest or the oldest of the selected items.
         """
         page = self.page(default=default)
         if page.order == "desc":
@@ -284,7 +284,7 @@ Paged = Annotated[Paging, Depends()]
 
 
 def with_outcome(response: Response, submitted: SubmissionOutcome) -> Response:
-    """Name the proposal that an edit became in the answer's header `x-proposal-id`."""
+    """If an edit became a proposal, name it in the answer's header `x-proposal-id`."""
     if submitted.proposal:
         response.headers["x-proposal-id"] = submitted.proposal.id
     return response
@@ -311,7 +311,7 @@ def agent_json(context: CallContext, state: AgentState) -> Json:
 def embedding_of(context: CallContext, handle: str | None) -> EmbeddingInfo | None:
     """Return the embedding model with this handle, or the default.
 
-    Returns None if there is none.
+    Returns None if there is no such model.
     """
     embedders = context.runtime.models.embedders
     handle = handle or embedders.default_handle()

@@ -1,6 +1,6 @@
 """Routes of conversations: create, list, change, fork, compact and delete, and their messages.
 
-A conversation is named by its id, by `default` with `agent_id`, or, by older clients, by the
+A conversation is named by its id, or by `default` with `agent_id`. Older clients also use the
 agent's id alone.
 """
 
@@ -72,9 +72,9 @@ AgentId = Annotated[str | None, Query(description='The agent of the conversation
 
 
 class IsolationFields(RequestModel):
-    """Refuses a conversation's own blocks when a conversation is created or changed.
+    """Refuses a field with which a conversation would have separate blocks.
 
-    Without the refusal it would silently share its blocks.
+    Without this refusal the conversation would silently share the agent's blocks.
     """
 
     unsupported = ("isolated_block_labels",)
@@ -126,7 +126,7 @@ class ConversationFields(IsolationFields):
 class ConversationRequest(ConversationFields):
     """A conversation to create.
 
-    It sees the memory of `user_id`, or of the user the agent was created for.
+    It sees the memory of `user_id`, or else of the user that the agent was created for.
     """
 
     user_id: str | None = Field(None, min_length=1, max_length=255)
@@ -135,7 +135,7 @@ class ConversationRequest(ConversationFields):
 class ConversationUpdate(ConversationFields):
     """The changes of a conversation.
 
-    An omitted field keeps its value, and null resets it to the agent's value.
+    An omitted field keeps its value. Null resets it to the agent's value.
     """
 
     last_message_at: str | None = None
@@ -151,7 +151,7 @@ class ConversationUpdate(ConversationFields):
 
 
 class ForkRequest(IsolationFields):
-    """The options of a fork; the same options in the query take precedence."""
+    """The options of a fork; options in the query take precedence."""
 
     message_id: str | None = None
     hidden: bool = False
@@ -165,7 +165,7 @@ class ConversationSendRequest(SendRequest):
 
 
 class RecompileRequest(RequestModel):
-    """The agent whose own conversation is recompiled."""
+    """The agent whose default conversation is recompiled."""
 
     ignored: ClassVar = {"compaction_settings": "Recompiling a prompt compacts nothing."}
 
@@ -210,7 +210,7 @@ class ConversationQuery:
 class ConversationResponse(AuthorFields):
     """A conversation with an agent, which sees the memory of the user `user_id`.
 
-    `model`, `model_settings` and `context_window_limit` are null if it uses the agent's.
+    `model`, `model_settings` and `context_window_limit` are null if they are the agent's.
     """
 
     id: str
@@ -251,7 +251,7 @@ async def create(
 def list_conversations(
     tx: Transaction, context: RequestContext, query: Annotated[ConversationQuery, Depends()]
 ) -> list[Json]:
-    """List conversations by their last message, without default and hidden ones."""
+    """List conversations by the time of their last message, without default and hidden ones."""
     if query.agent_id:
         agents.require(tx, context.scope, query.agent_id)
     return [
@@ -339,7 +339,7 @@ async def recompile(
 
 @router.post("/agents/{agent_id}/recompile", response_model=str)
 async def recompile_own(context: RequestContext, agent_id: str, dry_run: bool = False) -> str:
-    """Rebuild the system message of the agent's own conversation and return it.
+    """Rebuild the system message of the agent's default conversation and return it.
 
     With `dry_run` it is not saved.
     """
@@ -362,7 +362,7 @@ async def send(
 ) -> Response:
     """Send messages to the conversation and read the answer as server-sent events.
 
-    Without `streaming`, wait for the whole answer.
+    Without `streaming`, wait for the complete answer.
     """
     body.require_streaming()
     conversation = await _open(context, conversation_id, body.agent_id)

@@ -22,7 +22,7 @@ CORE_ROUTERS = (
     server.router,
     agents.router,
     messages.router,
-    # Search comes early: every route that is tried before it takes time, and a search is a short
+    # Search comes early. Each route that is tried before it takes time, and a search is a short
     # request.
     search.router,
     conversations.router,
@@ -35,6 +35,6 @@ CORE_ROUTERS = (
     jobs.router,
     archives.router,
 )
-# A block's label may contain slashes. So routes with a fixed part behind the label are matched
+# A block's label may contain slashes. So routes with a fixed part after the label are matched
 # before the label alone, and features' routes before both.
 LABEL_ROUTERS = (proposals.router, users.router)

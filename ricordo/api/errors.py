@@ -44,7 +44,7 @@ MODEL_STATUS: Mapping[str, int] = {
     "llm_empty_response": 500,
     "llm_error": 500,
 }
-# Limits of an answer: the faults of a request, the depth of a path, and characters.
+# Limits of an answer: the number of faults in a request, the depth of a path, and characters.
 _MOST_FAULTS = 20
 _DEEPEST = 20
 _LONGEST_NAME = 100
@@ -106,7 +106,7 @@ def model_failure(kind: str, message: str, detail: str | None = None) -> Respons
         return _refused(failure, MODEL_STATUS[kind], is_final=True)
     if kind == "deleted":
         return _refused({"detail": f"NOT_FOUND: {message}"}, 404)
-    if kind == INTERRUPTED:  # a retry makes a new answer
+    if kind == INTERRUPTED:  # a retry creates a new answer
         return _refused({"detail": message}, 503)
     return _refused({"detail": message}, 500, is_final=True)
 
@@ -118,7 +118,7 @@ def text_conflict(reason: str | None, conflict: Json) -> Response:
 def _refused(content: Json, status: int, *, is_final: bool = False) -> Response:
     response = answer(content, status)
     if is_final or status in (409, 412):
-        # A client should not retry these: the server has retried already, or a retry cannot
+        # A client should not retry these, because the server has already retried or a retry cannot
         # succeed.
         response.headers["x-should-retry"] = "false"
     return response
@@ -169,7 +169,7 @@ def _shortened(text: str, limit: int) -> str:
 
 
 def _encodable(text: str) -> str:
-    # A sent name may hold a lone surrogate, which no answer can.
+    # A name in the request may hold a lone surrogate, which cannot be sent back.
     return text.encode("utf-8", "replace").decode()
 
 

@@ -1,7 +1,7 @@
 """The guard of the server, before all routes.
 
-It lets callers with a key in. Without any keys it lets only this machine in, and no web page of
-another origin.
+It admits callers that have a key. If there are no keys, it admits only this machine, and no web
+page of another origin.
 """
 
 import re
@@ -27,12 +27,13 @@ from ricordo.storage import conversations, runs
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import TOKEN
 
-# Open routes that must not wait for the database.
+# Open routes that must answer without the database.
 _HEALTH = ("/v1/health", "/v1/health/", "/v1/health/live", "/v1/health/ready", "/health")
-# Open routes: a client learns from them that a server runs and how to talk to it.
+# Open routes: they tell a client that a server runs and how to use it.
 OPEN_PATHS = ("/", "/v1/health", "/v1/health/")
-# Paths whose clients read refusals in OpenAI's form: all of OpenAI's paths, served here or not.
-# `/v1/models/`, with a slash at its end, and the list of embedding models belong to Letta's API.
+# Paths whose clients read refusals in OpenAI's form. These are all paths of OpenAI, also those
+# without a route here. `/v1/models/` with a final slash and the list of embedding models belong to
+# Letta's API.
 _OPENAI_PATH = re.compile(
     r"/v1/(?:(?:chat|completions|responses|embeddings|moderations|images|audio|assistants|threads|vector_stores|fine_tuning"
     r"|files|uploads|batches|realtime)(?:/|$)|models(?:$|/(?!embedding(?:/|$))[^/]))"
@@ -47,22 +48,22 @@ _OPENAI_TYPES = {
     503: "unavailable_error",
 }
 _NOT_NOW = "The database does not answer, so it is not known who may come in. Try again in a moment; the server's log says why."
-# Seconds until a retry, if nothing else is known.
+# Seconds until a retry, if no better value is known.
 RETRY_AFTER = "5"
-# git sends a key as the password of any user, and only after a 401 answer.
+# git sends a key as the password of any user name, and only after an answer of 401.
 _GIT_PATH = re.compile(r"/users/[^/]+/memory\.git/")
 # The cookie with a login's key.
 COOKIE = "ricordo_session"
-# The header with the user for whom a service or the administrator acts.
+# The header that names the user for whom a service or the administrator acts.
 USER_HEADER = b"x-ricordo-user"
 _TOO_OFTEN = "This key was used too often within a minute. Wait {} s, or ask for a higher limit."
 _OWN_PAGES_ONLY = "With a login only pages of this server may write. Programs send a key instead."
 _SEND_KEY = "Send this server's key as `Authorization: Bearer …`; letta-client takes it as api_key."
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _Refusal = tuple[int, str]
-# The key in the ASGI scope of the fields that a body may have, for `call.py`.
+# The key in the ASGI scope under which `call.py` finds the allowed fields of a body.
 FIELDS = "ricordo.fields"
-# Headers in which proxies name the client's address; `Forwarded` (RFC 7239) has its own form.
+# Headers in which proxies name the client's address; `Forwarded` (RFC 7239) has a different form.
 _CLIENT_HEADERS = frozenset(
     (
         b"x-forwarded-for",
@@ -78,7 +79,7 @@ _FORWARDED_FOR = re.compile(rb'for\s{0,9}=\s{0,9}("[^"]*"|[^;,\s]*)', re.IGNOREC
 
 
 class _Way(NamedTuple):
-    """A route for tokens of browsers.
+    """A route that tokens of browsers may use.
 
     `access` is the needed right; `query` and `fields` are the allowed query parameters and fields
     of the body.
@@ -97,7 +98,7 @@ _SEND = (
     " include_return_message_types stream_tokens include_pings background client_tools enable_thinking"
     " include_compaction_messages"
 )
-# Each row has the right, the method, the path, and then the allowed query parameters (with ?) and
+# Each row has the right, the method and the path, then the allowed query parameters (with ?) and
 # body fields. Parameters that name other objects (agents, blocks, users, models, addresses) are not
 # allowed.
 _WAYS = """
@@ -148,9 +149,10 @@ def route_path(scope: Scope) -> str:
 class Guard:
     """Identifies the caller before any route, and refuses callers without a needed key.
 
-    Without keys, an attacker can only reach this server through a browser: with a page of another
-    origin, or with a name that was made to point here (DNS rebinding). Both are refused by their
-    Origin and Host. With the cookie of a login only pages of this server may write.
+    Without keys, an attacker reaches this server only through a browser: with a page of another
+    origin, or with a host name that was made to point here (DNS rebinding). Both are detected by
+    their Origin and Host headers and refused. With a login's cookie, only pages of this server may
+    write.
     """
 
     def __init__(
@@ -173,7 +175,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
-        # Requests of this server to itself have their caller's scope already.
+        # Requests that this server sends to itself already have their caller's scope.
         if scope["type"] != "http" or REQUEST_SCOPE in scope:
             await self._app(scope, receive, send)
             return
@@ -194,7 +196,7 @@ class Guard:
                 send = _readable(scope, caller.reach, send)
                 refusal = refusal or await _beyond(scope, caller, caller.reach)
         except Unavailable:
-            # The error's text may name places, and the caller is unknown.
+            # The error's text may name files, and the caller is unknown.
             refusal = 503, _NOT_NOW
         app = self._answer_to(scope, path, refusal) if refusal else self._app
         await app(scope, receive, send)
@@ -209,7 +211,7 @@ class Guard:
         return refuse(status, detail, self._challenge(scope, path), path=path)
 
     def _challenge(self, scope: Scope, path: str) -> dict[str, str] | None:
-        """Return the header that tells a client how to log in, if the path has one."""
+        """If the path has a header that tells a client how to log in, return it."""
         if metadata := self._resources.get(path):
             address = f"{str(Request(scope).base_url).rstrip('/')}{metadata}"
             return {"www-authenticate": f'Bearer resource_metadata="{address}"'}
@@ -218,17 +220,17 @@ class Guard:
         return None
 
     async def _identify(self, scope: Scope, path: str) -> _Refusal | None:
-        """Note the caller's scope, or return the reason why the caller is refused.
+        """Record the caller's scope, or return the reason why the caller is refused.
 
-        `path` does not contain the path under which a proxy or another app serves this app.
+        `path` lacks the prefix under which a proxy or another app serves this app.
         """
-        # The first of repeated headers counts.
+        # Of repeated headers, the first one counts.
         headers: dict[bytes, bytes] = dict(reversed(list(scope["headers"])))
         runtime: Any = getattr(scope["app"].state, "runtime", None)
         key = ""
         if credential := headers.get(b"authorization"):
             key = _key(credential, is_git=bool(_GIT_PATH.match(path)))
-        # Programs of tools and pages with a token are never the local user, even on a server
+        # Tools' programs, and pages with a token, are never the local user, even on a server
         # without keys.
         if not key.startswith((program_keys.PREFIX, TOKEN)):
             local = await self._authentication.local(runtime, asks=path not in _HEALTH)
@@ -250,7 +252,7 @@ class Guard:
         return 401, f"This key is unknown, expired or revoked. {_SEND_KEY}"
 
     async def _knows(self, scope: Scope, runtime: Any, key: str) -> bool:
-        """Note the scope of this key; return False for an unknown one."""
+        """Record the scope of this key; return False for an unknown key."""
         address = (scope.get("client") or ("",))[0]
         await self._authentication.slow_down(address, key)
         caller = await self._authentication.scope_of(runtime, key, is_near=_is_near(scope))
@@ -261,7 +263,8 @@ class Guard:
 
     def _to_login(self, scope: Scope) -> Response:
         target = "/"
-        if scope["method"] == "GET":  # a form's content is lost, and its address may show nothing
+        # the content of a form would be lost, and its address may show nothing
+        if scope["method"] == "GET":
             query = scope["query_string"].decode("latin-1")
             target = quote(route_path(scope) or "/") + (f"?{query}" if query else "")
         root = scope.get("root_path", "").rstrip("/")
@@ -269,7 +272,7 @@ class Guard:
         return RedirectResponse(address, 303, {"Cache-Control": "no-store"})
 
     def _foreign(self, scope: Scope, headers: Mapping[bytes, bytes]) -> _Refusal | None:
-        """Return the refusal of a request without a key that may come from elsewhere."""
+        """Return the refusal of a request without a key that may come from another origin."""
         if not _PROXY_HEADERS.isdisjoint(headers) and _is_passed_on(scope["headers"]):
             return (
                 403,
@@ -295,15 +298,15 @@ def _first_headers(scope: Scope) -> dict[bytes, bytes]:
 
 
 def _way_of(method: str, path: str) -> tuple[_Way | None, dict[str, str]]:
-    """Return the way that a token may go with this request, and the ids in its path."""
+    """Return the token's right that this request needs, and the ids in its path."""
     matches = ((way, way.path.fullmatch(path)) for way in WAYS if way.method == method)
     return next(((way, match.groupdict()) for way, match in matches if match), (None, {}))
 
 
 async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None:
-    """Return the refusal of a token's request, if it is not allowed.
+    """Return the refusal of a token's request; None if the request is allowed.
 
-    Every request outside WAYS is refused before anything of it is read.
+    A request outside WAYS is refused before any of it is read.
     """
     if reach.path:
         if route_path(scope) == reach.path:
@@ -337,7 +340,7 @@ async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None
 
 
 def _agent_of(tx: Transaction, caller: Caller, ids: dict[str, str]) -> str | None:
-    """Return the agent that a path names by its id, or by the id of a conversation or run.
+    """Return the agent of a path, which has the id of an agent, a conversation or a run.
 
     Returns None without one.
     """
@@ -353,7 +356,7 @@ def _agent_of(tx: Transaction, caller: Caller, ids: dict[str, str]) -> str | Non
 
 
 def _is_from(scope: Scope, reach: Reach) -> bool:
-    """Return whether the calling page, if it is one, has the token's origin."""
+    """Return whether the request comes from the token's origin, if a page sends it."""
     origins = [header.decode("latin-1") for name, header in scope["headers"] if name == b"origin"]
     return all(origin_of(origin) == reach.origin for origin in origins)
 
@@ -384,7 +387,7 @@ def _preflight(scope: Scope) -> Response | None:
 
     Returns None for others.
 
-    It gives no rights: a page can read only the answers to a request with a token.
+    It grants no rights, since a page can only read answers to requests with a token.
     """
     request_headers = _first_headers(scope)
     method = request_headers.get(b"access-control-request-method", b"").decode("latin-1")
@@ -403,7 +406,7 @@ def _preflight(scope: Scope) -> Response | None:
 
 
 def _readable(scope: Scope, reach: Reach, send: Send) -> Send:
-    """Return a `send` whose answers are readable for pages of the token's origin."""
+    """Return a `send` whose answers can be read by pages of the token's origin."""
     origin = _first_headers(scope).get(b"origin")
     if not origin or not _is_from(scope, reach):
         return send
@@ -418,7 +421,7 @@ def _readable(scope: Scope, reach: Reach, send: Send) -> Send:
 
 
 def _is_navigation(scope: Scope) -> bool:
-    """Return whether a browser opens a page or sends a page's form."""
+    """Return whether a browser opens a page or submits a page's form."""
     headers = _first_headers(scope)
     mode = headers.get(b"sec-fetch-mode")
     asks_page = mode == b"navigate" or (
@@ -430,7 +433,7 @@ def _is_navigation(scope: Scope) -> bool:
 def refuse(
     status: int, detail: str, headers: dict[str, str] | None = None, *, path: str = ""
 ) -> Response:
-    """Return a refusal without a route; OpenAI's clients read `error` in it."""
+    """Return a refusal for a request that reaches no route; OpenAI's clients read `error` in it."""
     content = with_openai_error({"detail": detail}, status, path)
     return Response(orjson.dumps(content), status, headers, "application/json")
 
@@ -470,7 +473,7 @@ def _is_near(scope: Scope) -> bool:
 
 
 def _is_passed_on(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Return whether a proxy names another machine as its client, or names no client."""
+    """Return whether a proxy names another machine as its client, or names no client at all."""
     lists = [header for name, header in headers if name in _CLIENT_HEADERS]
     for name, header in headers:
         if name == b"forwarded":
@@ -496,7 +499,7 @@ def _bare_address(text: str) -> str:
 
 
 def _is_own_page(headers: Mapping[bytes, bytes]) -> bool:
-    """Return whether a page of this server sends the request, by Fetch Metadata or Origin."""
+    """Return whether a page of this server sent the request, by Fetch Metadata or Origin."""
     if site := headers.get(b"sec-fetch-site"):
         return site == b"same-origin"
     origin = headers.get(b"origin", b"").decode("latin-1")
@@ -522,7 +525,8 @@ def _key(credential: bytes, *, is_git: bool) -> str:
 
 
 def _cookie(header: bytes) -> str:
-    # The standard library stops at the first malformed cookie, which may be another server's.
+    # The standard library stops at the first malformed cookie, and another server may have set that
+    # one.
     return cookie_parser(header.decode("latin-1")).get(COOKIE, "")
 
 

@@ -40,7 +40,10 @@ class JobQuery:
 def list_jobs(
     tx: Transaction, context: RequestContext, paging: Paged, query: Annotated[JobQuery, Depends()]
 ) -> Sequence[Job]:
-    """List jobs, newest first by default, filtered by status, by kind or for unfinished ones."""
+    """List jobs, by default newest first.
+
+    Filters are status, kind and whether they are unfinished.
+    """
     return jobs.page(
         tx, context.scope, paging.page(), statuses=query.stored_statuses(), kind=query.kind
     )

@@ -1,6 +1,7 @@
-"""Messages over HTTP: send and wait, stream, list, cancel, and reset.
+"""Messages over HTTP: send and wait, stream, list, cancel and reset.
 
-`turn_request` makes a turn of a request body; `turn_response` or `stream_turn` makes its answer.
+`turn_request` converts a request body to a turn; `turn_response` or `stream_turn` creates its
+answer.
 """
 
 from base64 import b64decode
@@ -92,7 +93,7 @@ async def stream(context: RequestContext, agent_id: str, body: SendRequest) -> R
 async def send_async(context: RequestContext, agent_id: str, body: AsyncSendRequest) -> Run:
     """Send messages to the agent and return the run at once.
 
-    `callback_url` is called when it has ended.
+    When it has ended, `callback_url` is called.
     """
     return await begin_async(context, agent_id, body)
 
@@ -154,7 +155,7 @@ async def list_messages(
 ) -> list[Json]:
     """List messages of a conversation, by default the newest of the agent's default conversation.
 
-    `after` selects newer messages and `before` older messages, in either order.
+    `after` selects newer and `before` older messages, in both orders.
     """
     conversation_id = query.conversation_id or DEFAULT
     conversation = await open_conversation(
@@ -169,7 +170,7 @@ async def list_messages(
 async def cancel(
     context: RequestContext, agent_id: str, body: CancelRequest | None = None
 ) -> dict[str, str]:
-    """Cancel the agent's running turns, or only the named ones."""
+    """Cancel the agent's running turns, or only those that are named."""
     return outcome_json(
         await cancel_runs(context.runtime, context.scope, agent_id, body.run_ids if body else None)
     )
@@ -177,7 +178,7 @@ async def cancel(
 
 @router.patch("/reset-messages", response_model=AgentResponse)
 async def reset(context: RequestContext, agent_id: str) -> Json:
-    """Delete all messages of the agent's own conversation and start it again.
+    """Delete all messages of the agent's default conversation and start it again.
 
     Memory stays as it is.
     """
@@ -213,7 +214,7 @@ async def turn_request(
     is_background: bool = False,
     callback: Mapping[str, Any] | None = None,
 ) -> TurnRequest:
-    """Return the turn that the body requests in this conversation (None: the agent's default one).
+    """Return the turn that the body requests in this conversation. None is the agent's default one.
 
     Raises Unsupported and Invalid.
     """
@@ -235,8 +236,8 @@ async def turn_request(
 async def sent_again(context: RequestContext, content: bytes | None = None) -> tuple[str, bool]:
     """Return the hash of the request's content, and whether the client marks it as a retry.
 
-    The content is the body unless it is given. Clients retry by themselves after a time-out. The
-    retry has an equal body and means the same turn.
+    The content is the body, or `content` if it is given. Clients retry by themselves after a
+    time-out. Such a retry has an equal body and means the same turn.
     """
     hashed = await context.request.body() if content is None else content
     hash_content = partial(blake2b, hashed, digest_size=16)
@@ -249,7 +250,7 @@ async def sent_again(context: RequestContext, content: bytes | None = None) -> t
 
 
 def request_of(scope: Scope, agent_id: str, body: SendRequest) -> TurnRequest:
-    """Return the turn of a body in the agent's default conversation.
+    """Return the turn that a body requests in the agent's default conversation.
 
     Raises Unsupported and Invalid.
     """
@@ -329,7 +330,7 @@ async def stream_turn(
 ) -> Response:
     """Stream a turn as server-sent events while it runs.
 
-    With `background` the stream is stored while it is sent, so that it can be read again.
+    With `background` the stream is stored while it is sent, and can be read again.
     """
     body.warn_of_logprobs(NO_LOGPROBS["return_logprobs"])
     request = await turn_request(
@@ -365,9 +366,9 @@ def new_message(message: MessageRequest) -> NewMessage:
 
 
 def keeps_some(view: MessageFormat) -> Callable[[Message], bool]:
-    """Return a test for messages with any piece for this view.
+    """Return a function that tests whether this view shows any piece of a message.
 
-    A page whose messages have no pieces would be empty, and look like the last page.
+    A page of messages without shown pieces would be empty and look like the last page.
     """
     return lambda message: bool(message_responses(message, view))
 

@@ -1,7 +1,7 @@
 """The OpenAPI document as bytes, made in a child process.
 
-Building it takes seconds and 90 MB; the document has 1 MB. The child is a fork, since only a copy
-of this process knows the routes that plugins and settings gave it.
+Building it takes seconds and 90 MB; the document has 1 MB. The child is a fork, because only a copy
+of this process knows the routes of plugins and settings.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from contextlib import suppress
 _log = logging.getLogger(__name__)
 # On macOS a fork of a process with threads may fail in the system's own libraries.
 MAY_FORK = hasattr(os, "fork") and sys.platform != "darwin"
-# A lock that another thread held at the fork is held in the child for ever; a busy machine is slow
+# If another thread held a lock at the fork, the child waits for it for ever. A busy machine is slow
 # too.
 _PATIENCE = 300.0
 _CHUNK = 1 << 20
 _MOST_FILES = 1 << 16
-# Written last, so that a partial document is recognized.
+# Written last, so that an incomplete document is detected.
 _END = b"\0"
 
 
@@ -38,7 +38,7 @@ class OpenApiDocument:
     async def text(self) -> bytes:
         """Return the document in JSON.
 
-        It is made once for all callers, off the event loop.
+        It is built once for all callers, outside the event loop.
         """
         if self._making is None or (self._making.done() and self._has_failed(self._making)):
             self._making = asyncio.create_task(asyncio.to_thread(make_in_child, self._make))
@@ -50,7 +50,7 @@ class OpenApiDocument:
 
 
 def make_in_child(make: Callable[[], bytes]) -> bytes:
-    """Return the result of `make` in a child process, or in this one if forking fails."""
+    """Return the result of `make` in a child process, or in this process if forking fails."""
     reason = "this system cannot"
     if MAY_FORK:
         try:
@@ -71,7 +71,7 @@ def _read_child(make: Callable[[], bytes]) -> bytes:
     reader, writer = os.pipe()
     try:
         with warnings.catch_warnings():
-            # Newer versions of Python warn of a fork while threads run; the time limit below ends a
+            # Newer versions of Python warn of a fork while threads run. The time limit below ends a
             # child that hangs.
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
@@ -97,7 +97,7 @@ def _read_child(make: Callable[[], bytes]) -> bytes:
 
 def _read(reader: int, deadline: float) -> bytearray:
     document = bytearray()
-    # Not `select`, which takes no file of a number above 1023.
+    # `select` would not accept file numbers above 1023.
     ready = select.poll()
     ready.register(reader, select.POLLIN)
     while True:
@@ -111,12 +111,12 @@ def _read(reader: int, deadline: float) -> bytearray:
 
 
 def _write_and_exit(make: Callable[[], bytes], writer: int) -> None:
-    """Write the document and end the child process without running any cleanup of the server."""
+    """Write the document, then end the child process without the server's cleanup."""
     status = 1
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
-        # A connection that the server closes would stay open here.
+        # Otherwise connections that the server closes would stay open in the child.
         os.closerange(3, writer)
         os.closerange(writer + 1, _MOST_FILES)
         gc.freeze()

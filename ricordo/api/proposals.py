@@ -57,9 +57,9 @@ Status = Annotated[
     ProposalStatus | Literal["waiting", "all"],
     Query(description="`waiting`: those that can still be decided, open or in conflict."),
 ]
-# Each has two texts and their difference.
+# A proposal has two texts and their difference.
 Limit = Annotated[int, Query(ge=1, le=100, description="How many proposals at most.")]
-# A decided proposal, its block after the decision, and the number of proposals that wait for this
+# A decided proposal, its block after that, and the number of proposals still waiting for this
 # block.
 Decided = tuple[Proposal, Block | None, int]
 After = Annotated[str | None, Query(description="Only proposals after the one with this id.")]
@@ -75,8 +75,8 @@ async def list_all(
 ) -> list[Json]:
     """Proposals for all blocks of the user, newest first; by default the waiting ones.
 
-    There are fewer than `limit` if their texts are long. For the next page, pass the last
-    proposal's id as `after`, until a page is empty.
+    Long texts may reduce the page to fewer than `limit` proposals. For the next page, pass the last
+    proposal's id as `after`. Stop when a page is empty.
     """
     return await _list(
         context, user_id, None, status, Page(limit=limit, after=after, is_bounded=True)
@@ -88,10 +88,10 @@ async def list_all(
 async def approve_many(
     context: RequestContext, user_id: str, body: BulkDecisionRequest
 ) -> Response:
-    """Approve the named or the first hundred waiting proposals, and return each result.
+    """Approve the named or the first hundred waiting proposals, and return the result of each.
 
-    Each is decided by itself. The header `x-waiting` has the number of proposals that still wait:
-    repeat the request while more wait than collided.
+    Each decision is separate. The header `x-waiting` has the number of proposals that still wait.
+    Repeat the request while more wait than had conflicts.
     """
     return await _decide_many(context, user_id, body, "approve")
 
@@ -99,10 +99,10 @@ async def approve_many(
 @router.post("/diffs/reject", response_model=list[OutcomeResponse])
 @needs("memory:approve", "memory:override")
 async def reject_many(context: RequestContext, user_id: str, body: BulkDecisionRequest) -> Response:
-    """Reject the named or the first hundred waiting proposals, and return each result.
+    """Reject the named or the first hundred waiting proposals, and return the result of each.
 
-    Each is decided by itself. The header `x-waiting` has the number of proposals that still wait:
-    repeat the request until none wait.
+    Each decision is separate. The header `x-waiting` has the number of proposals that still wait.
+    Repeat the request until it is 0.
     """
     return await _decide_many(context, user_id, body, "reject")
 
@@ -110,7 +110,7 @@ async def reject_many(context: RequestContext, user_id: str, body: BulkDecisionR
 @router.post("/runs/{run_id}/undo", response_model=UndoneResponse)
 @needs("memory:approve", "memory:override")
 def undo(tx: Transaction, context: RequestContext, user_id: str, run_id: str) -> Undone:
-    """Take back a run's changes of the user's memory, as new versions.
+    """Undo a run's changes of the user's memory by new versions.
 
     Later changes stay, and the run's waiting proposals are rejected.
     """
@@ -135,7 +135,7 @@ async def list_of_block(
 ) -> list[Json]:
     """Proposals for one block of the user, newest first; by default the waiting ones.
 
-    Pages end like those of all blocks.
+    Pages end as in the list for all blocks.
     """
     return await _list(
         context, user_id, label, status, Page(limit=limit, after=after, is_bounded=True)
@@ -144,9 +144,9 @@ async def list_of_block(
 
 @router.post(_BLOCK + "/propose", response_model=ProposalResponse)
 async def propose(context: RequestContext, user_id: str, label: str, body: ProposalRequest) -> Json:
-    """Propose to the user to replace a piece of a block.
+    """Propose to the user to replace a part of a block.
 
-    It changes nothing until the user approves it.
+    Nothing changes until the user approves it.
     """
 
     def work(tx: Transaction) -> Proposal:
@@ -185,9 +185,9 @@ async def approve(
 ) -> Response | Json:
     """Make the proposed text the block's next version, merged by lines with later changes.
 
-    With `body`, the owner's own text replaces it. Characters that are not shown are removed, unless
-    `keeps_hidden_text` is true. If lines collide nothing is written, and 409 returns the three
-    texts.
+    `body` is text of the owner that replaces the proposed text. Hidden characters are removed,
+    except with `keeps_hidden_text`. If lines conflict, nothing is written, and 409 returns the
+    three texts.
     """
     request = body or ApproveRequest()
 
@@ -232,13 +232,13 @@ async def reject(
 
 
 async def decided(outcome: Decided | Conflicted) -> Response | Json:
-    """Return the answer to a decision, or 409 with the texts that collide."""
+    """Return the answer to a decision, or 409 with the conflicting texts."""
     if isinstance(outcome, Conflicted):
         return text_conflict(
             outcome.proposal.note,
             TextConflict.of(outcome, proposal_id=outcome.proposal.id, how=_HOW),
         )
-    # A diff of long texts is slow, so it blocks neither a transaction nor the event loop.
+    # A diff of long texts is slow. It must not block a transaction or the event loop.
     return await asyncio.to_thread(DecidedResponse.from_proposal, *outcome)
 
 
@@ -328,7 +328,10 @@ def _scope_of(context: RequestContext, memory: UserMemory) -> Scope:
 def _require(
     tx: Transaction, context: RequestContext, user_id: str, label: str, diff_id: str
 ) -> UserMemory:
-    """Return the user's memory. Raises NotFound unless the proposal is for this block of it."""
+    """Return the user's memory.
+
+    Raises NotFound if the proposal is not for this block of this user.
+    """
     memory = user_memory.open_memory(tx, context.scope, user_id)
     proposal = proposals.get(tx, context.scope, diff_id)
     if (proposal.chain_id, proposal.label) != (memory.chain.id, label):
@@ -339,10 +342,10 @@ def _require(
 def _proposer(
     tx: Transaction, context: RequestContext, memory: UserMemory, agent_id: str | None
 ) -> Actor:
-    """Return the author that the user reads: the named agent, else the caller.
+    """Return the author that the user will read: the named agent, or else the caller.
 
-    An agent of this server has its stored name, and any other agent the sent name. Raises Forbidden
-    if the request names an agent and the caller may not run agents.
+    An agent of this server has its stored name; any other agent has the name that was sent. Raises
+    Forbidden if the request names an agent and the caller may not run agents.
     """
     scope = context.scope
     is_local = scope.role == "admin" and scope.may(IMPERSONATE)

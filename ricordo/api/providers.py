@@ -41,7 +41,7 @@ Key = Annotated[SecretStr, Field(max_length=10_000)]
 
 
 class ProviderUpdate(RequestModel):
-    """Keys and their place. Empty texts count as left out."""
+    """Keys and their place. Empty texts count as omitted."""
 
     api_key: Key | None = None
     access_key: Key | None = None
@@ -76,7 +76,7 @@ class ProviderRequest(ProviderCheckRequest):
 
 
 class ProviderResponse(ResponseModel):
-    """A provider with a key of the organization's own.
+    """A provider with an API key of the organization.
 
     The fields for keys are always null.
     """
@@ -123,7 +123,7 @@ def list_providers(
 async def create(context: RequestContext, body: ProviderRequest) -> OrganizationProvider:
     """Add a provider.
 
-    This organization alone can then use its models, as `<name>/<model>`.
+    Only this organization can then use its models, as `<name>/<model>`.
     """
     keys = body.keys()
     provider = _new(context, body.name, body)
@@ -165,8 +165,7 @@ async def modify(
     before = await _stored(context, provider_id)
     moved = body.base_url is not None and body.base_url != before.base_url
     if moved and before.secret and body.api_key is None:
-        # Otherwise a caller who does not know the key could have it sent to an address of their
-        # choice.
+        # Otherwise a caller who does not know the key could have it sent to any address.
         raise Invalid(
             "Send api_key together with a new base_url: a stored key goes to no other address."
         )
@@ -215,8 +214,7 @@ async def refresh(context: RequestContext, provider_id: str) -> OrganizationProv
     await models.ask(provider)
 
     def save(tx: Transaction) -> OrganizationProvider:
-        # With the new timestamp the provider counts as changed, so that every process reads its
-        # list again.
+        # The new timestamp marks the provider as changed, so every process reads its list again.
         stored = replace(providers.get(tx, context.scope, provider_id), last_synced=tx.clock.now())
         providers.update(tx, stored)
         return stored
@@ -228,7 +226,7 @@ async def refresh(context: RequestContext, provider_id: str) -> OrganizationProv
 async def delete(context: RequestContext, provider_id: str) -> Json:
     """Delete a provider with its keys.
 
-    Agents that use one of its models are not deleted, but need another model to answer.
+    Agents that use one of its models are not deleted. To answer, they need another model.
     """
     await _changed(context, lambda tx: providers.delete_one(tx, context.scope, provider_id))
     return note(f"Provider id={provider_id} successfully deleted")

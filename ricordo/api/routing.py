@@ -1,8 +1,8 @@
-"""Routers whose routes are guarded by scopes, and the application that serves them.
+"""Routers whose routes require scopes, and the application that serves them.
 
-A module has one `router`, made with `Routes`. All modules are imported when the server starts, and
-all servers of a process share their route objects. A function of a route returns a value; the route
-writes the answer, and opens the transaction where the function takes one.
+Each module has one `router`, made with `Routes`. All modules are imported when the server starts,
+and all servers of a process share their route objects. A route's function returns a value. The
+route writes the answer, and opens a transaction if the function takes one.
 """
 
 import re
@@ -49,10 +49,10 @@ from ricordo.domain.text import normal_name, normal_text
 from ricordo.offload import SMALL, offload
 
 E = TypeVar("E", bound=Callable[..., Any])
-# What only an escaped letter beyond ASCII or carriage return holds.
+# Matches escaped bytes beyond ASCII and escaped carriage returns, the only ones that may change.
 _MAY_BE_ODD = re.compile(rb"%(?:[89a-fA-F][0-9a-fA-F]|0[dD])|[\x80-\xff]")
-# Every route may refuse a request. The document names the class of codes, since the code depends on
-# the error.
+# Every route may refuse a request. The document names classes of status codes, since the code
+# depends on the error.
 REFUSALS: Mapping[int | str, dict[str, Any]] = {
     "4XX": {"model": RefusalResponse, "description": "Refused: `detail` says why and what to do"}
 }
@@ -60,7 +60,7 @@ _SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
 )
-# The number of items from which a list's answer is made off the event loop.
+# From this number of items on, a list's answer is made outside the event loop.
 _MANY = 64
 
 
@@ -68,7 +68,7 @@ class ValidatedRoute(APIRoute):
     """FastAPI's part of a route: it validates the request and calls the endpoint."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the framework's handler, with large bodies read off the event loop."""
+        """Return the framework's handler, with large bodies read outside the event loop."""
         respond, field = super().get_route_handler(), self.body_field
         if field is None:
             return respond
@@ -76,11 +76,11 @@ class ValidatedRoute(APIRoute):
 
 
 class GuardedRoute(Route):
-    """A route that only callers with one of its scopes reach.
+    """A route that only callers with one of its scopes may call.
 
-    FastAPI builds a validator for each parameter; for all routes that takes a quarter of the start.
-    So its part of a route, `api_route`, is made at the first request. FastAPI gets no response
-    model, since the model's `of` writes the answer; only the document shows its schema.
+    FastAPI builds a validator for each parameter, which for all routes takes a quarter of the
+    start. So FastAPI's part of a route, `api_route`, is made at its first request. FastAPI gets no
+    response model, since the model's `of` writes the answer. Only the document shows its schema.
     """
 
     validated_class: ClassVar[type[APIRoute]] = ValidatedRoute
@@ -95,17 +95,17 @@ class GuardedRoute(Route):
         methods: Iterable[str] | None = None,
         **options: Any,
     ) -> None:
-        # Starlette's own `__init__` is left out: it would compile the path's expression, and answer
-        # HEAD wherever the route answers GET, which FastAPI does not.
+        # Starlette's `__init__` is not called. It would compile the path's expression, and answer
+        # HEAD for each GET, which FastAPI does not.
         verbs = {method.upper() for method in methods or ["GET"]}
         self.path = path
         self.endpoint = _responding(endpoint, response_model, reads=verbs == {"GET"})
         self.name = endpoint.__name__
         self.include_in_schema = options.get("include_in_schema", True)
         self.methods = verbs
-        # None until the router sets the scopes of its family; empty if anybody may call the route.
+        # None until the router sets the scopes of its family. Empty if anybody may call the route.
         self.scopes: tuple[str, ...] | None = getattr(endpoint, "scopes", None)
-        # A route without one has FastAPI's placeholder, which only the document understands.
+        # Without a model, FastAPI passes a placeholder that only the document understands.
         if isinstance(response_model, DefaultPlaceholder):
             self.response_model = None
         else:
@@ -121,7 +121,7 @@ class GuardedRoute(Route):
 
     @cached_property
     def path_regex(self) -> re.Pattern[str]:  # type: ignore[override]
-        """The expression of the path, compiled at the first request that may match."""
+        """The expression of the path, compiled when a request may match for the first time."""
         return self._compiled_path[0]
 
     @cached_property
@@ -131,7 +131,7 @@ class GuardedRoute(Route):
 
     @cached_property
     def param_convertors(self) -> dict[str, Convertor[Any]]:  # type: ignore[override]
-        """What reads the path's parameters, by their names."""
+        """Functions that read the path's parameters, by name."""
         return self._compiled_path[2]
 
     @cached_property
@@ -146,7 +146,7 @@ class GuardedRoute(Route):
         return self.api_route.dependant
 
     def documented(self) -> APIRoute:
-        """Return the route as the document shows it, with the models of its answers."""
+        """Return the route for the document, with the models of its answers."""
         _build_validators(self.endpoint)
         return APIRoute(
             self.path,
@@ -157,12 +157,12 @@ class GuardedRoute(Route):
         )
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match the request; the begin of the path rules out most of the hundreds of routes."""
-        # "In": a proxy's path may stand before it.
+        """Match the request; the beginning of the path excludes most of the hundreds of routes."""
+        # "in", because a proxy's prefix may precede it.
         if self._begin not in scope["path"]:
             return Match.NONE, {}
         match, child_scope = super().matches(scope)
-        # The framework's $ also matches before a final line feed, so the id "\n" would lead to the
+        # The framework's $ also matches before a final line feed, so an id of "\n" would reach the
         # list.
         if scope["path"].endswith("\n") and not self.path_regex.fullmatch(route_path(scope)):
             return Match.NONE, {}
@@ -196,10 +196,10 @@ class GuardedRoute(Route):
 
 
 def _build_validators(endpoint: Callable[..., Any]) -> None:
-    """Build the validators of the endpoint's request models, which are made at their first use.
+    """Build the validators of the endpoint's request models, which are deferred until now.
 
-    FastAPI's adapter of a model waits like the model. When it is built at last, it warns of fields
-    that only FastAPI reads.
+    FastAPI's adapter of a model is deferred too. When it is built, it warns of fields that only
+    FastAPI reads.
     """
     for parameter in signature(endpoint).parameters.values():
         for model in _models_in(parameter.annotation):
@@ -215,10 +215,10 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _responding(endpoint: Callable[..., Any], model: Any, *, reads: bool) -> Callable[..., Any]:
-    """Return the endpoint as a coroutine that writes its response by its model.
+    """Return the endpoint as a coroutine that writes its response with the response model.
 
-    An endpoint that is no coroutine takes a transaction and `context`; it reads, or writes if the
-    method is not GET.
+    An endpoint that is not a coroutine takes a transaction and `context`. With GET it reads, with
+    other methods it writes.
     """
     make = maker(model)
     is_async = iscoroutinefunction(endpoint)
@@ -255,7 +255,7 @@ def _responding(endpoint: Callable[..., Any], model: Any, *, reads: bool) -> Cal
         )
 
     if not is_async:
-        # The transaction is bound, so that FastAPI reads only the parameters after it.
+        # The transaction is bound, so that FastAPI only reads the parameters after it.
         respond.__wrapped__ = partial(endpoint, None)
     return respond
 
@@ -265,9 +265,9 @@ def _called(endpoint: Callable[..., Any], arguments: Mapping[str, Any], tx: Any)
 
 
 def needs(*scopes: str) -> Callable[[E], E]:
-    """Return a decorator that names the scopes of a route, of which a caller needs one.
+    """Return a decorator that names a route's scopes; a caller needs one of them.
 
-    Without scopes anybody may call the route, also without a key.
+    Without scopes, anybody may call the route, even without a key.
     """
 
     def mark(endpoint: E) -> E:
@@ -280,7 +280,7 @@ def needs(*scopes: str) -> Callable[[E], E]:
 def refusal_of(scope: Scope, needed: tuple[str, ...] | None) -> tuple[int, str] | None:
     """Return the reason why this caller may not call the route.
 
-    It is asked before the body is read and before any look-up.
+    It is called before the body is read and before any look-up.
     """
     if not needed and needed is not None:
         return None
@@ -311,20 +311,20 @@ class Routes(APIRouter):
     """The routes of one module, in the order in which they are matched.
 
     Args:
-        prefix: Begins the paths of all its routes.
-        tags: Group its routes in the document.
+        prefix: The common beginning of the paths of its routes.
+        tags: Tags that group its routes in the document.
         scope: The family of scopes that its routes need: `<scope>:read` with GET, `<scope>:write`
-            with any other method. A route that needs other scopes says so with `needs`; without a
-            family, each route must.
+            with any other method. A route that needs other scopes declares them with `needs`.
+            Without a family, each route must do so.
         include_in_schema: Whether the document shows its routes.
-        goes_first: Match its routes before the core's, since a core route would take a name in the
-            path for an id.
-        open_paths: Complete paths that the guard lets pass without a key, even on a server that
-            needs keys.
+        goes_first: Match its routes before the core's, because a core route would read a name in
+            the path as an id.
+        open_paths: Complete paths that the guard passes without a key, even on a server that needs
+            keys.
         login_page: The path to which the guard sends a browser that has no key.
-        resources: Paths of resources, each with the path of its metadata. A refusal of a request
-            without a key names the metadata's path, where a program reads how to get a token (RFC
-            9728).
+        resources: Paths of resources, each with the path of its metadata. If a request without a
+            key is refused, the refusal names the metadata's path. There a program reads how to get
+            a token (RFC 9728).
     """
 
     guarded_class: ClassVar[type[GuardedRoute]] = GuardedRoute
@@ -355,10 +355,10 @@ class Routes(APIRouter):
         )
 
     def add_api_route(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        """Add a route, which needs the scope of the family unless its function declares others.
+        """Add a route; it needs the scope of the family, or the scopes that its function declares.
 
         Raises:
-            TypeError: It needs no scope that is known, or a plain function has no context.
+            TypeError: Raises an error if no scope is known, or if a plain function has no context.
         """
         if self._family is None and getattr(endpoint, "scopes", None) is None:
             raise TypeError(
@@ -385,7 +385,7 @@ def load_router(module: str) -> APIRouter:
 class Application(FastAPI):
     """The server's app.
 
-    `base` is the path below which a proxy serves it; the proxy takes it off, or leaves it.
+    `base` is the path under which a proxy serves it. The proxy may remove it or keep it.
     """
 
     def __init__(
@@ -415,7 +415,7 @@ class Application(FastAPI):
             scope["path"] = f"{scope['path'].removesuffix(path)}/v1{path.removeprefix('/latest')}"
         if (
             scope["type"] != "http" or REQUEST_SCOPE in scope
-        ):  # what this server asks of itself is no traffic
+        ):  # requests of this server to itself are no traffic
             await super().__call__(scope, receive, send)
             return
         began = perf_counter()
@@ -428,16 +428,16 @@ class Application(FastAPI):
     def setup(self) -> None:
         """Serve the document.
 
-        The framework would build it on the event loop, which takes seconds.
+        The framework would build it on the event loop, for seconds.
         """
         self.add_route(
             "/openapi.json", self._answer_document, name="openapi", include_in_schema=False
         )
 
     def openapi(self) -> dict[str, Any]:
-        """Return the document, which takes seconds and stays in memory.
+        """Building the document takes seconds, and it stays in memory.
 
-        A server asks `document` for it.
+        A server uses `document` instead.
         """
         with self._document_lock:
             if self.openapi_schema is None:
@@ -458,7 +458,7 @@ class Application(FastAPI):
             self.openapi_schema = before
 
     async def document(self) -> dict[str, Any]:
-        """Return the document, read from its bytes: it is large, so it is not kept."""
+        """Return the document, parsed from its bytes; it is large, so the object is not kept."""
         text = await self._document.text()
         return cast("dict[str, Any]", await offload(lambda: orjson.loads(text), len(text)))
 
@@ -477,26 +477,26 @@ def _documented(route: BaseRoute) -> BaseRoute:
 
 
 def _normalise_address(scope: Scope) -> None:
-    """Put path and query into the normal form of names and text, before they are read."""
+    """Put path and query into the normal form of names and texts, before anything reads them."""
     if not scope["path"].isascii():
         scope["path"] = normal_name(scope["path"])
     query: bytes = scope["query_string"]
-    # Only an escaped path can have another form, since servers pass no other bytes.
+    # Only an escaped path can have another form, since servers do not pass other bytes.
     if _MAY_BE_ODD.search(query):
         pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
         normal = [(name, normal_text(value)) for name, value in pairs]
-        # A normal path is not changed, since a page leads back to exactly the address of the
+        # A normal path stays unchanged, since a page links back to exactly the address of the
         # request.
         if normal != pairs:
             scope["query_string"] = urlencode(normal).encode()
 
 
 def _guarded(scope: Scope, receive: Receive, send: Send, statuses: list[int]) -> Send:
-    """Return a `send` that notes the answer's status, and adds security headers.
+    """Return a `send` that records the answer's status and adds security headers.
 
-    The headers stop browsers from guessing another type of file, and caches from storing the
-    answer. An answer with 503 also gets a time for a retry. The answer to a body that is too long
-    says how long a body may be; the framework's answer does not.
+    The headers stop browsers from guessing another file type, and caches from storing the answer.
+    An answer with 503 also gets a time for a retry. The answer to a body that is too long states
+    the limit, unlike the framework's answer.
     """
     is_answered = False
 

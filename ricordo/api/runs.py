@@ -60,7 +60,10 @@ class RunQuery:
 def list_runs(
     tx: Transaction, context: RequestContext, paging: Paged, query: Annotated[RunQuery, Depends()]
 ) -> Sequence[Run]:
-    """List runs, newest first, filtered by agents, conversation, status or for open ones."""
+    """List runs, newest first.
+
+    Filters are agents, conversation, status and whether they are open.
+    """
     agent_ids = [*(query.agent_ids or ()), *((query.agent_id,) if query.agent_id else ())]
     statuses = [*(query.statuses or ()), *(("created", "running") if query.active else ())]
     columns = without_none(
@@ -87,7 +90,7 @@ def list_active(
     agent_ids: Annotated[list[str] | None, Query()] = None,
     background: bool | None = None,
 ) -> Sequence[Run]:
-    """List open runs, newest first: the older form of `active` in the list."""
+    """List open runs, newest first. Older clients use this instead of the list with `active`."""
     ids = [*(agent_ids or ()), *((agent_id,) if agent_id else ())]
     columns = without_none(background=background)
     return runs.page(
@@ -134,7 +137,7 @@ def metrics(tx: Transaction, context: RequestContext, run_id: str) -> Json:
 def list_messages(
     tx: Transaction, context: RequestContext, run_id: str, paging: Paged
 ) -> list[Json]:
-    """List the run's messages, including incoming ones, of the types in its request.
+    """List the run's messages with the incoming ones, of the types that its request selected.
 
     A talk's run has the messages of all its turns.
     """
@@ -190,7 +193,7 @@ class StepQuery:
     ] = None
 
     def filter(self) -> StepFilter:
-        """Return the other conditions of the selection. Raises Invalid for malformed dates."""
+        """Return the selection's further conditions. Raises Invalid for malformed dates."""
         return StepFilter(
             self.tags or (),
             self.has_feedback,
@@ -205,7 +208,7 @@ class StepQuery:
 def list_all_steps(
     tx: Transaction, context: RequestContext, paging: Paged, query: Annotated[StepQuery, Depends()]
 ) -> Sequence[Step]:
-    """List steps, newest first: of an agent or a model, by feedback, tags and dates."""
+    """List steps, newest first. Filters are agent, model, feedback, tags and dates."""
     return runs.page_of_steps(
         tx,
         context.scope,
@@ -235,7 +238,7 @@ def give_feedback(
     body: FeedbackRequest | None = None,
     feedback: Annotated[Feedback | None, Query(description="The form of older clients.")] = None,
 ) -> Step:
-    """Store feedback on the step and its tags; it replaces earlier feedback."""
+    """Store a person's feedback on the step, with tags; it replaces earlier feedback."""
     if body is None:
         if feedback is None:
             raise Unsupported("Say feedback, tags, or both.")
@@ -277,7 +280,7 @@ def list_all_messages(
 
 @_messages.get("/{message_id}", response_model=list[AnyMessage])
 def retrieve_message(tx: Transaction, context: RequestContext, message_id: str) -> list[Json]:
-    """Return one stored message as its shown messages: reasoning, text, calls."""
+    """Return one stored message in the form in which it is shown: reasoning, text, calls."""
     return message_responses(messages.get(tx, context.scope, message_id), MessageFormat())
 
 

@@ -216,8 +216,8 @@ async def search_messages(
     """Search the messages of users and agents, of one agent or all, best first.
 
     Dates without a zone are read in the agent's zone, or in UTC if no agent is named. Without a
-    query the newest are returned. A user's own messages come before shared messages. Unless an
-    agent is named, agents without messages of the user are skipped.
+    query the newest are returned. A user's messages come before shared ones. If no agent is named,
+    agents without messages of the user are skipped.
     """
     return await _messages(context, body)
 
@@ -275,9 +275,9 @@ async def search_passages(
 
 @router.post("/agents/{agent_id}/messages/import", response_model=ImportResponse, tags=["messages"])
 async def import_past(context: RequestContext, agent_id: str, body: ImportRequest) -> Json:
-    """Store past messages, oldest first; searches find them, but they do not enter the window.
+    """Store past messages, oldest first. Searches find them, but they are not in the window.
 
-    With an `otid` for each message the request can be repeated: stored messages are not stored
+    If each message has an `otid` the request can be repeated, since stored messages are not stored
     again.
     """
     past = [
@@ -328,7 +328,7 @@ async def _messages(context: RequestContext, body: MessageSearchRequest) -> Sequ
         if conversation_id and (
             conversation is None or not context.scope.sees(conversation.user_id)
         ):
-            ids = []  # it is deleted, though its forks may still share its messages
+            ids = []  # the conversation is deleted, though forks may still share its messages
         if conversation:
             shared = conversations.shared_by(tx, conversation)
         else:

@@ -33,14 +33,14 @@ async def list_models(
 ) -> list[Json]:
     """List every chat model of the configured providers and local servers, and the librarian.
 
-    Agents that name no model get the model with `is_default`.
+    The model with `is_default` is used by agents that name none.
     """
     usable = await context.runtime.organization_providers.of(context.scope.organization_id)
     default = await context.runtime.models.find_default()
     infos = await usable.list()
     is_missing = all(info.handle != default.handle for info in infos)
     if is_missing and not default.fault and context.runtime.models.has_default():
-        # Its provider has no list, or lists it by another name.
+        # The provider has no list, or its list has another name for the model.
         infos = [context.runtime.models.get(default.handle).info, *infos]
     models = [
         ModelResponse.of(info) | {"is_default": info.handle == default.handle} for info in infos

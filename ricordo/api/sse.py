@@ -51,8 +51,8 @@ _TEXT_FIELDS = {"assistant_message": "content", "reasoning_message": "reasoning"
 class SseEncoder:
     """Encodes one turn for one reader.
 
-    When tokens are streamed, text that was sent in deltas is not repeated as a whole. With `first`
-    the events are numbered from there: their `seq_id`.
+    When tokens are streamed, text that was sent as deltas is not sent again as a whole. With
+    `first`, events are numbered from there; the number is their `seq_id`.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class SseEncoder:
         self._speakers: dict[str, tuple[str, ArgumentStream]] = {}
 
     def encode(self, event: Event) -> list[bytes]:
-        """Return the wire's events for an event of the turn; often none."""
+        """Return the wire's events for an event of the turn; often there are none."""
         match event:
             case TextDelta() | ReasoningDelta() | ToolCallDelta():
                 return self._delta(event) if self._has_tokens else []
@@ -118,14 +118,14 @@ class SseEncoder:
             self._whole.add(_piece(wire))
 
     def _messages(self, messages: Iterable[Message]) -> list[bytes]:
-        # A message may be in an event of its own and again in the event of its step.
+        # A message may come in a separate event and again in the event of its step.
         fresh = [message for message in messages if message.id not in self._saved]
         self._saved.update(message.id for message in fresh)
         wires = (wire for message in fresh for wire in message_responses(message, self._view))
         return [self._data(unsent) for wire in wires for unsent in self._unsent(wire)]
 
     def _unsent(self, wire: Json) -> list[Json]:
-        """Return the part of a saved message that was not sent yet, which may be empty."""
+        """Return the part of a saved message that was not sent yet; it may be empty."""
         if field := _TEXT_FIELDS.get(wire["message_type"]):
             return self._unsent_text(wire, field)
         if wire["message_type"] == "tool_call_message":
@@ -196,8 +196,8 @@ class SseEncoder:
             )
         if key not in self._speeches:
             return None
-        # If a message has several such calls, the first is sent in deltas and each other one as a
-        # whole, so that their pieces do not mix.
+        # If a message has several such calls, the first is sent as deltas and the others as wholes,
+        # so that their pieces do not mix.
         call_id, arguments = self._speakers[event.message_id]
         if call_id == event.call_id:
             return arguments.feed(event.arguments)[0]
@@ -229,7 +229,7 @@ class SseEncoder:
 def sse_response(chunks: AsyncIterator[bytes], cut_off: Sequence[bytes] | None = None) -> Response:
     """Return a stream of these chunks.
 
-    `cut_off` ends a stream in which the database fails, by default in the form for Letta's clients.
+    If the database fails, `cut_off` ends the stream; by default in the form for Letta's clients.
     """
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     chunks = _to_their_end(chunks, _CUT_OFF if cut_off is None else cut_off)
@@ -262,7 +262,7 @@ async def sse_stream(
 ) -> AsyncIterator[bytes]:
     """Yield one turn while it runs.
 
-    If the client asked for pings, it gets one at the start and after each silence of `keepalive`
+    If the client asked for pings, it gets one at the start and after every silence of `keepalive`
     seconds.
     """
     encoder = SseEncoder(view, clock, has_tokens=has_tokens)
@@ -352,8 +352,8 @@ def _rest(text: str, sent_text: str) -> str:
 def _rest_of_call(text: str, sent_text: str) -> str:
     if text.startswith(sent_text):
         return text[len(sent_text) :]
-    # If reasoning was removed from the arguments, the sent JSON is compact and the stored one is
-    # not.
+    # If reasoning was removed from the arguments, the JSON that was sent is compact, unlike the
+    # stored one.
     try:
         arguments = orjson.loads(text)
         compact = orjson.dumps(arguments).decode()

@@ -1,7 +1,7 @@
 """Streams that outlive their readers.
 
 One reader of a turn stores the turn's stream, and all other readers read the stored stream. The
-routes resume a run's stream, or find a conversation's. Only stored events are sent, so all readers
+routes resume a run's stream, or find a conversation's. Only stored events are sent. So all readers
 get the same bytes, in this process or another, now or later.
 """
 
@@ -38,18 +38,17 @@ from ricordo.storage.runs import RunEvent
 
 log = logging.getLogger(__name__)
 router = Routes(prefix="/v1", tags=["runs"], scope="messages")
-# A process may store the end of a stream this long after its turn; after that it is considered
-# dead.
+# A process may store the end of a stream this long after its turn. After that it counts as dead.
 GRACE = 1 * SECOND
 _SHORTEST_POLL = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """The part of a stream that a reader wants.
+    """The part of a stream that a reader asks for.
 
-    It starts after the event `after`. `poll` is the seconds between two reads of another process's
-    stream, and `batch` the events of one read.
+    It starts after the event `after`. `poll` is the number of seconds between two reads of another
+    process's stream, `batch` the events of one read.
     """
 
     after: int = 0
@@ -60,9 +59,9 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True)
 class _StoredPart:
-    """One read of a stored stream: further events, if there are any.
+    """One read of a stored stream: its further events, if there are any.
 
-    Otherwise returns the run (None if it is deleted) and the last event of the stream.
+    Otherwise it has the run (None if deleted) and the last event of the stream.
     """
 
     events: list[RunEvent]
@@ -71,14 +70,14 @@ class _StoredPart:
 
 
 def _chunks_of(part: _StoredPart, *, has_pings: bool) -> Iterator[bytes]:
-    """Yield the part's events as they are sent, without pings if the reader wants none."""
+    """Yield the part's events as they are sent; pings only if the reader wants them."""
     for event in part.events:
         if has_pings or not is_ping(event.data):
             yield event.data.encode()
 
 
 async def follow(runtime: Runtime, run: Run, resumption: Resumption) -> AsyncIterator[bytes]:
-    """Yield the events of the run's stream after `resumption.after`, as soon as they are stored."""
+    """Yield the events of the run's stream after `resumption.after` as they are stored."""
     position = resumption.after
     sent_at = time.monotonic()
     if resumption.has_pings:
@@ -97,7 +96,7 @@ async def follow(runtime: Runtime, run: Run, resumption: Resumption) -> AsyncIte
             continue
         if part and not changed and await _is_over(runtime, run, part, position):
             # A reader that asks for events after the end gets the end again, so that it does not
-            # wait forever.
+            # wait for ever.
             for chunk in _last_events(part):
                 yield chunk
             return
@@ -109,7 +108,7 @@ async def follow(runtime: Runtime, run: Run, resumption: Resumption) -> AsyncIte
 
 
 async def _wait(changed: asyncio.Event | None, seconds: float, poll: float) -> None:
-    """Wait for more of the stream, at most so long; poll for that of another process."""
+    """Wait for more of the stream, at most this long. The stream of another process is polled."""
     if changed is None:
         await asyncio.sleep(min(seconds, max(poll, _SHORTEST_POLL)))
         return
@@ -137,7 +136,7 @@ async def _read_part(runtime: Runtime, run: Run, position: int, limit: int) -> _
 async def _is_over(runtime: Runtime, run: Run, part: _StoredPart, position: int) -> bool:
     """Return whether no more events will come.
 
-    End the stream if no process will do so.
+    Store the stream's end if no process will do so.
     """
     now = runtime.store.clock.now()
     if part.run is None:
@@ -157,7 +156,7 @@ async def _is_over(runtime: Runtime, run: Run, part: _StoredPart, position: int)
 def _last_events(part: _StoredPart) -> list[bytes]:
     if part.run is None:
         return [encoded({"message_type": "stop_reason", "stop_reason": "error"}), DONE]
-    # A server that shuts down sends no end; the reader continues at another server, or here later.
+    # A server that shuts down sends no end. The reader continues at another server, or here later.
     if part.run.ended_at is not None:
         return [DONE]
     return []
@@ -166,7 +165,7 @@ def _last_events(part: _StoredPart) -> list[bytes]:
 async def complete(runtime: Runtime, run: Run) -> None:
     """Store the missing end of an ended run's stream.
 
-    The recording stopped too early, so some saved messages and the end are missing from the stream.
+    The recording stopped too early, so some saved messages and the end are missing.
     """
     stored = await runtime.store.read(lambda tx: runs.events_after(tx, run.id))
     first = stored[-1].number + 1 if stored else 1
@@ -182,7 +181,7 @@ async def complete(runtime: Runtime, run: Run) -> None:
     missing: list[str] = []
     async for event in PastTurn(runtime, Scope(run.organization_id), run.id).events():
         missing += [chunk.decode() for chunk in encoder.encode(event)]
-    # If another reader, or the recording itself, was faster, its events count.
+    # If another reader or the recording itself was faster, its events are used.
     with suppress(Collision):
         await runtime.store.write(lambda tx: runs.append_events(tx, run.id, first, missing))
 
@@ -201,7 +200,7 @@ class ResumeRequest(RequestPart):
     agent_id: str | None = Field(None, description="The agent of the conversation `default`.")
 
     def resumption(self) -> Resumption:
-        """Return the part of the stream that is wanted."""
+        """Return the part of the stream that the request asks for."""
         return Resumption(
             self.starting_after,
             self.include_pings is not False,
@@ -216,7 +215,7 @@ Resume = Annotated[ResumeRequest | None, Body()]
 @router.post("/runs/{run_id}/stream", response_class=StreamingResponse, responses=STREAM)
 @needs("messages:read")
 async def resume(context: RequestContext, run_id: str, body: Resume = None) -> Response:
-    """Read the stream of a run with `background`, from any event on.
+    """Read the stream of a run with `background`, from any event.
 
     Every server sends the same bytes.
     """
@@ -240,7 +239,7 @@ async def resume_conversation(
 def stream_of(context: RequestContext, run: Run, resumption: Resumption) -> Response:
     """Return the response that reads this run's stored stream.
 
-    A stream that was not stored or has expired is refused.
+    Refuses a stream that was not stored or has expired.
     """
     if not run.background:
         raise Invalid(

@@ -116,9 +116,9 @@ def change_approval(
     body: ToolApprovalRequest | None = None,
     requires_approval: bool | None = None,
 ) -> Json:
-    """Let this agent's calls of the tool wait for approval, or no longer.
+    """Switch approval of this tool's calls on or off for this agent.
 
-    Calls that wait already continue to wait.
+    Calls that already wait keep waiting.
     """
     is_required = body.requires_approval if body else requires_approval
     if is_required is None:

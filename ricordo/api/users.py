@@ -1,8 +1,8 @@
 """Routes of a user's memory: blocks by label, their versions and formats.
 
 A block is read and written as JSON or in a format of a plugin; Markdown and TOML are built in. A
-label may contain slashes. So routes with a fixed word behind the label are matched first; no part
-of a label can be such a word.
+label may contain slashes. So routes with a fixed part after the label are matched first. No part of
+a label can equal such a part.
 """
 
 import asyncio
@@ -152,8 +152,9 @@ def list_blocks(
 ) -> Headed:
     """List the user's blocks by label, each with the number of its waiting proposals.
 
-    The header `x-waiting` has the number of all waiting proposals, including those for new blocks.
-    With `as_of` they are the blocks of that time, also those that were deleted since.
+    The header `x-waiting` has the number of all waiting proposals, including proposals of new
+    blocks. With `as_of` the list shows the blocks of that time, including blocks that were deleted
+    since.
     """
     memory = user_memory.open_memory(tx, context.scope, user_id)
     if as_of is not None:
@@ -263,16 +264,16 @@ async def put(
 ) -> Response:
     """Write a block's text, and create the user and the block if they are new.
 
-    The text may also be sent as Markdown or TOML. With If-Match nothing is written unless the block
-    is unchanged since it was read (412). With `version` in the body, later changes are merged by
-    lines, and refused if lines collide (409, with the texts).
+    The text may also be sent as Markdown or TOML. With If-Match, nothing is written if the block
+    was changed since it was read (412). With `version` in the body, later changes are merged by
+    lines. If lines conflict, the write is refused with the texts (409).
     """
 
     def work(tx: Transaction) -> Response:
         memory = user_memory.open_memory(tx, context.scope, user_id, makes=True)
         _require(tx, memory, label, if_match, if_none_match)
         settings = body.settings()
-        # Settings that a new block cannot be created with, and settings that null resets.
+        # Settings that cannot be given when a block is created, and settings that null resets.
         rest = {
             name: settings.pop(name)
             for name in list(settings)
@@ -305,7 +306,7 @@ def modify(
 
     `removes_hidden_text` removes characters that are not shown, as a new version.
 
-    Fields that are left out stay.
+    Omitted fields keep their values.
     """
     memory = user_memory.open_memory(tx, context.scope, user_id)
     _require(tx, memory, label, if_match)
@@ -373,7 +374,7 @@ def _shown(
 def _submitted(tx: Transaction, outcome: SubmissionOutcome) -> Response:
     """Return the block after an edit.
 
-    For a proposed block that does not exist yet, return the proposal (202).
+    If a proposed block does not exist yet, return the proposal (202).
     """
     if outcome.proposal:
         proposal_id = outcome.proposal.id
@@ -403,7 +404,7 @@ def _require(
 async def _collision(
     context: RequestContext, user_id: str, label: str, body: PutBlockRequest, stale: Stale
 ) -> Response:
-    """Return the reason why a text could not be merged, with the known texts."""
+    """Return why a text could not be merged, with the texts that are known."""
 
     def read(tx: Transaction) -> tuple[str | None, str | None]:
         memory = user_memory.open_memory(tx, context.scope, user_id)
@@ -440,7 +441,7 @@ async def show_as(context: RequestContext, block: Block, format: str) -> tuple[s
 async def _with_defaults(context: RequestContext, user_id: str, label: str, fields: Any) -> Any:
     """Add the headings, defaults and settings of its schema to a new block.
 
-    Sent fields take precedence. Raises Invalid for an unknown schema, unless the block has it
+    Sent fields take precedence. Raises Invalid for an unknown schema that the block does not have
     already.
     """
     if isinstance(fields, dict):
@@ -462,7 +463,7 @@ def _find(tx: Transaction, context: RequestContext, user_id: str, label: str) ->
     try:
         return user_memory.find(tx, user_memory.open_memory(tx, context.scope, user_id), label)
     except NotFound:
-        return None  # the user is about to be created
+        return None  # the user does not exist yet
 
 
 async def _checked(fields: Any, size: int) -> PutBlockRequest:

@@ -1,9 +1,9 @@
 """The background work of a server, and on PostgreSQL the distribution of its jobs.
 
 On PostgreSQL each server has a procrastinate worker. procrastinate decides which worker gets the
-next wake-up, and handles one wake-up of each key at a time. The job's row in our own table says
-whether it may be claimed, and how it ended. So a wake-up that is lost (by a race, a cut connection,
-a frozen server) costs a moment and no job.
+next wake-up, and handles one wake-up of each key at a time. The job's row in our table says whether
+it may be claimed, and how it ended. So a lost wake-up (by a race, a cut connection, a frozen
+server) costs a moment but no job.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from ricordo.storage.engine import wake_ups
 from ricordo.storage.engine.store import Store, Transaction
 
 log = logging.getLogger(__name__)
-# Two for taking wake-ups; one more listens.
+# Two connections take wake-ups; one more listens.
 _CONNECTIONS = 2
 _RACES = 5
 _STOP_LIMIT = 10.0
@@ -30,9 +30,10 @@ _STOP_LIMIT = 10.0
 async def background_work(
     runtime: Runtime, built_in: Sequence[JobHandler] = (), *, address: str | None = None
 ) -> AsyncIterator[Worker]:
-    """Run the built-in handlers and those of plugins until leaving.
+    """Run the built-in handlers and those of plugins until the block ends.
 
-    `address` is PostgreSQL's, as libpq reads it; None: this is the only server on its SQLite file.
+    `address` is PostgreSQL's, in the form of libpq; None: this is the only server on its SQLite
+    file.
     """
     worker = Worker(runtime, [*built_in, *runtime.plugins.jobs()], is_alone=address is None)
     served = worker if address is None else PostgresWorker(worker, runtime.store, address)
@@ -46,7 +47,7 @@ async def background_work(
 class PostgresWorker:
     """A worker that runs one server's jobs on PostgreSQL.
 
-    It has `start` and `stop` as a Worker does. `address` is a libpq address.
+    It has `start` and `stop`, as a Worker does. `address` is a libpq address.
     """
 
     def __init__(self, worker: Worker, store: Store, address: str) -> None:
@@ -87,7 +88,7 @@ class PostgresWorker:
         await self._app.close_async()
 
     def _make_app(self) -> Any:
-        # Slow, and SQLite does not need it. The extra with psycopg installs it.
+        # Slow, and SQLite does not need it. The extra that installs psycopg installs it too.
         import procrastinate
 
         # It logs two lines for every wake-up.
@@ -107,15 +108,16 @@ class PostgresWorker:
     async def _serve(self) -> None:
         """Run procrastinate, and restart it when it fails, as on a lost connection."""
         pace = self._worker.pace
-        # A task that is cancelled while procrastinate closes may get its error instead of the
-        # cancel.
+        # A task that is cancelled while procrastinate closes may get procrastinate's error instead
+        # of the cancel.
         while not self._is_stopping:
             try:
                 await self._app.run_worker_async(
                     queues=[wake_ups.QUEUE],
                     concurrency=pace.concurrency,
                     fetch_job_polling_interval=pace.poll,
-                    # Deleting a wake-up does not stop its job: our row keeps the job and its key.
+                    # Deleting a wake-up does not stop its job, since our row keeps the job and its
+                    # key.
                     shutdown_graceful_timeout=0,
                     delete_jobs="always",
                     install_signal_handlers=False,
@@ -168,7 +170,7 @@ class _SteadyManager:
             try:
                 return await self._manager.fetch_job(queues=queues, worker_id=worker_id)
             except UniqueViolation:
-                # Two workers fetched two wake-ups of one key at once, and the other worker was
+                # Two workers fetched two wake-ups of one key at the same time, and the other was
                 # faster.
                 continue
             except Exception as error:
@@ -176,7 +178,7 @@ class _SteadyManager:
                     "no wake-up could be fetched; it is tried again",
                     extra={"error": type(error).__name__},
                 )
-                # Another server considered this worker dead and deleted it, so it registers again.
+                # Another server declared this worker dead and deleted it, so it registers again.
                 await self.update_heartbeat(worker_id)
                 await asyncio.sleep(0.5)
                 return None

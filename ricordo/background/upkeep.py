@@ -1,7 +1,7 @@
 """The jobs that maintain the search index, waiting proposals, and stored streams.
 
-Embeddings by a provider's model are recorded as expenses, and a budget postpones them. A job that
-another server may have taken over writes nothing more.
+Embeddings by a provider's model are recorded as expenses, and may be postponed by a budget. A job
+that another server may have taken over writes nothing any more.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -66,7 +66,7 @@ def _agent_of(job: Job) -> str | None:
 
 
 def _indexing(kind: str, work: IndexWork, every_seconds: float | None = None) -> JobHandler:
-    """Return the handler of jobs for this index work, with its expenses recorded."""
+    """Return the handler of jobs for this index work; its expenses are recorded."""
 
     async def run(runtime: Runtime, job: Job, report: Report) -> None:
         if kind != EMBED or not await postponed(runtime, job):

@@ -1,7 +1,7 @@
 """The worker of a server: it claims jobs, and runs their handlers concurrently.
 
 It renews their heartbeats and saves the end of each. On SQLite it claims jobs by itself; on
-PostgreSQL procrastinate passes them to it (`postgres_worker.py`). All else is the same.
+PostgreSQL procrastinate passes them to it (`postgres_worker.py`). Everything else is the same.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.future_times import mend_future_times
 
 log = logging.getLogger(__name__)
-# A job of an unknown kind may be meant for a newer server, so it waits this long for such a server.
+# A job of an unknown kind may be meant for a newer server, so it waits this long for one.
 _UNKNOWN_WAITS = 24 * 3600 * SECOND
 _UNKNOWN_AGAIN = 60 * SECOND
 _STOP_LIMIT = 10.0
-# Seconds before each try to save how a job ended.
+# Seconds before each attempt to save how a job ended.
 _SAVE_DELAYS = (0.0, 0.1, 1.0, 3.0)
 BACKOFF = Backoff(2, 4, 600, spread=(1, 1.2))
 _PERIODIC_ATTEMPTS = 3
@@ -48,7 +48,7 @@ class Pace:
     sweep: float = 10.0
     mend: float = 300.0
     prune: float = 600.0
-    # A worker that gave no sign for this long counts as dead.
+    # A worker without a sign of life for this long counts as dead.
     silence: float = 30.0
 
 
@@ -83,8 +83,8 @@ class _RunningJob:
 class Worker:
     """A worker that runs one server's jobs.
 
-    Await `start()`, and `stop()` before the store is closed. `is_alone`: no other server uses the
-    database, so at the start every running job belongs to a dead server.
+    Await `start()`, and `stop()` before the store is closed. With `is_alone` no other server uses
+    the database, so at the start every running job belongs to a dead server.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Worker:
         self._tasks.append(asyncio.create_task(self._claim_all(), name="jobs: claim"))
 
     async def open(self) -> None:
-        """Free the jobs of dead servers and renew running ones, without claiming any.
+        """Free the jobs of dead servers and renew running ones, but claim none.
 
         Jobs come by `run_one`.
         """
@@ -132,9 +132,9 @@ class Worker:
         """Claim no more jobs, and put running ones back without counting the attempt."""
         self._stopped.set()
         self._wake_up.set()
-        with suppress(RicordoError):  # a database that fails is no reason to leave the rest
+        with suppress(RicordoError):  # a failing database is no reason to leave the rest running
             await self._store.read(lambda tx: jobs.on_wake_up(tx, None))
-        # A job that is being claimed is started first, since only then can it be put back.
+        # A job that is being claimed is first started, since only then can it be put back.
         if claiming := [*self._tasks, *self._claiming]:
             await asyncio.wait(claiming, timeout=_STOP_LIMIT)
         running = list(self._running.values())
@@ -151,7 +151,8 @@ class Worker:
         """Claim this job and run it to its end, if it can be claimed."""
         if self._stopped.is_set():
             return
-        # If the caller is cancelled, both tasks go on: only this worker decides when a job stops.
+        # If the caller is cancelled, both tasks continue, since only this worker decides when a job
+        # stops.
         claiming = asyncio.create_task(self._claim_one(id), name="jobs: claim")
         self._claiming.add(claiming)
         claiming.add_done_callback(self._claiming.discard)
@@ -163,7 +164,7 @@ class Worker:
         try:
             job = await self._store.write(lambda tx: jobs.claim_one(tx, self.name, id))
         except Collision:
-            # Another job with the same key was claimed at this moment; the worker finds this job
+            # Another job with the same key was claimed at the same time. The worker finds this job
             # again later.
             return None
         except RicordoError as error:
@@ -185,7 +186,7 @@ class Worker:
 
     async def _claim(self, limit: int) -> int:
         try:
-            # Read first, since usually nothing is due and a read costs almost nothing.
+            # Read first, since usually nothing is due and a read costs next to nothing.
             if not await self._store.read(jobs.is_due):
                 return 0
             claimed = await self._store.write(lambda tx: jobs.claim(tx, self.name, limit))
@@ -203,8 +204,8 @@ class Worker:
         this.end = asyncio.create_task(self._finish(this), name=f"job {job.kind}")
 
         def ended(_: object) -> None:
-            # The job may be in this process twice: another server took it over, then this server
-            # claimed it again.
+            # The job may be in this process twice: another server took it over, and then this
+            # server claimed it again.
             if self._running.get(job.id) is this:
                 del self._running[job.id]
             self._wake_up.set()
@@ -235,7 +236,7 @@ class Worker:
         try:
             await self._store.write(lambda tx: jobs.release(tx, job))
         except Exception as error:
-            # Its key becomes free anyway once this worker has been silent for a while.
+            # Its key becomes free anyway when this worker has been silent for a while.
             log.warning(
                 "a cancelled job could not be released",
                 extra={"job": job.id, "error": type(error).__name__},
@@ -260,8 +261,8 @@ class Worker:
     async def _save(self, end: Callable[[Transaction], bool], job: Job) -> None:
         """Save the job's end.
 
-        If the database fails for this long, other servers consider the worker dead, and the job
-        runs again.
+        If the database fails for longer, other servers consider this worker dead, and the job runs
+        again.
         """
         for delay in _SAVE_DELAYS:
             await asyncio.sleep(delay)
@@ -321,13 +322,13 @@ class Worker:
                 and running_job.work
                 and not running_job.work.done()
             ):
-                # It was cancelled or deleted, or taken over while this server was frozen.
+                # The job was cancelled or deleted, or taken over while this server was frozen.
                 running_job.is_lost = True
                 running_job.cancel()
 
     async def _add_periodic(self) -> None:
         if due_jobs := self._schedule.due(self._store.clock.now()):
-            # A job that another server has added, or that waits already, is skipped.
+            # A job is skipped if another server has added it or it already waits.
             await self._store.write(lambda tx: [jobs.add(tx, job) for job in due_jobs])
             self._schedule.added(due_jobs)
 
@@ -361,7 +362,7 @@ def _leave_unknown(tx: Transaction, job: Job) -> bool:
 def by_kind(handlers: Iterable[JobHandler]) -> dict[str, JobHandler]:
     """Return the handlers of a server by kind.
 
-    Raises Invalid for two handlers of one kind, or for one with too short an interval.
+    Raises Invalid for two handlers of one kind, and for one with too short an interval.
     """
     handlers_by_kind: dict[str, JobHandler] = {}
     for handler in handlers:
@@ -390,7 +391,7 @@ def describe(error: BaseException) -> dict[str, str]:
 def retry_after(attempt: int) -> int:
     """Return the microseconds to wait after this attempt.
 
-    It is 2, 8, 32 … seconds, at most ten minutes, and up to a fifth more.
+    It is 2, 8, 32 … seconds, at most ten minutes, plus up to a fifth.
     """
     return round(BACKOFF.seconds(attempt) * SECOND)
 
@@ -404,7 +405,7 @@ def _pause_of_busy(job: Job, now: int) -> int:
 
 
 class Schedule:
-    """The schedule of periodic jobs: it adds each period's job at its start.
+    """The schedule of periodic jobs: it adds the job of each period when the period starts.
 
     A period that passed while no server ran is skipped.
     """

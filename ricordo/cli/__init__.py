@@ -54,7 +54,8 @@ def all_commands() -> dict[str, Command]:
 class MainCommand(TyperGroup):
     """`ricordo` itself.
 
-    A command that failed ends with the sentence of a RicordoError instead of a traceback.
+    If a command fails with a RicordoError, it ends with that error's sentence instead of a
+    traceback.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -87,7 +88,7 @@ app = typer.Typer(
     epilog="List all settings with: ricordo settings",
     no_args_is_help=True,
     add_completion=False,
-    # Rich help would take twice the time of everything else here.
+    # Rich help would take twice the time of everything else together.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -84,7 +84,7 @@ def _talk(chat: Chat) -> bool:
 
 
 def _take(chat: Chat, line: str) -> bool:
-    """Handle one line; return True on success. An error ends the line, not the chat."""
+    """Handle one line; return True if it succeeded. An error ends the line, not the chat."""
     try:
         if line.startswith("/") and not line.startswith("//"):
             run_command(chat, line)
@@ -100,7 +100,7 @@ def _say(chat: Chat, text: str) -> bool:
     try:
         return AnswerPrinter(chat.screen).show(events)
     except KeyboardInterrupt:
-        # A turn continues when its reader leaves; only this stops it.
+        # A turn continues when its reader leaves, so only this request stops it.
         chat.client.ask("POST", f"/v1/agents/{chat.agent['id']}/messages/cancel", body={})
         chat.screen.complain("Stopped.")
         if not chat.screen.is_live:
@@ -133,7 +133,7 @@ def find_agent(client: Client, name_or_id: str) -> Json:
 
 
 def better_model(client: Client, agent: Json) -> str | None:
-    """Return the default model if the agent uses the librarian needlessly, else None."""
+    """Return the default model if the agent uses the librarian without need, else None."""
     default = client.default_model() if agent["model"] == LIBRARIAN else None
     return default if default != LIBRARIAN else None
 

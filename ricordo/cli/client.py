@@ -1,6 +1,6 @@
 """A small HTTP client of a running server.
 
-Its errors are RicordoErrors with the server's own sentence.
+Its errors are RicordoErrors with the server's sentence.
 """
 
 import json
@@ -18,7 +18,7 @@ from ricordo.secret import OPERATOR, operator_token
 from ricordo.settings import LOOPBACK, Settings, load_settings
 
 Json = dict[str, Any]
-# A silent stream still pings, so two minutes without data mean that the server is gone.
+# Even a silent stream sends pings, so two minutes without data mean that the server is gone.
 _TIMEOUT = httpx2.Timeout(120, connect=5)
 # A proxy in the environment is never used for a server on this machine.
 _LOOPBACK = ("all://127.0.0.1", "all://localhost", "all://[::1]")
@@ -131,7 +131,7 @@ class Client:
     def events_of(self, path: str, body: Json, headers: Mapping[str, str]) -> Iterator[str]:
         """Send a body, and yield the JSON texts of the answer.
 
-        These are its events as they arrive, or its single body, or none.
+        They are its events as they arrive, or its only body, or nothing.
         """
         accepts = {"accept": "application/json, text/event-stream", **headers}
         try:
@@ -158,7 +158,7 @@ class Client:
     ) -> Any:
         """Return the JSON of the server's answer.
 
-        Raises RicordoError with the server's own sentence.
+        Raises RicordoError with the server's sentence.
         """
         try:
             response = self._http.request(method, path, params=query, json=body)
@@ -184,8 +184,8 @@ def _events(lines: Iterator[str]) -> Iterator[Json]:
 def running_server(settings: Settings, address: str | None = None) -> Iterator[Client | None]:
     """Yield a client of the server at `address` or in the settings.
 
-    Returns None if no server of the settings runs. Raises Unavailable if no server answers at
-    `address`.
+    The client is None if no server with these settings runs. Raises Unavailable if no server
+    answers at `address`.
     """
     with closing(
         Client(address or address_of(settings.host, settings.port), _key_of(settings, address))
@@ -198,7 +198,7 @@ def running_server(settings: Settings, address: str | None = None) -> Iterator[C
 
 @contextmanager
 def any_server(address: str | None, before_start: Callable[[Settings], None]) -> Iterator[Client]:
-    """Yield a client of the running server, or of one started for the block."""
+    """Yield a client of the running server, or of a server that runs only for the block."""
     settings, providers = load_settings()
     with running_server(settings, address) as client:
         if client:
@@ -226,7 +226,7 @@ def require_database(settings: Settings, consequence: str) -> None:
 def set_up_quiet_logs(settings: Settings) -> None:
     """Log only errors, unless the settings name another level.
 
-    A command's own output is not disturbed then.
+    A command's output is then not disturbed.
     """
     set_up_logs(
         "error" if settings.log_level == "info" else settings.log_level, settings.log_format
@@ -255,9 +255,9 @@ def refusal(response: httpx2.Response) -> RicordoError:
 
 
 def _key_of(settings: Settings, address: str | None) -> Callable[[], str | None]:
-    """Return the key of the settings, or a token if there is none.
+    """Return the key in the settings; without one, return a token.
 
-    The token can be made only with access to the data folder.
+    The token can only be made with access to the data folder.
     """
     if settings.api_key:
         key = settings.api_key.get_secret_value()

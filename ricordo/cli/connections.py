@@ -1,6 +1,6 @@
-"""Limits of one connection: bytes of headers, time, and the number of connections.
+"""Limits for a connection: bytes of headers, time, and the number of connections.
 
-uvicorn and its parser lack these limits. A body, a push or a stream may last any time while it
+uvicorn and its parser lack these limits. A body, a push or a stream may last any time as long as it
 makes progress.
 """
 
@@ -15,8 +15,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from ricordo.settings import LOOPBACK, Settings
 
 MOST_HEADERS = 100
-MOST_PIPELINED = 16  # requests that were sent before the answer to the first
-SLOWEST = 500  # bytes a second of a body, and of an answer that is taken
+MOST_PIPELINED = 16  # the most requests that may be sent before the first one is answered
+SLOWEST = 500  # the fewest bytes a second of a body, and of an answer that the client reads
 _Refusal = tuple[int, str]
 
 
@@ -29,7 +29,7 @@ class _Phase(Enum):
 class BoundedConnection(HttpToolsProtocol):
     """A connection with limits on a request's size and time.
 
-    `sweep` ends requests that are over their time.
+    `sweep` ends requests that exceed their time.
     """
 
     def __init__(self, settings: Settings, **protocol_options: Any) -> None:
@@ -40,7 +40,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._refusal: _Refusal | None = None
         self._has_begun = False
         self._enter(_Phase.HEAD)
-        # Bytes and headers of the head that is being read.
+        # Bytes and headers of the request's head that is being read.
         self._head = 0
         self._headers = 0
         self._unsent = 0
@@ -58,7 +58,7 @@ class BoundedConnection(HttpToolsProtocol):
         peer = self.client[0] if self.client else ""
         everybody = [other for other in self.connections if isinstance(other, BoundedConnection)]
         self._limit(everybody, self._settings.max_connections)
-        # A proxy on this machine holds the connections of all its clients.
+        # A proxy on this machine keeps the connections of all its clients.
         if peer not in LOOPBACK:
             same = [other for other in everybody if other.client and other.client[0] == peer]
             self._limit(same, self._settings.max_client_connections)
@@ -115,7 +115,7 @@ class BoundedConnection(HttpToolsProtocol):
         is_busy = self.cycle is not None and not self.cycle.response_complete
         is_head = self._phase is _Phase.HEAD
         if self.flow.read_paused or (is_busy and (is_head or self.cycle.waiting_for_100_continue)):
-            self._since = now  # it is the client that waits
+            self._since = now  # in this state the client waits, not the server
         allowed = self._seconds + (self._received / SLOWEST if is_busy else 0)
         if self._phase is not _Phase.WHOLE and now - self._since > allowed:
             if is_head and not self._has_begun and not self._unparsed:
@@ -129,7 +129,8 @@ class BoundedConnection(HttpToolsProtocol):
     def _end_slow_reader(self, now: float) -> None:
         """End the connection if its client reads the answer too slowly.
 
-        Nothing more is written while the buffer is full. So its size shows how much was read.
+        Nothing more is written while the buffer is full. So the buffer's size shows how much was
+        read.
         """
         is_full = self.flow.write_paused or self.transport.is_closing()
         unsent = self.transport.get_write_buffer_size() if is_full else 0
@@ -163,12 +164,12 @@ class BoundedConnection(HttpToolsProtocol):
         )
 
     def _fail(self, refusal: _Refusal) -> None:
-        """Stop the parser, which then asks for the refusal."""
+        """Stop the parser; it then asks for the refusal."""
         self._refusal = refusal
         raise ValueError(refusal[1])
 
     def _limit(self, connections: Iterable["BoundedConnection"], limit: int) -> None:
-        """Close the longest idle connection if there are too many.
+        """If there are too many connections, close the one that has been idle longest.
 
         If none is idle, refuse the new connection.
         """

@@ -1,8 +1,8 @@
 """`ricordo doctor`: the state of this installation and its problems.
 
-It changes nothing and shows no key. `--repair` repairs conversations that would keep their agents
-from answering. On SQLite no server may have the file open. On PostgreSQL servers may run, and
-conversations with a running turn are left alone.
+It changes nothing and shows no key. `--repair` repairs conversations that stop their agents from
+answering. On SQLite no server may have the file open. On PostgreSQL servers may run, and
+conversations with a running turn are not changed.
 """
 
 import asyncio
@@ -44,14 +44,15 @@ from ricordo.storage.migrations import MIGRATIONS
 
 Level = Literal["ok", "warning", "wrong"]
 _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
-# Free bytes of a disk. A message with its index takes some kilobytes.
+# Free bytes on a disk. A message with its index takes some kilobytes.
 _LITTLE_SPACE = 500 * 1024**2
 _NO_SPACE = 16 * 1024**2
 _SHOWN_CONVERSATIONS = 10
 _NEARLY_FULL = 0.9
 LOST = "the agent had no default conversation, and has a new one"
 _LONG_WAIT = 60  # seconds
-# What a provider needs besides its key: the setting, the package, the extra that installs it.
+# What a provider needs besides its key: a setting, a package, and the extra that installs the
+# package.
 _EXTRAS = (
     ("anthropic_api_key", "anthropic", "anthropic"),
     ("gemini_api_key", "google-genai", "google"),
@@ -138,7 +139,7 @@ def show(findings: Iterator[DoctorFinding]) -> bool:
 def _data_folder(folder: Path) -> DoctorFinding:
     if folder.exists() and not folder.is_dir():
         return _wrong("data folder", f"{folder} is a file. Choose another RICORDO_DATA_DIR.")
-    # A missing folder will be created below the nearest one that exists.
+    # A missing folder will be created below the nearest existing one.
     nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not os.access(nearest, os.W_OK | os.X_OK):
         return _wrong(
@@ -229,7 +230,7 @@ def _is_current(database: DatabaseStatus) -> bool:
 
 
 def _conversations(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorFinding]:
-    """Report conversations that would keep their agents from answering.
+    """Report conversations that stop their agents from answering.
 
     Nothing is reported if the database is in use.
     """
@@ -307,7 +308,7 @@ def _jobs(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorFindin
         return
     late = queue["oldest_wait_seconds"]
     waiting = f"{queue['waiting']} waiting" + (f" (one for {late:.0f} s)" if late >= 1 else "")
-    # No server runs, so a killed server left these runs; the next one will end them.
+    # No server runs, so these runs are left from a killed server. The next server will end them.
     running = f"{queue['running']} {'running' if is_served else 'interrupted'}"
     if not is_served and not queue["running"]:
         running = "0 running"
@@ -358,7 +359,7 @@ def _keys(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
 
 
 def _queue(settings: Settings, database: DatabaseStatus) -> tuple[Json | None, bool]:
-    """Return the job queue (None if unknown), and True if a server runs the jobs."""
+    """Return the job queue (None if unknown), and whether a server runs the jobs."""
     if database.state == "in use":
         with running_server(settings) as client:
             return client.ask("GET", "/v1/jobs/queue") if client else None, True
@@ -452,7 +453,7 @@ def _size(count: float) -> str:
 
 
 def repair_database() -> bool:
-    """Repair every conversation; return True if all are sound now.
+    """Repair every conversation; return True if all are now sound.
 
     Raises NotFound, Unavailable, and Conflict if a server runs.
     """
@@ -480,7 +481,7 @@ def repair_database() -> bool:
 
 
 def examine_all(tx: Transaction, *, is_alone: bool) -> tuple[int, list[Repair]]:
-    """Return the number of conversations, and the damaged ones, without any change."""
+    """Return the number of conversations and the damaged ones; change nothing."""
     damaged = [Repair(agent_id, (LOST,)) for agent_id in damage.agents_without_conversation(tx)]
     count = 0
     after = 0
@@ -503,7 +504,7 @@ async def repair_all(store: Store, *, is_alone: bool) -> tuple[int, list[Repair]
     repairs: list[Repair] = []
     for conversation in damaged:
         if conversation.faults == (LOST,):
-            # Here the id is the agent's, which has no conversation.
+            # In this case the id is that of an agent without a conversation.
             restore = partial(restore_default_conversation, agent_id=conversation.conversation_id)
             repairs.append(Repair(await store.write(restore), (LOST,)))
             count += 1

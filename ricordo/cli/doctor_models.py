@@ -1,6 +1,6 @@
 """`ricordo doctor models`: tests whether models can run an agent.
 
-Each model gets a few tasks by real turns, in a temporary database. Only the tested models are
+Each model gets a few tasks as real turns, in a temporary database. Only the tested models are
 called, and nothing else is written. A task is a few short calls.
 """
 
@@ -42,8 +42,7 @@ from ricordo.storage import agents
 
 TASK_SECONDS = 180.0
 MOST_STEPS = 5
-# How many models of one provider are tried without being named: more would cost the user money and
-# time.
+# How many models of a provider are tried if none is named. More would cost the user money and time.
 MOST_OF_ONE = 6
 CAN = "can run an agent"
 _SEARCHES = ("conversation_search", "archival_memory_search", "search")
@@ -65,7 +64,7 @@ class ModelReport:
     fails: list[str] = field(default_factory=list)
     weak: list[str] = field(default_factory=list)
     error: str | None = None
-    # The first form with which the model passed every required task; None if there is none.
+    # The first profile with which the model passed every required task; None if there is none.
     profile: ModelProfile | None = None
 
     @property
@@ -134,7 +133,7 @@ TASKS = (
 async def examine_model(
     runtime: Runtime, model: ChatModel, *, limit: float = TASK_SECONDS
 ) -> ModelReport:
-    """Give one model all tasks with one profile after the other, until one fits.
+    """Give a model all tasks, with one profile after the other, until a profile fits.
 
     Nothing is raised. `limit` is the time limit of one task, in seconds.
     """
@@ -168,9 +167,9 @@ async def examine_model(
 
 
 def _profiles(model: ChatModel) -> Sequence[ModelProfile]:
-    """Return the profiles to try, the fullest first.
+    """Return the profiles to try, from the fullest to the smallest.
 
-    A model that is small by name or window is not tried with the full one.
+    A model whose name or window is small is not tried with the full profile.
     """
     if model.info.handle == LIBRARIAN:
         return ("full",)
@@ -221,7 +220,7 @@ async def _try_task(runtime: Runtime, report: ModelReport, task: ModelTask) -> b
 
 
 async def _handles(models: Models) -> tuple[list[str], list[str]]:
-    """Return the handles to try, and sentences about skipped ones."""
+    """Return the handles to try, and sentences about those that are skipped."""
     chosen = (await models.find_default()).handle
     by_provider: dict[str, list[str]] = {}
     for info in await models.list():
@@ -240,7 +239,7 @@ async def _handles(models: Models) -> tuple[list[str], list[str]]:
 
 
 def _lessons(model: ChatModel) -> list[str]:
-    """Return a text about the model's learned needs."""
+    """Return a text on what was learned about the model."""
     learned = learned_of(model)
     return learned.lines() if learned else []
 
@@ -280,7 +279,7 @@ async def examine_models(
     can_all = True
     with tempfile.TemporaryDirectory(prefix="ricordo-doctor-") as folder:
         async with open_trial(settings, providers, Path(folder)) as runtime:
-            # Use the lessons about these models that the running server learned.
+            # Use the lessons that the running server learned about these models.
             runtime.models.learned.read(settings.data_dir)
             await runtime.models.find_local()
             for tried_handle in handles:

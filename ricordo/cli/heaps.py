@@ -7,16 +7,16 @@ from contextlib import suppress
 # Constants of glibc's malloc.h.
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
-# From this size in bytes, a text has memory pages of its own, which the system gets back when the
-# text is freed.
+# From this size in bytes, a text has separate memory pages, which are returned to the system when
+# the text is freed.
 _LARGE = 256 * 1024
 
 
 def limit_heaps() -> None:
-    """Limit glibc to two heaps, and let it free large texts at once.
+    """Limit glibc to two heaps, and make it return large texts at once.
 
-    Two heaps hold the memory of a burst of turns: a tenth of what one heap for each thread keeps.
-    Without a fixed threshold for large texts, glibc would raise it by itself.
+    Two heaps are enough for a burst of turns. They keep a tenth of what one heap for each thread
+    keeps. If the threshold for large texts is not fixed, glibc raises it by itself.
     """
     with suppress(AttributeError, OSError, TypeError):  # another C library
         if "MALLOC_ARENA_MAX" not in os.environ:

@@ -28,7 +28,7 @@ class LazyCommand(TyperCommand):
         return cast("Command", command)
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """Return the declared help, or that of the imported command."""
+        """Return the declared help, or else that of the imported command."""
         if self.help:
             return super().get_short_help_str(limit)
         return self.load().get_short_help_str(limit)

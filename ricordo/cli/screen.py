@@ -15,8 +15,9 @@ import typer
 
 Json = dict[str, Any]
 _WIDEST_FIELD = 48
-_EVERY = {True: 0.1, False: 5.0}  # seconds between two lines of progress, on a terminal or not
-# Stop reasons of turns without an answer, and what to print.
+# seconds between two lines of progress, on a terminal and elsewhere
+_EVERY = {True: 0.1, False: 5.0}
+# Stop reasons of turns without an answer, each with the text to print.
 _ENDS = {
     "max_steps": "It stopped after too many steps. Say “go on” to continue.",
     "max_tokens_exceeded": "The answer reached the model's limit. Say “go on” to continue.",
@@ -80,7 +81,7 @@ class Terminal(Screen):
         self._console = Console(highlight=False, markup=False, emoji=False)
         self._read: Callable[[str], str] = input
         with suppress(ImportError):
-            # Importing it gives `input` history and editing keys; Windows has its own.
+            # Importing it gives `input` a history and editing keys; Windows has its own.
             import readline  # noqa: F401
 
     def ask(self) -> str | None:
@@ -115,7 +116,7 @@ class Terminal(Screen):
         self._console.print(printable(text), style="red")
 
     def _write(self, text: str, style: str | None) -> None:
-        # The terminal wraps lines: rich sees only pieces, and would break words.
+        # The terminal wraps lines: rich sees only pieces, and would split words.
         self._console.print(printable(text), style=style, end="", soft_wrap=True)
         self._console.file.flush()
 
@@ -223,8 +224,8 @@ def _fields(arguments: str) -> str:
 class ProgressLine:
     """A line with the progress of the work.
 
-    With `has_parts` the work has many parts, such as tables, and each is counted separately. The
-    end of a part then prints no line.
+    With `has_parts` the work has many parts, such as tables, and each is counted separately. In
+    that case, the end of a part prints no line.
     """
 
     def __init__(
@@ -241,7 +242,7 @@ class ProgressLine:
         self._is_open = False
 
     def show(self, verb: str, count: int, total: int) -> None:
-        """Show the progress if it is complete, or some time after the last line."""
+        """Show the progress if it is complete, or if some time has passed since the last line."""
         is_end = count >= total and not self._has_parts
         now = self._clock()
         if not is_end and now - self._shown_at < _EVERY[self._is_live]:
@@ -279,7 +280,7 @@ def as_typed(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Remove control characters, which could control the terminal."""
+    """Remove control characters, which could affect the terminal."""
     return "".join(
         character for character in text if character in "\n\t" or character.isprintable()
     )

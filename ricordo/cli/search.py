@@ -1,6 +1,6 @@
 """`ricordo search reindex`: rebuilds the search index.
 
-Jobs do the work, so the next server finishes an interrupted rebuild.
+Jobs do the work, so the next server completes an interrupted rebuild.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ async def _reindex(partitions: Sequence[str], *, vectors_only: bool) -> bool:
 
 
 async def _owners(store: Store, partitions: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the owners of partitions with their organizations.
+    """Return the owners of these partitions with their organizations.
 
     If `partitions` is empty, return the owners of all.
     """
@@ -79,7 +79,7 @@ async def _owners(store: Store, partitions: Sequence[str]) -> list[tuple[str, st
 class _IndexWatch:
     """A rebuild of partitions with its progress.
 
-    `documents` is the number of documents of each.
+    `documents` is the number of documents in each partition.
     """
 
     def __init__(self, store: Store, documents: Mapping[str, int]) -> None:

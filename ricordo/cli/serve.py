@@ -1,7 +1,7 @@
 """`ricordo serve`: runs the app under uvicorn, and prints its address.
 
-Running turns may finish at shutdown. Commands that need a server and find none run one in a thread
-of their own process.
+Running turns may finish at shutdown. Commands that need a server but find none run one in a thread
+of their process.
 """
 
 import asyncio
@@ -40,13 +40,13 @@ from ricordo.settings import ProviderSettings, Settings
 
 log = logging.getLogger(__name__)
 _QUIET_PATH = re.compile(r"/health(?:/|$)|/static/|/metrics$")
-# After the turns have ended, their streams need only a moment.
+# Seconds for the streams to end after the turns have ended.
 _STREAMS_SECONDS = 2
-# Longer than clients keep a connection for their next request (5 seconds, most): else that request
-# and its end cross.
+# Most clients keep a connection for 5 seconds for their next request. With a shorter time here, the
+# request and the end of the connection could cross.
 _KEPT_SECONDS = 75
 _DEFAULT_PORT = 8283
-# The start line, not the server, waits so long for providers' lists of models.
+# The start line waits this long for providers' lists of models; the server does not wait.
 _LOOK_SECONDS = 1.0
 _TURN_SECONDS = 0.001
 
@@ -57,8 +57,8 @@ def serve(
     """Run the server on these sockets until it is stopped. Raises RicordoError."""
     set_up_logs(settings.log_level, settings.log_format)
     limit_heaps()
-    # Threads take turns each millisecond instead of each five: while some compare long texts, the
-    # event loop waits for them.
+    # Threads alternate each millisecond instead of each five, since the event loop waits while some
+    # of them compare long texts.
     sys.setswitchinterval(_TURN_SECONDS)
     port = sockets[0].getsockname()[1]
     try:
@@ -66,7 +66,7 @@ def serve(
         server = Server(
             app, settings, announce=lambda runtime: _announce(runtime, app.state.looking, port)
         )
-        # The command switched the garbage collector off during imports; exclude the imported
+        # The command switched the garbage collector off during imports. Exclude the imported
         # objects from collection.
         gc.freeze()
         gc.enable()
@@ -177,12 +177,12 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Refuse new turns, let running ones finish, then close every connection.
+        """Refuse new turns, let running ones finish, then close all connections.
 
         Turns have the grace period of the settings.
         """
-        # The app does this too, but only after the streams are closed, and the streams wait for the
-        # turns.
+        # The app does this too, but only after the streams are closed, and the streams wait for
+        # their turns.
         await finish_turns(self._app.state.runtime, must_hurry=lambda: self.force_exit)
         await super().shutdown(sockets)
 
@@ -195,8 +195,8 @@ class Server(uvicorn.Server):
 class RequestLog:
     """A log line for each request: caller, route and outcome.
 
-    It logs the route and not the path or the query string, which may contain names or a search.
-    Probes and the files of pages are logged at level debug.
+    It contains the route, but not the path or the query string, which may contain names or a
+    search. Probes and the files of pages are logged at level debug.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -241,7 +241,7 @@ def _asked(scope: Scope) -> dict[str, Any]:
 
 
 def _print(line: str, *, as_json: bool) -> None:
-    """Print a line for the operator, as the log's format has it."""
+    """Print a line for the operator, in the log's format."""
     if as_json:
         record = log.makeRecord(log.name, logging.INFO, __file__, 0, line, (), None)
         typer.echo(JsonFormatter().format(record))
@@ -250,7 +250,7 @@ def _print(line: str, *, as_json: bool) -> None:
 
 
 async def _announce(runtime: Runtime, looking: "asyncio.Task[DefaultModel]", port: int) -> None:
-    # The line names the model, but the app may still be asking the providers for their models.
+    # The line names the model, but the app may still be asking providers for their models.
     await asyncio.wait({looking}, timeout=_LOOK_SECONDS)
     settings = runtime.settings
     default = runtime.models.default()
@@ -274,7 +274,7 @@ async def _announce(runtime: Runtime, looking: "asyncio.Task[DefaultModel]", por
 
 
 def _tell(announced: DefaultModel, looking: "asyncio.Task[DefaultModel]", *, as_json: bool) -> None:
-    """Print the default model if it was not printed, and its problems."""
+    """Print the default model if it was not printed yet, and its problems."""
     if looking.cancelled() or looking.exception():
         return
     default = looking.result()

@@ -28,7 +28,7 @@ _GROUPS: tuple[tuple[str, type[BaseSettings]], ...] = (
 
 
 class ListedSetting(NamedTuple):
-    """One setting; `value` is None if it is not set, and never holds a secret."""
+    """One setting; `value` is None if the setting is not set, and never contains a secret."""
 
     variable: str
     default: str
@@ -72,7 +72,7 @@ def listed_settings(kind: type[BaseSettings] = Settings) -> list[ListedSetting]:
         variable = next((choice for choice in variables if choice in set_variables), variables[0])
         text = set_variables.get(variable)
         if text is not None:
-            is_secret = SecretStr.__name__ in str(field.annotation)  # at any depth of the type
+            is_secret = SecretStr.__name__ in str(field.annotation)  # at any level of the type
             text = "(set, not shown)" if is_secret else _PASSWORD.sub("…@", text)
         default = "" if field.default is None else str(field.default)
         if isinstance(field.default, bool):

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 from ricordo.errors import Unavailable
 
-EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - only compared with, not bound to
 
 
 def address_of(host: str, port: int) -> str:
@@ -35,7 +35,7 @@ def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
             except OSError as error:
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise Unavailable(_reason(error, host, socket_port)) from None
-                # "localhost" may name an IPv6 address that this machine does not have.
+                # "localhost" may have an IPv6 address that this machine does not support.
                 absent = error
         if absent and not sockets:
             raise Unavailable(_reason(absent, host, port))
@@ -43,7 +43,7 @@ def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
 
 
 def addresses_of(host: str) -> list[tuple[int, str]]:
-    """Return family and text of each address of a name. Raises Unavailable."""
+    """Return family and text of each address of a host name. Raises Unavailable."""
     try:
         addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:

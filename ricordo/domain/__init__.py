@@ -1,1 +1,1 @@
-"""The nouns of Ricordo: frozen values without I/O. Each is one class that all layers share."""
+"""The nouns of Ricordo: frozen values without I/O. Each noun is one class that all layers share."""

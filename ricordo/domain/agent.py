@@ -1,4 +1,4 @@
-"""Agents: a system prompt, memory, tools and a model, which together keep a conversation."""
+"""Agents: a system prompt, memory, tools and a model, used in conversations."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,19 +24,19 @@ AgentType = Literal[
     "voice_sleeptime_agent",
 ]
 CompactionMode = Literal["all", "sliding_window", "self_compact_all", "self_compact_sliding_window"]
-# A prompt that fills more than this share of the window is compacted before it is sent (the default
-# of the retired Letta V1 server).
+# A prompt that fills more than this share of the window is compacted before it is sent (default of
+# the retired Letta V1 server).
 TRIGGER = 0.9
-# Keys of an agent's settings: the flag that other agents work on its memory, the id of the agent on
-# whose memory it works, and the group that it manages.
+# Keys of an agent's settings: the flag that other agents work on its memory, the agent on whose
+# memory it works, and the group that it manages.
 ENABLE_SLEEPTIME = "enable_sleeptime"
 SLEEPS_FOR = "sleeps_for"
 MANAGES = "manages_group"
-# Key of an agent's settings: the message limit of its window after a turn, and the number that
-# stays once the limit is passed.
+# Key of an agent's settings: the most messages in its window after a turn, and the number that
+# stays when more are there.
 MESSAGE_BUFFER = "message_buffer"
-# For context windows of up to this many tokens: the number of open files, and the characters shown
-# of each (values of the retired Letta V1 server).
+# For context windows up to this many tokens: the number of open files, and the characters shown of
+# each (values of the retired Letta V1 server).
 _FILE_LIMITS = (
     (8_000, 3, 5_000),
     (32_000, 5, 15_000),
@@ -50,8 +50,8 @@ _MOST_FILE_LIMITS = (15, 40_000)
 class CompactionSettings:
     """An agent's compaction settings; defaults are the retired Letta V1 server's.
 
-    `model` is a handle (None: the agent's own model) and `model_settings` are in wire format.
-    `prompt` replaces the mode's own prompt. `clip_chars` limits the stored summary.
+    `model` is a handle (None: the agent's model), and `model_settings` are in wire format. `prompt`
+    replaces the prompt of the mode. `clip_chars` limits the stored summary.
     `sliding_window_percentage` is the share of the window that is evicted first.
     """
 
@@ -108,7 +108,7 @@ class Agent:
 
     @property
     def memory_id(self) -> str:
-        """The agent whose users' copies of blocks are used: its main agent or itself."""
+        """The agent that owns the users' copies of blocks: the main agent, or this agent."""
         return self.is_asleep_for or self.id
 
     @property
@@ -118,10 +118,9 @@ class Agent:
 
     @property
     def message_buffer(self) -> tuple[int, int] | None:
-        """Limits on the window's messages after a turn; None: no limit but the window.
+        """Limits on the messages in the window after a turn; None: no limit but the window.
 
-        The first number is the maximum, the second the number that stays once the maximum is
-        passed.
+        The first number is the maximum; the second is the number that stays once it is exceeded.
         """
         buffer = self.settings.get(MESSAGE_BUFFER)
         if buffer:
@@ -231,7 +230,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A file in the prompt: its view window if open, only its name if closed.
+    """A file in the prompt: with the visible part if it is open, with its name alone if closed.
 
     `limit` is in characters.
     """
@@ -303,16 +302,16 @@ class AgentState:
 
     @property
     def shows_files(self) -> bool:
-        """True if the prompt holds text of files that others may have written (untrusted)."""
+        """True if the prompt contains text of files, which others may have written (untrusted)."""
         return self.is_others_instructions or any(
             file.content for directory in self.directories for file in directory.files
         )
 
 
 def effective(state: AgentState) -> AgentState:
-    """Return the state with the conversation's own model, settings and window.
+    """Return the state with the model, settings and window of the conversation.
 
-    If the conversation has none, the agent's apply.
+    Where the conversation has none, the agent's apply.
     """
     agent = state.agent
     conversation = state.conversation
@@ -332,7 +331,7 @@ def with_model(state: AgentState, handle: str, context_window: int) -> AgentStat
     agent = state.agent
     settings = state.agent.model_settings
     if handle.partition("/")[0] != agent.model.partition("/")[0]:
-        # Raw settings of one provider mean nothing to another, which may refuse them.
+        # Raw settings of one provider mean nothing to another one, which may refuse them.
         settings = replace(settings, extra={})
     changed = replace(agent, model=handle, model_settings=settings, context_window=context_window)
     return replace(state, agent=changed)

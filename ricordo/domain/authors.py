@@ -1,9 +1,8 @@
 """Authors in git's form `<name> <<address>>`, in both directions.
 
 Commits, branches of proposals, and git and Dolt remotes all use this mapping. A plain address is
-the author's id, `user-…@ricordo`. Other authors are spelled out as `<kind>+<id>@ricordo`, or as
-`<kind>+<id>+<name>@ricordo` if git cannot hold the name, so that each author can be read back
-exactly.
+the author's id, `user-…@ricordo`. Other authors are written as `<kind>+<id>@ricordo`. If git cannot
+hold the name, it is `<kind>+<id>+<name>@ricordo`, so that each author can be read back exactly.
 """
 
 import re
@@ -19,7 +18,7 @@ _SYSTEM = "ricordo"
 _KINDS = frozenset(get_args(ActorKind))
 _PLAIN_KINDS = ("user", "agent", "system")
 # Git refuses these characters in names. It also strips the characters of _AT_ENDS from both ends,
-# so a name must contain other characters.
+# so a name must have others.
 _NOT_IN_NAMES = re.compile(r"[<>\x00-\x1f\x7f]+")
 _AT_ENDS = " .,:;\"'\\"
 _SAFE = "/"
@@ -42,10 +41,10 @@ def signature(actor: Actor) -> str:
 
 
 def plain_signature(actor: Actor) -> str:
-    """Return the author's plain form, which may not be reversible.
+    """Return the author's plain form, which cannot always be read back.
 
-    The first version of `signature` wrote every author so; it still does if the author can be read
-    back. Ids of stored versions may be computed from it.
+    The first version of `signature` wrote all authors in this form. `signature` still uses it if
+    the author can be read back from it. The ids of stored versions may depend on it.
     """
     name = _NOT_IN_NAMES.sub(" ", actor.name or actor.id).strip(_AT_ENDS) or actor.kind
     mail = re.sub(r"[^\w.+@/-]+", "-", actor.id) or actor.kind

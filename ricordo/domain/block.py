@@ -16,14 +16,14 @@ from ricordo.errors import Conflict, Invalid, TooLong
 
 DEFAULT_LIMIT = 100_000
 NEVER_REMEMBER = "never-remember"
-"""The label of a user's block of rules, one a line: things that agents may not remember.
+"""The label of a user's block of rules, one for each line: what agents may not remember.
 
-No agent sees it, since it names things that agents shall not know (`memory.unwanted`).
+No agent sees this block, since it names things that agents may not know (`memory.unwanted`).
 """
 
 Policy = Literal["direct", "guarded", "explicit", "propose", "read_only"]
 OwnerKind = Literal["user", "agent", "block"]
-# Labels are paths in a git tree and routes in the API, so they cannot contain these words.
+# Labels are paths in a git tree and in routes of the API, so they cannot contain these words.
 _RESERVED = {
     ".",
     "..",
@@ -36,7 +36,7 @@ _RESERVED = {
     "blame",
     "compare",
 }
-# Default descriptions of two common blocks: without one, a model reads an empty description.
+# Descriptions of two common blocks that have none: a model would read an empty description.
 DEFAULT_DESCRIPTIONS = {
     "persona": (
         "The persona block: who you are. It holds your character, your manner and what guides your "
@@ -54,8 +54,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f<>]")
 class Chain:
     """The line of versions of one owner: a user, an agent or a standalone block.
 
-    `head` is the id of the tip, the compare-and-swap point. `files` maps each label to the id of
-    its current text, and to the number of deltas from a text stored whole to that text.
+    `head` is the id of the newest version, which a write must name. `files` maps each label to the
+    id of its current text, and to the number of deltas that lead to it from a whole text.
     `history_bytes` is the size of its whole history (`storage.history_size`).
     """
 
@@ -69,10 +69,10 @@ class Chain:
     history_bytes: int = 0
 
     def require_distinct_label(self, label: str, old_label: str | None = None) -> None:
-        """Raise Conflict if a user's new label differs from another only in case.
+        """Raise Conflict if a user's new label equals another one except for case.
 
-        In a clone on macOS or Windows both would be the same file. `old_label` is the label being
-        replaced, which does not count.
+        A clone on macOS or Windows would have one file for both. `old_label` is the label that is
+        replaced; it does not count.
         """
         if self.owner_kind != "user":
             return
@@ -184,7 +184,8 @@ class Block:
 
 
 SHARED_POLICY: Policy = "guarded"
-"""The initial policy of a shared block, which users and quoted text reach (decision 0059)."""
+"""The initial policy of a shared block, since users and quoted text can reach it (decision 0059).
+"""
 
 
 def new_in(chain: Chain, label: str, by: str, at: int, **fields: Any) -> Block:
@@ -247,7 +248,7 @@ def require_label(label: str) -> str:
 def require_no_secret(label: str) -> None:
     """Raise Invalid if the label holds a secret.
 
-    The label is a path in every version, so a secret in it could not be removed later.
+    Every version has the label as a path, so a secret in it could not be removed later.
     """
     if kinds := redact(label).kinds:
         raise Invalid(

@@ -23,11 +23,11 @@ class ParsedBlock:
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
-    """One format: its name (as in `?format=toml`), media type, writer and reader.
+    """One format: name (as in `?format=toml`), media type, and functions to write and read it.
 
     `write` takes the label, the canonical text and the block's schema. `read` takes the request
     body and the schema, and raises Invalid. If the body names another schema, it is read again with
-    that schema.
+    that one.
     """
 
     name: str

@@ -154,7 +154,7 @@ class BlockSchema:
     """The fields of one kind of block.
 
     `policy` and `limit` (in characters) are the initial ones of a new block of this kind. Without a
-    `policy`, the block starts with its owner's usual one.
+    `policy`, the block starts with the policy that is usual for its owner.
     """
 
     name: str
@@ -186,12 +186,12 @@ def described(schema: BlockSchema, description: str) -> str:
 
 
 def heading_key(heading: str) -> str:
-    """Return a heading or name without its case, underscores and extra spaces."""
+    """Return a heading or name in lower case, without underscores and extra spaces."""
     return " ".join(heading.replace("_", " ").split()).casefold()
 
 
 def same_headings(fields: Sequence[SchemaField]) -> list[tuple[SchemaField, str]]:
-    """Return the fields whose heading an earlier field already has, with a sentence each."""
+    """Return the fields whose heading equals that of an earlier field, each with a sentence."""
     names_by_heading: dict[str, str] = {}
     faults: list[tuple[SchemaField, str]] = []
     for field in fields:

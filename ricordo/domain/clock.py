@@ -32,9 +32,9 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock, made monotonic within one process.
 
-    It stands still instead of going back, so that ordering by time gives the order of writing. If
-    the machine's clock is set back by more than a minute, the earlier time was wrong, and the new
-    time is used at once. The clock would else stop until the difference has passed.
+    It stands still instead of going back, so the order of times is the order of writing. If the
+    machine's clock is set back by more than a minute, the earlier time was wrong, so the new time
+    is used at once. Otherwise this clock would stand still until the difference has passed.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ def parse_date(text: str, zone: tzinfo, *, name: str, end: bool = False) -> int:
     """Return the microseconds of a `YYYY-MM-DD` date or an ISO 8601 time.
 
     A text without a zone is read in `zone`. A bare date with `end` means its last microsecond.
-    Times beyond the calendar in UTC become its first or last microsecond.
+    Times outside the calendar in UTC become its first or last microsecond.
     """
     try:
         parsed = datetime.fromisoformat(text)
@@ -98,15 +98,15 @@ def parse_date(text: str, zone: tzinfo, *, name: str, end: bool = False) -> int:
 
 
 def parse_timestamp(text: str, zone: tzinfo, *, name: str = "created_at") -> int:
-    """Return the microseconds of a creation time, read as by `parse_date`.
+    """Return the microseconds of a creation time, read as `parse_date` does.
 
     Raises:
         Invalid: if the time could not be shown in every time zone.
     """
     micros = parse_date(text, zone, name=name)
     try:
-        # A margin of a day on both sides, since the time may be shown in any time zone, and undated
-        # messages get times next to it.
+        # A margin of a day on both sides: the time may be shown in any time zone, and undated
+        # messages get times near it.
         to_datetime(micros - DAY)
         to_datetime(micros + DAY)
     except OverflowError as error:
@@ -126,8 +126,8 @@ def day_of(micros: int) -> int:
 class Backoff:
     """Growing waits between attempts, in seconds.
 
-    `first` is the first wait, `factor` the growth from one to the next, `longest` the limit, and
-    `spread` the range of the random factor.
+    `first` is the first wait, `factor` the growth from wait to wait, `longest` the limit, and
+    `spread` the range of a random factor.
     """
 
     first: float

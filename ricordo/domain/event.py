@@ -1,4 +1,4 @@
-"""Events of a turn for its readers. Whole messages follow only after they are saved."""
+"""Events of a turn for its readers. Whole messages are published only after they are saved."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,7 +39,7 @@ class TextDelta(_PartDelta):
 class ReasoningDelta(_PartDelta):
     """A piece of reasoning.
 
-    `signature` is the provider's signature of the reasoning that ends with this piece.
+    `signature` is the provider's signature of the reasoning that this piece ends.
     """
 
     text: str
@@ -57,7 +57,7 @@ class ToolCallDelta(_PartDelta):
 
 @dataclass(frozen=True, slots=True)
 class MessageRestarted:
-    """The deltas of `message_id` are void: the model answers again as `new_message_id`."""
+    """The deltas of `message_id` are void, since the model answers again as `new_message_id`."""
 
     run_id: str
     step_id: str
@@ -67,7 +67,7 @@ class MessageRestarted:
 
 @dataclass(frozen=True, slots=True)
 class ToolProgress:
-    """Progress of a running tool call, as text by the tool; it is not stored."""
+    """Progress of a running tool call, as text written by the tool; it is not stored."""
 
     run_id: str
     call_id: str
@@ -89,7 +89,7 @@ class StepSaved:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalAsked:
-    """The turn waits: this saved message holds calls that need an approval."""
+    """The turn waits, because this saved message has calls that need an approval."""
 
     run_id: str
     message: Message
@@ -99,7 +99,7 @@ class ApprovalAsked:
 class Compacted:
     """Messages left the window, and this saved summary replaced them.
 
-    Sizes are in tokens, by our own estimate.
+    Sizes are in tokens, by our estimate.
     """
 
     run_id: str

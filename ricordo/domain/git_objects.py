@@ -18,7 +18,7 @@ SUFFIX = ".md"
 _FILE = b"100644 "
 _FOLDER = b"40000 "
 # Names that some file system takes for `.git`, `.gitmodules` and the like, including their short
-# names on Windows.
+# forms on Windows.
 _GITS_OWN = re.compile(r"\.git(?:[ .:]|$)|\.git(?:modules|attributes)|git~\d|gi[0-9a-f]{4}~\d")
 
 
@@ -67,7 +67,7 @@ def fits_git(label: str) -> bool:
         "".join(sign for sign in part if unicodedata.category(sign) != "Cf").casefold()
         for part in (*folders, name)
     )
-    # A folder named like a file would collide with the file of that name.
+    # A folder named like a file would collide with that file.
     return (
         "\\" not in label
         and not any(map(_GITS_OWN.match, plain))

@@ -1,14 +1,15 @@
 """Hidden text: characters that are not shown, by their Unicode properties.
 
 Formats, controls, fillers, selectors, tags and unassigned characters can carry text that models
-read and people do not see. Some of them have a use in writing, and are hidden only elsewhere:
+read but people do not see. Some of them are useful in writing. They count as hidden only in other
+positions:
 
 - Joiners between letters of scripts that need them and within emoji, selectors behind emoji and
   ideographs, tags within flags, and zero-width spaces in scripts without spaces.
 - Direction marks in lines with right-to-left letters. Pages show these as marks.
 
-Every other invisible character is hidden text: pages and models get a mark in its place. Agents may
-not write it unless the user did, and an approval removes it.
+Every other invisible character is hidden text; pages and models get a mark instead. Agents may
+write it only if the user did, and an approval removes it.
 """
 
 import re
@@ -30,17 +31,18 @@ UNSEEN_CLASS = (
 _MARK_OPENS = "\u27e6"
 _MARK_CLOSES = "\u27e7"
 _MARK = re.compile(r"\u27e6U\+[0-9A-F]{4,6}(?: and \d+ more not shown)?\u27e7")
-# Unicode's property White_Space: these move the text around them, so people see them.
+# Characters with Unicode's property White_Space: they move the text around them, so people notice
+# them.
 _SPACING_CONTROLS = frozenset("\t\n\v\f\r\x85")
 _DIRECTION_MARKS = frozenset("\u061c\u200e\u200f")
 # Bidirectional classes of format characters that have a glyph, such as the Arabic number sign.
 _SHOWN_FORMATS = frozenset(("AN", "AL", "L"))
-# Letters and marks without a glyph, by words of their Unicode names.
+# Letters and marks without a glyph, recognized by parts of their Unicode names.
 _BLANK_NAMES = ("FILLER", "GRAPHEME JOINER", "VARIATION SELECTOR", "VOWEL INHERENT")
 # Symbols that fonts leave blank: an empty Braille cell, and a note without a head.
 _BLANK_SYMBOLS = frozenset("\u2800\U0001d159")
-# Unassigned characters that Unicode reserves for pictographs and ideographs: a newer version than
-# Python's may show them.
+# Unassigned characters that Unicode reserves for pictographs and ideographs, which newer fonts may
+# show.
 _RESERVED_PICTOGRAPHS = ("\U0001f000", "\U0001faff")
 _RESERVED_IDEOGRAPHS = ("\U00020000", "\U0003fffd")
 _SEPARATORS = ("\u2028", "\u2029")
@@ -51,7 +53,7 @@ _GRAPHEME_JOINER = "\u034f"
 _EMOJI_SELECTORS = frozenset("\ufe0e\ufe0f")
 _KEYCAP = "\u20e3"
 _KEYCAP_BASES = frozenset("#*0123456789")
-# Emoji that are no symbols by category.
+# Emoji whose category is not a symbol.
 _OTHER_EMOJI = frozenset("\u203c\u2049\u2139\u3030")
 # A flag of a region: a black flag, the region's code in tags, and the tag that ends it.
 _FLAG = re.compile("(?<=\U0001f3f4)[\U000e0030-\U000e0039\U000e0061-\U000e007a]{2,6}\U000e007f")
@@ -59,7 +61,7 @@ _TAGS = ("\U000e0020", "\U000e007e")
 _TAG_OFFSET = 0xE0000
 _UNSPACED_SCRIPTS = frozenset(("THAI", "LAO", "KHMER", "MYANMAR", "TAI", "NEW"))  # new Tai Lue
 _MONGOLIAN = ("\u1800", "\u18af")
-# All scripts with a virama are below this character; the characters below it are searched once.
+# All scripts with a virama are below this character. The range below it is searched once.
 _LAST_VIRAMA = 0x12000
 _VIRAMA_CLASS = 9
 _LISTED_CHARACTERS = 4
@@ -69,7 +71,7 @@ _LISTED_CHARACTERS = 4
 class UnseenRun:
     """A run of characters that are not shown, with its position in a text.
 
-    With `is_hidden` they are hidden text; else they are direction marks in right-to-left text.
+    With `is_hidden` they are hidden text; otherwise they are direction marks in right-to-left text.
     """
 
     start: int
@@ -171,7 +173,7 @@ def without_hidden_text(text: str, known_texts: Iterable[str] = ()) -> str:
 
 
 def with_marks(text: str) -> str:
-    r"""Return the text for a model: with a mark in the place of each hidden text.
+    r"""Return the text for a model, with a mark in place of each hidden text.
 
     >>> with_marks("on\u200bce")
     'on⟦U+200B⟧ce'
@@ -234,7 +236,7 @@ class _Lines:
         self._is_right_to_left = False
 
     def is_right_to_left(self, index: int) -> bool:
-        """Return the answer for the line at an index; indexes must not fall."""
+        """Return the answer for the line at an index; call it with rising indexes."""
         if index >= self._end:
             start = self._text.rfind("\n", 0, index) + 1
             end = self._text.find("\n", index)
@@ -248,12 +250,12 @@ class _Lines:
 
 
 def _hides(text: str, index: int, lines: _Lines) -> bool | None:
-    """Return True for hidden text, False for a misused direction mark, None for no fault."""
+    """Return True for hidden text, False for a misused direction mark, None for other text."""
     character = text[index]
     before = text[index - 1] if index else ""
     after = text[index + 1 : index + 2]
     if character == _JOINER and before in _EMOJI_SELECTORS and index > 1:
-        # An emoji with its selector is one letter.
+        # An emoji and its selector count as one letter.
         return None if _is_emoji(text[index - 2]) and _is_emoji(after) else True
     if not before or is_unseen(before):
         return True
@@ -263,7 +265,7 @@ def _hides(text: str, index: int, lines: _Lines) -> bool | None:
 
 
 def _is_in_place(character: str, before: str, after: str) -> bool:
-    """Return True if a character has a use between its neighbours."""
+    """Return True if a character is useful between its neighbours."""
     if character in _EMOJI_SELECTORS:
         return after == _KEYCAP if before in _KEYCAP_BASES else _is_emoji(before)
     if character in (_JOINER, _NON_JOINER):
@@ -296,7 +298,7 @@ def _is_emoji(character: str) -> bool:
         return False
     if character in _OTHER_EMOJI:
         return True
-    # The skin tones are modifiers (Sk); newer emoji are unassigned for this Python.
+    # Skin tones are modifiers (Sk), and newer emoji are unassigned in this version of Python.
     is_symbol = unicodedata.category(character) in ("So", "Sm", "Cn")
     is_skin_tone = "\U0001f3fb" <= character <= "\U0001f3ff"
     return not character.isascii() and (is_symbol or is_skin_tone)
@@ -330,7 +332,7 @@ def _scripts_with_virama() -> frozenset[str]:
 
 
 def _groups(kinds: list[bool | None]) -> Iterator[tuple[bool | None, int, int]]:
-    """Yield each row of equal kinds, with its start and end."""
+    """Yield each run of equal kinds, with its start and end."""
     start = 0
     for index in range(1, len(kinds) + 1):
         if index == len(kinds) or kinds[index] is not kinds[start]:
@@ -339,7 +341,7 @@ def _groups(kinds: list[bool | None]) -> Iterator[tuple[bool | None, int, int]]:
 
 
 def _remains(run: UnseenRun) -> str:
-    """Return the rest of removed characters: a line break for Unicode's line separators."""
+    """Return what replaces removed characters: a line break for Unicode's line separators."""
     return "\n" if any(separator in run.text for separator in _SEPARATORS) else ""
 
 

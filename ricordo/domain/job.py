@@ -1,6 +1,6 @@
 """Jobs: work outside requests, stored as rows, and the functions that do it.
 
-A job's row is added in the transaction that causes the work.
+A job's row is added in the transaction that makes the work necessary.
 """
 
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ from ricordo.domain.ids import new_id
 
 JobStatus = Literal["waiting", "running", "done", "failed", "cancelled"]
 ENDED: tuple[JobStatus, ...] = ("done", "failed", "cancelled")
-# Attempts of a job unless its caller says otherwise.
+# The number of attempts, if the caller names none.
 USUAL_ATTEMPTS = 5
 
 # Reports progress, as in `report(30, 100)`. It is saved within seconds, so a job may call it often.
@@ -23,7 +23,7 @@ class Job:
     """One piece of work.
 
     Jobs with the same `key` never overlap. A job runs at most `most_attempts` times, and not before
-    `not_before`. A job with `is_single` is not added if a job of its kind and key waits already,
+    `not_before`. A job with `is_single` is not added if one of its kind and key already waits,
     since one update is enough. Times are in microseconds. `progress` holds `done` and `total`;
     `error` the `type` and `message` of the last failure.
     """
@@ -52,12 +52,12 @@ class Job:
 class JobHandler:
     """The function that does jobs of one kind: `await run(runtime, job, report)`.
 
-    It may be killed at any point and run again, so it must be repeatable. Invalid and NotFound end
-    the job at once; after other errors it is tried again with growing waits, up to the job's number
+    It may be killed at any point and run again, so it must be safe to repeat. Invalid and NotFound
+    end the job at once. After other errors it is tried again, with growing waits, up to its number
     of attempts. With `every_seconds` one such job is added at this interval.
     """
 
     kind: str
-    # The first argument is the Runtime, a type that this package may not import.
+    # The first argument is the Runtime, a type that this package cannot import.
     run: Callable[[Any, Job, Report], Awaitable[None]]
     every_seconds: float | None = None

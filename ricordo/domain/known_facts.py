@@ -1,19 +1,19 @@
-"""Facts about a user, as a search of messages shows them beside its hits."""
+"""Facts about a user, as a search of messages shows them with its hits."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class FactQuery:
-    """A search of messages, for facts that belong beside its hits.
+    """A search of messages, for facts that fit its hits.
 
     Attributes:
         user_id: The user whom the facts are about.
         text: The words of the search.
-        message_ids: The best hits, best first. Facts that rest on one of them match too.
+        message_ids: The best hits, best first. Facts based on one of them match too.
         agent_id: Only facts that were said to this agent, or written by the user. None: of any.
-        start: Only facts said from then on, in microseconds.
-        end: Only facts said up to then, in microseconds.
+        start: Only facts stated from this time on, in microseconds.
+        end: Only facts stated up to this time, in microseconds.
     """
 
     user_id: str
@@ -26,7 +26,7 @@ class FactQuery:
 
 @dataclass(frozen=True, slots=True)
 class KnownFact:
-    """A fact about a user, beside the hits of a search.
+    """A fact about a user, shown with the hits of a search.
 
     Attributes:
         id: The id of the fact.

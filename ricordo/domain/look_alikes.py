@@ -10,14 +10,14 @@ from typing import Any
 
 from ricordo.domain.hidden_text import is_unseen
 
-# In ASCII only these look alike in lower case; pairs of letters that look like one ("rn") are left
-# out.
+# In ASCII only these look alike in lower case; pairs of letters that look like one letter ("rn")
+# are left out.
 _ALIKE = {"1": "l", "|": "l", "0": "o"}
 _ASCII = str.maketrans(_ALIKE)
 
 
 def look_of(name: str) -> str:
-    r"""Return one spelling for all names that look like this one, in any case and width.
+    r"""Return one spelling for all names that look like this one; case and width do not count.
 
     >>> look_of("\u0430d\u0430") == look_of("Ada"), look_of("a\u200dda") == look_of("ada")
     (True, True)
@@ -33,7 +33,7 @@ def look_of(name: str) -> str:
 def are_alike(name: str, other: str) -> bool:
     """Return True if people would take two names for one.
 
-    If both names are ASCII, only case is ignored, since both 1 and l are usual in names.
+    If both names are ASCII only case is ignored, since 1 and l are both usual in names.
     """
     if name.isascii() and other.isascii():
         return name.casefold() == other.casefold()
@@ -42,7 +42,7 @@ def are_alike(name: str, other: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _leader(sign: str) -> str:
-    """Return the one character chosen for all that look like this one."""
+    """Return the one character that represents all that look like this one."""
     if sign.isascii():
         return sign.translate(_ASCII)
     # Imported late: it takes 0.1 s and 10 MB, and only names outside of ASCII need it.

@@ -12,7 +12,7 @@ import orjson
 Role = Literal["system", "user", "assistant", "tool", "approval", "summary"]
 EventKind = Literal["login", "heartbeat", "alert", "rejection", "task", "transcript"]
 Trigger = Literal["window", "provider", "request"]
-# The tool for speech, and its argument, of agents that answer only through tools.
+# The tool by which agents speak that answer only through tools, and the argument with the text.
 SPEECH_TOOL = "send_message"
 SPEECH_ARGUMENT = "message"
 
@@ -21,7 +21,7 @@ SPEECH_ARGUMENT = "message"
 class TextPart:
     """Plain text.
 
-    `signature` is a provider's proof that has to be sent back with the text.
+    `signature` is a provider's proof, which has to be sent back with the text.
     """
 
     text: str
@@ -30,7 +30,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class EventPart(TextPart):
-    """A system event: text that the server wrote into a user message, as models read it.
+    """A system event: text that the server wrote, which models read in a user message.
 
     Requests cannot contain this part.
     """
@@ -52,8 +52,8 @@ class ImagePart:
 class ReasoningPart:
     """The model's reasoning.
 
-    `signature` proves it to its provider. `redacted` holds reasoning that only the provider can
-    read.
+    `signature` proves to the provider that it wrote this. `redacted` holds reasoning that only the
+    provider can read.
     """
 
     text: str
@@ -67,7 +67,7 @@ class ReasoningPart:
 class ToolCallPart:
     """A tool call by the model, with `arguments` as the JSON text that the model wrote.
 
-    With `is_gated` it waits for a person's approval, or for the client that owns the tool.
+    With `is_gated`, the call waits for a person's approval, or for the client that runs the tool.
     """
 
     call_id: str
@@ -80,11 +80,11 @@ class ToolCallPart:
 class ToolReturnPart:
     """The result of a tool call.
 
-    `content` is the text for the agent, before packaging; with `is_json` it is JSON and not words.
-    `sources` are the ids of the passages and messages that it quotes, and `said` the ids of those
-    that the conversation's user wrote. `is_untrusted` marks untrusted content. `is_refused` marks a
-    call that was not run, because of a rule or because it could not be read. `pictures` come from a
-    client's tool. `request_id` is the message that contains the call.
+    `content` is the text for the agent before packaging; with `is_json` it is JSON, not prose.
+    `sources` are the ids of the passages and messages that it quotes; `said` are those by the
+    conversation's user. `is_untrusted` marks untrusted content. `is_refused` marks a call that was
+    not run, because of a rule or because it could not be read. `pictures` come from a client's
+    tool. `request_id` is the message that contains the call.
     """
 
     call_id: str
@@ -116,7 +116,7 @@ class ApprovalPart:
 class CompactionPart:
     """Statistics of a summary: the evicted messages and the window before and after.
 
-    Sizes are in tokens, by our own estimate.
+    Sizes are in tokens, by our estimate.
     """
 
     trigger: Trigger
@@ -126,7 +126,7 @@ class CompactionPart:
     context_window: int
     messages_before: int
     messages_after: int
-    is_whole: bool = False  # every message was evicted, not only the oldest ones
+    is_whole: bool = False  # every message was evicted, not just the oldest
 
 
 Part = (
@@ -176,14 +176,17 @@ class Message:
     sender_id: str | None = None
     group_id: str | None = None
     model: str | None = None
-    # True if it holds untrusted content, or comes from a step that had read such content.
+    # True if it contains untrusted content, or comes from a step that had read some.
     is_untrusted: bool = False
     # The label of the egress policies of its sources (`domain/egress.py`).
     egress: str | None = None
 
     @property
     def is_one_text(self) -> bool:
-        """True for a message of one text, as most are: quicker than to look through its parts."""
+        """True for a message of one text, as most are.
+
+        This is faster than looking through its parts.
+        """
         return len(self.parts) == 1 and type(self.parts[0]) is TextPart
 
     @property

@@ -1,4 +1,4 @@
-"""Input and output of models in our own types; providers' formats stay in `llm/`."""
+"""Input and output of models in our types; providers' formats stay in `llm/`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +21,7 @@ from ricordo.domain.text import is_plain
 from ricordo.domain.usage import Usage
 from ricordo.errors import Invalid
 
-# The model of a built-in feature, for a server without any other model.
+# The model of a built-in feature, for servers without another model.
 LIBRARIAN = "ricordo/librarian"
 DEFAULT_CONTEXT_WINDOW = 128_000
 SMALL_WINDOW = 8_192  # tokens
@@ -35,24 +35,24 @@ _PLAIN_SETTINGS = (
 
 ToolChoice = Literal["auto", "required", "none"]
 # "full": the agent's own prompt and tools. "small": a short prompt and three tools. "notes": a
-# short prompt, and notes taken in a separate call.
+# short prompt; notes are taken in a separate call.
 ModelProfile = Literal["full", "small", "notes"]
 ProfileChoice = Literal["auto", "full", "small", "notes"]
-# When the memory in the prompt is rendered again: before each step, at the beginning of a turn, or
-# as late as possible, so that the model's server can reuse what it has read of the prompt.
+# When the memory in the prompt is rendered again: before each step, at the start of a turn, or as
+# late as possible. The last lets the model's server reuse work on an unchanged prompt.
 MemoryInPrompt = Literal["step", "turn", "lazy"]
 MemoryInPromptChoice = Literal["auto", "step", "turn", "lazy"]
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "unknown"]
 EmbeddingPurpose = Literal["document", "query"]
-"""The purpose of an embedding: to be found, or to search. Several models need to know it."""
+"""What a text is embedded for: to be found, or to search. Several models make a difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
     """Settings of a model call; None means the provider's default.
 
-    `extra` is passed to the provider unchanged. With `thinks_in_arguments` a model without
-    reasoning of its own writes its thoughts into an extra argument of every call.
+    `extra` is passed to the provider unchanged. With `thinks_in_arguments`, a model that cannot
+    reason writes its thoughts into an extra argument of every call.
     """
 
     temperature: float | None = None
@@ -92,7 +92,7 @@ def answer_schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] |
 def settings_changes(wire: Mapping[str, Any]) -> dict[str, Any]:
     """Return the changes to ModelSettings from settings in wire format.
 
-    Keys are field names of ModelSettings; a null resets a setting.
+    Keys are field names of ModelSettings; null resets a setting.
     """
     settings = {name: setting for name, setting in wire.items() if name != "provider_type"}
     changes = {name: settings.pop(name) for name in _PLAIN_SETTINGS if name in settings}
@@ -171,10 +171,10 @@ class ToolSchema:
 class ModelRequest:
     """One model call: the transcript, the system message first.
 
-    Hidden text is marked, so that a model reads no text that people cannot see.
+    Hidden text is marked, so that a model reads nothing that people cannot see.
 
     `forced_tool` overrides `tool_choice`. `logprobs` asks for the probabilities of the answer's
-    tokens, with this number of alternatives to each; None asks for none.
+    tokens, with this many alternatives for each; None asks for none.
     """
 
     messages: tuple[Message, ...]
@@ -188,7 +188,7 @@ class ModelRequest:
     characters: int = field(default=0, init=False)
     """The characters of the messages' texts."""
     pictures: int = field(default=0, init=False)
-    """The number of parts that are no texts."""
+    """The number of parts that are not text."""
 
     def __post_init__(self) -> None:
         texts = texts_of(self.messages)
@@ -257,7 +257,7 @@ class ToolCallChunk:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """Void the answer so far: the call broke off and is repeated."""
+    """Discard the answer so far: the call failed midway and is repeated."""
 
 
 Chunk = TextChunk | ReasoningChunk | ToolCallChunk | Restarted
@@ -267,8 +267,8 @@ Chunk = TextChunk | ReasoningChunk | ToolCallChunk | Restarted
 class OrganizationProvider:
     """A provider of one organization.
 
-    `name` is the first half of its models' handles. `provider_type` selects the adapter. `secret`
-    holds the encrypted keys. Times are in microseconds, UTC.
+    `name` is the part before the slash in its models' handles. `provider_type` selects the adapter.
+    `secret` holds the encrypted keys. Times are in microseconds, UTC.
     """
 
     id: str
@@ -306,7 +306,8 @@ def texts_of(messages: Iterable[Message]) -> list[str]:
 def marked_messages(messages: tuple[Message, ...], texts: Sequence[str]) -> tuple[Message, ...]:
     """Return the messages with marks for hidden text; the same messages if they have none.
 
-    `texts` are all of their texts, which are searched as one, since most windows have none.
+    `texts` are all of their texts. They are searched as one, since most windows have no hidden
+    text.
     """
     joined = "\n".join(texts)
     if "\\u" not in joined and (is_plain(joined) or not unseen_runs(joined)):
@@ -318,7 +319,7 @@ def marked_messages(messages: tuple[Message, ...], texts: Sequence[str]) -> tupl
 
 def marked_tools(tools: tuple[ToolSchema, ...]) -> tuple[ToolSchema, ...]:
     """Return the tools with marks for hidden text; the same tools if they have none."""
-    with suppress(TypeError):  # of a number with more than 64 bits, which orjson cannot write
+    with suppress(TypeError):  # for a number of more than 64 bits, which orjson cannot write
         is_ascii = orjson.dumps([tool.parameters for tool in tools]).isascii()
         if is_ascii and is_plain("".join([tool.description for tool in tools])):
             return tools
@@ -336,7 +337,7 @@ def _marked_message(message: Message) -> Message:
 
 def _marked_part(part: Part) -> Part:
     match part:
-        # A provider's signature proves the provider's text, so such a text is not changed.
+        # A provider's signature proves the exact text, so the text is not changed.
         case TextPart(text=text, signature=None):
             marked = with_marks(text)
             return part if marked is text else replace(part, text=marked)
@@ -354,7 +355,7 @@ def _marked_part(part: Part) -> Part:
 
 
 def _marked_json(text: str) -> str:
-    """Return a model's JSON with marks, also for characters that it wrote as escapes."""
+    """Return a model's JSON with marks, including those for characters written as escapes."""
     text = with_marks(text)
     if "\\u" not in text:
         return text

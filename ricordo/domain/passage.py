@@ -7,7 +7,7 @@ from typing import Any
 
 from ricordo.errors import Invalid
 
-MOST_TAGS = 64  # of a new passage, block or agent; stored passages, blocks and agents may have more
+MOST_TAGS = 64  # of a new passage, block or agent; stored ones may have more
 LONGEST_TAG = 100  # characters
 
 
@@ -57,12 +57,12 @@ class Passage:
     egress: str | None = None
 
 
-# Nearly every question about an earlier conversation has a hit that reaches one of these (measured
-# in docs/internals/retrieval.md).
+# Nearly every question about an earlier conversation has a hit that reaches one of these values
+# (measured in docs/internals/retrieval.md).
 GOOD_WORD_MATCH = 0.3
 GOOD_SIMILARITY = 0.3
-# The chance that a hit answers the question, by `word_match` and, if there is one, by `similarity`.
-# The values are fitted on the first ten hits of each question in two data sets
+# The chance that a hit answers the question, by `word_match` and, if known, by `similarity`. The
+# values were fitted to the first ten hits of each question in two data sets
 # (docs/internals/retrieval.md).
 _CHANCE_BY_WORDS = (-3.22, 2.58)
 _CHANCE = (-3.87, 2.01, 2.63)
@@ -72,10 +72,10 @@ _CHANCE = (-3.87, 2.01, 2.63)
 class Relevance:
     """The relevance of a search hit.
 
-    Ranks count from 1 and are None if that index did not find the hit. `score` compares the hits of
-    one search only; the other two compare across searches. `word_match` (0 to 1) is the part of the
-    query, weighted by rarity, that the text and the turns around it hold. `similarity` is the
-    cosine of the vectors.
+    Ranks count from 1. A rank is None if that index did not find the hit. `score` only compares
+    hits of one search; the other two can be compared across searches. `word_match` (0 to 1) is the
+    share of the query, weighted by rarity, that occurs in the text and the turns around it.
+    `similarity` is the cosine of the vectors.
     """
 
     score: float
@@ -93,8 +93,8 @@ class Relevance:
     def match(self) -> float:
         """The match of the hit, from 0 to 1. Matches of different searches can be compared.
 
-        It grows with the chance that the hit answers. 1 is a text with all words of the query and
-        its meaning.
+        It grows with the chance that the hit answers the query. 1 is a text with all of the query's
+        words and its meaning.
         """
         if self.similarity is None:
             (start, *weights), signals = _CHANCE_BY_WORDS, [self.word_match]

@@ -1,6 +1,6 @@
 """Quotas of memory: one block, the blocks of one user or agent, and their history.
 
-Quotas refuse growth only: a larger block from before the quota can still be read, shortened and
+Quotas only refuse growth. A block that is larger than a new quota can still be read, shortened and
 deleted.
 """
 
@@ -48,7 +48,7 @@ class MemoryQuotas:
 
     def require_text(self, label: str, text: str, before: str = "") -> None:
         """Raise TooLong if the text alone is too large for a block."""
-        # Checked before any work on the text. A character has at most four bytes.
+        # Check this before any work on the text. A character has at most four bytes.
         if len(text) * 4 > self.block_bytes:
             self.require_block(label, size_of(text), size_of(before))
 
@@ -84,7 +84,7 @@ class MemoryQuotas:
 def size_of(text: str | None) -> int:
     """Return the bytes of a text in UTF-8.
 
-    A lone surrogate, which nothing stores, counts as three bytes.
+    A lone surrogate cannot be stored; it counts as three bytes.
     """
     if text:
         return len(text.encode("utf-8", "surrogatepass"))

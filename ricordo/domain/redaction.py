@@ -1,10 +1,10 @@
 """Redaction: secrets in a text are replaced by a placeholder that names their kind.
 
 It applies to memory, traces, pushes and error messages. Models, people and remotes read memory for
-years, so it may hold no keys or passwords. Ordinary notes must not be changed, so a secret is
-recognized by its shape alone, or by its shape together with a name before it. In machines' texts
-(`is_strict`) a name or prefix is enough. Invisible characters and ornamental forms of letters hide
-no secret: the text is also searched without them.
+years, so it may not contain keys or passwords. Ordinary notes must not be changed. So a secret is
+recognized by its shape alone, or by its shape and a name before it. In machines' texts
+(`is_strict`) a name or prefix is enough. Invisible characters and ornamental letters cannot
+disguise a secret, since the text is also searched without them.
 """
 
 import json
@@ -24,7 +24,7 @@ HIDDEN = PLACEHOLDER.format("credential")
 
 @dataclass(frozen=True, slots=True)
 class Redacted:
-    """A text without its secrets, the kinds of the secrets in order, and each secret's kind."""
+    """A text without its secrets, their kinds in order, and the kind of each secret."""
 
     text: str
     kinds: tuple[str, ...] = ()
@@ -35,8 +35,9 @@ class Redacted:
 class _Rule:
     """One kind of secret: replace the pattern's group `secret` if `is_secret` agrees.
 
-    The pattern is searched only if one of `marks` is in the lower-case text, which is a hundred
-    times faster than the pattern. `sign` is part of all marks: one search for it can spare many.
+    The pattern is searched only if one of `marks` occurs in the lower-case text. That check is a
+    hundred times faster than the pattern. `sign` is part of all marks, so one search for it can
+    replace many.
     """
 
     kind: str
@@ -72,7 +73,7 @@ _OWN = re.compile(
     r"(?:\s{1,3}(?!password|passwort|kennwort|contraseña)[\w@.-]{1,30}){0,2}[\s-]{1,3}\Z"
 )
 _SENTENCE_END = re.compile(r"[ \t]*(?:[.!?,;)\r\n]|\Z)")
-# States of a password that people write after "is".
+# States of a password that people write after "is", as in "is safe".
 _STATES = frozenset(
     "long short safe secure insecure unsafe good terrible easy hard simple complicated here there "
     "back gone working ready valid invalid public leaked stolen compromised outdated broken "
@@ -83,7 +84,7 @@ _STATES = frozenset(
     "sbagliata corretta dimenticata nuova vecchia persa perdida enregistré guardada salvata".split()
 )
 _NOUN = "password|passwd|passphrase|pwd|secret|token|key|hash"
-# Code that refers to a secret without containing it: a call, a field, a variable, a placeholder or
+# Code that names a secret without containing it: a call, a field, a variable, a placeholder or
 # another name.
 _CODE = re.compile(
     r"[A-Za-z_][A-Za-z_.]*\(.*|(?:os|self|this|cls|config|cfg|settings|args|options|env|process|req|request|form|data|params|user"
@@ -105,10 +106,10 @@ def _is_key(match: re.Match[str]) -> bool:
 
 
 def _is_prefixed_key(match: re.Match[str]) -> bool:
-    """Return True for a long run of letters with several digits, or a very long run.
+    """Return True for a long run of letters that has several digits, or a very long run.
 
     Words with a year or a number do not count. A key with dashes has short pieces. It is recognized
-    by frequent changes between upper case, lower case and digits.
+    by many changes between upper case, lower case and digits.
     """
     secret = match["secret"]
     turns = len(_TURN.findall(secret))
@@ -126,7 +127,7 @@ def _is_prefixed_key(match: re.Match[str]) -> bool:
 
 
 def _is_broken_key(match: re.Match[str]) -> bool:
-    """Return True if each piece and all pieces together look like parts of a key."""
+    """Return True if each piece, and all pieces together, look like parts of a key."""
     first, *rest = match["secret"].split("\n")
     pieces = [line.strip(" \t>|\r\\") for line in rest]
     are_parts = all(len(_DIGIT.findall(piece)) >= 2 and not piece.isdigit() for piece in pieces)
@@ -137,7 +138,7 @@ def _is_broken_key(match: re.Match[str]) -> bool:
 
 
 def _is_no_code(match: re.Match[str]) -> bool:
-    """Return False for code, and for words that people write after "password is".
+    """Return False for code, and for phrases that people write after "password is".
 
     Text in quotes is never code.
     """
@@ -152,9 +153,10 @@ def _is_login(match: re.Match[str]) -> bool:
 
 
 def _is_named_key(match: re.Match[str]) -> bool:
-    """Return True for a key behind its name.
+    """Return True for a key that follows its name.
 
-    After an equals sign, anything except code is a secret; elsewhere the text must look like a key.
+    After an equals sign everything except code is a secret. Elsewhere the text must look like a
+    key.
     """
     secret = match["secret"]
     if not _is_no_code(match):
@@ -167,7 +169,7 @@ def _is_named_key(match: re.Match[str]) -> bool:
 
 
 def _is_own_password(match: re.Match[str], word: str) -> bool:
-    """Return True for one plain word that ends a sentence with a possessive."""
+    """Return True for one plain word at the end of a sentence with a possessive."""
     if not match["sign"].isalpha() or not _OWN.search(
         match.string, max(0, match.start() - 40), match.start()
     ):
@@ -177,10 +179,10 @@ def _is_own_password(match: re.Match[str], word: str) -> bool:
 
 
 def _is_password(match: re.Match[str]) -> bool:
-    """Return True for a password behind the word for it.
+    """Return True for a password that follows the word for it.
 
-    After an equals sign any word is a secret, after a colon at the end of a line nearly any word,
-    and elsewhere a word with mixed case, digits or signs.
+    After an equals sign any word counts; after a colon at the end of a line, nearly any; elsewhere,
+    one with mixed case, digits or signs.
     """
     word = match["secret"].rstrip(_ENDINGS)
     if word.lower() in _NO_PASSWORDS or _DATE_OR_LENGTH.fullmatch(word) or not _is_no_code(match):
@@ -217,7 +219,7 @@ def _by_sign(kind: str, starts: Iterable[str], pattern: str, is_secret: Any = No
     ]
 
 
-# A line break inside a key, and the pieces around it; a later piece fills its line.
+# A line break inside a key. A later piece fills its line.
 _BREAK = r"[ \t]{0,4}\\?\r?\n[ \t>|]{0,8}"
 _BROKEN = (
     rf"(?<![\w-])(?P<secret>(?:{'|'.join(map(re.escape, _PREFIXES))})[\w.-]{{4,399}}(?:{_BREAK}[\w-]{{8,399}}){{1,3}})"
@@ -317,8 +319,8 @@ _END_KEY = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_TEXT = re.compile(r"(?:[ \t\r\n]*[A-Za-z0-9+/=]{16,100})*")
 
 
-# Characters that are invisible (default ignorable in Unicode) or combine with letters, and other
-# forms of ASCII characters.
+# Characters that are invisible (default ignorable in Unicode) or combine with letters, and variants
+# of ASCII characters.
 _UNSEEN = f"{UNSEEN_CLASS}\u0300-\u036f"
 _OTHER_FORMS = (
     "\u00aa\u00b2\u00b3\u00b9\u00ba\u017f\u02b0-\u02b8\u02e1-\u02e3\u1d2c-\u1d6a\u2024\u2070-\u209c\u2100-\u2149\u2160-\u217f"
@@ -327,7 +329,7 @@ _OTHER_FORMS = (
 )
 _DISGUISED = re.compile(f"([{_UNSEEN}]+)|[{_OTHER_FORMS}]")
 _Span = tuple[int, int, str]
-# The size of the pieces that are searched at once, and a length that no secret exceeds.
+# The size of the pieces that are searched at once; no secret is longer.
 _PIECE = 32_768
 _LONGEST = 16_384
 
@@ -357,9 +359,9 @@ def without(text: str, secrets: Mapping[str, str]) -> str:
 
 
 def redact_values(content: Any) -> Any:
-    """Return JSON that people and agents keep, with its texts redacted.
+    """Return JSON that people and agents keep, with redacted texts.
 
-    The name of its field is put before each text, as in `password: …`.
+    For the search, each text follows the name of its field, as in `password: …`.
     """
     match content:
         case str():
@@ -387,24 +389,24 @@ def _redact_field(name: str, content: Any) -> Any:
 
 @dataclass(slots=True)
 class _Plain:
-    """A view of a text for the search: the text as it is."""
+    """A view of a text for the search: the unchanged text."""
 
     searched: str
 
     def place(self, at: int) -> int:
-        """Return the index in the text of this index in `searched`."""
+        """Return the index in the text for this index in `searched`."""
         return at
 
 
 class _Undisguised(_Plain):
-    """A view of a text for the search: without disguises.
+    """A view of a text for the search: the text without disguises.
 
     Invisible characters are removed, and other forms of letters become plain letters.
     """
 
     def __init__(self, text: str) -> None:
         pieces: list[str] = []
-        # From each start in the searched text on, indexes into the text are larger by this shift.
+        # From each start in the searched text on, the original index is larger by this shift.
         self._starts = [0]
         self._shifts = [0]
         end = 0
@@ -454,7 +456,7 @@ def _replaced(text: str, view: _Plain, spans: Iterable[_Span], secrets: dict[str
     pieces: list[str] = []
     position = 0
     for begin, end, kind in spans:
-        # Ends behind the last character of the secret, so that nothing of it remains.
+        # The range ends after the secret's last character, so that nothing of it remains.
         start, stop = view.place(begin), view.place(end - 1) + 1
         pieces += (text[position:start], PLACEHOLDER.format(kind))
         position = stop
@@ -465,7 +467,7 @@ def _replaced(text: str, view: _Plain, spans: Iterable[_Span], secrets: dict[str
 def redact_json(value: Any) -> Any:
     """Return JSON with its texts redacted strictly.
 
-    Fields named like credentials or headers lose their content.
+    Fields whose names are those of credentials or headers lose their content.
     """
     match value:
         case str():
@@ -495,7 +497,7 @@ def _secrets(text: str, rule: _Rule) -> list[_Span]:
                 sign = match["sign"]
             else:
                 sign = ""
-            # A sign that ends the sentence is not part of the secret.
+            # A sign that ends the sentence does not belong to the secret.
             if sign not in ("", "="):
                 secret = secret.rstrip(_ENDINGS)
             start = match.start("secret")
@@ -506,8 +508,8 @@ def _secrets(text: str, rule: _Rule) -> list[_Span]:
 def _matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
     """Yield all matches, searching the text in pieces.
 
-    A search in a long text would stop all other threads until it ends. Each search reads beyond its
-    piece by more than the longest match; matches that begin there belong to the next piece.
+    One search in a long text would stop all other threads until it ends. Each search reads beyond
+    its piece by more than the longest match. Matches that begin there are left to the next piece.
     """
     position = 0
     while position <= len(text):
@@ -532,7 +534,7 @@ def _private_keys(text: str) -> list[_Span]:
             continue
         while ends and ends[0][0] < begin.end():
             ends.pop(0)
-        # If the last line of a key is missing, the key ends at its last letter.
+        # If the last line of a key is missing, the key ends with its last letter.
         body = _KEY_TEXT.match(text, begin.end())
         position = body.end() if body else begin.end()
         if ends:

@@ -9,7 +9,8 @@ from ricordo.domain.job import Job
 
 # The kind of the jobs that sync a remote.
 SYNC = "memory_follow"
-# Delay of a sync job in microseconds, to collect more changes: an agent seldom makes only one edit.
+# The delay of a sync job in microseconds. It collects changes, since an agent seldom makes only one
+# edit.
 SETTLES = SECOND
 
 
@@ -30,9 +31,9 @@ class Access:
 class Remote:
     """A remote of a chain.
 
-    `followed` is the number of the last version at the remote, and `seen` the remote's commit at
-    that time. `last_error` is the reason why the last sync failed, None if it succeeded. Times are
-    in microseconds. `settings` hold the credentials, the password encrypted.
+    `followed` is the number of the newest version at the remote, and `seen` is the remote's commit
+    at that time. `last_error` is the reason why the last sync failed, None if it succeeded. Times
+    are in microseconds. `settings` contain the credentials; the password is encrypted.
     """
 
     id: str

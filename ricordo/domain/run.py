@@ -25,9 +25,9 @@ StopReason = Literal[
     "requires_approval",
     "context_window_overflow_in_system_prompt",
 ]
-# Error type of a run whose server was stopped or killed during it.
+# Error type of a run during which the server was stopped or killed.
 INTERRUPTED = "interrupted"
-# Key in a run's metadata: the ids of the sleeptime runs that its end started.
+# Key in a run's metadata: ids of the sleeptime runs that started at its end.
 RUN_IDS = "run_ids"
 DATABASE_FAILED = "The database failed during this turn. Send the message again in a moment."
 # All other reasons are failures.
@@ -46,7 +46,7 @@ def status_after(reason: StopReason) -> RunStatus:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One turn, or one talk with a group of agents; each turn of a talk is a run of its own.
+    """One turn, or one talk with a group of agents; each turn of a talk is a separate run.
 
     While `ended_at` is None, the row is the conversation's lease. Durations are in nanoseconds. The
     `metadata` of a turn in a group holds `group_id` and the `speaker`'s name. The `metadata` of a
@@ -100,7 +100,7 @@ class Run:
         )
 
     def with_step(self, usage: Usage) -> "Run":
-        """Return the run with a step more, which used these tokens."""
+        """Return the run with one more step, which used these tokens."""
         return replace(
             self,
             usage=self.usage + usage,
@@ -115,7 +115,7 @@ class Run:
 
     @property
     def part_ids(self) -> list[str]:
-        """The ids of all runs in a talk, those of members asked by a supervisor included."""
+        """The ids of all runs in a talk, including runs of members that a supervisor asked."""
         return [*self._run_ids("turns"), *self._run_ids("asked")]
 
     def _run_ids(self, name: str) -> list[str]:
@@ -146,7 +146,7 @@ class Run:
             user_id=self.user_id,
             run_id=self.id,
             step_id=step_id,
-            # A summary covers the whole conversation, not only the group's part.
+            # A summary covers the whole conversation and not only the group's part.
             name=None if role == "summary" else self.metadata.get("speaker"),
             group_id=None if role == "summary" else self.metadata.get("group_id"),
         )

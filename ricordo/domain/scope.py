@@ -11,17 +11,17 @@ from ricordo.errors import Forbidden
 
 LOCAL_ORGANIZATION = "org-00000000-0000-4000-8000-000000000000"
 LOCAL_USER = "user-00000000-0000-4000-8000-000000000000"
-# The subject of a caller who may see shared data only.
+# The subject of a caller that may only see shared data.
 NOBODY = "nobody"
 
 Role = Literal["admin", "developer", "user", "service"]
 ActorKind = Literal["user", "agent", "system", "service", "administrator", "remote"]
 # Key of a request's scope in its ASGI scope.
 REQUEST_SCOPE = "ricordo.scope"
-# Key of the same scope, narrowed to the user for whom the caller acts.
+# Key of the same scope, limited to the user that the caller acts for.
 ACTING_SCOPE = "ricordo.acting"
-# A route stores here the scope for which the audit log records a request that it does not record by
-# default; None: not recorded.
+# The audit log records some requests only because a route stores their scope here; None: not
+# recorded.
 RECORDED_SCOPE = "ricordo.recorded"
 OVERRIDE = "memory:override"
 IMPERSONATE = "users:impersonate"
@@ -35,9 +35,9 @@ SCOPES = (
 )
 """The scopes except `admin`: `<family>:read` and `<family>:write`, and three special ones.
 
-- `memory:approve`: decide on proposals, and write as the owner, for the user that the key belongs
-  to or acts for
-- `memory:override`: write users' blocks in place, whatever their policy
+- `memory:approve`: decide on proposals, and write as the owner, for the key's user or the user it
+  acts for
+- `memory:override`: write users' blocks directly, whatever their policy
 - `users:impersonate`: act for any user of the organization; each request names the user
 """
 ADMIN = "admin"
@@ -68,7 +68,7 @@ OPERATOR_SCOPES = ALL_SCOPES - {OVERRIDE}
 
 @dataclass(frozen=True, slots=True)
 class Organization:
-    """An isolated tenant: nothing of one organization is visible to another."""
+    """An isolated tenant: one organization sees nothing of another."""
 
     id: str
     name: str
@@ -79,7 +79,7 @@ class Organization:
 class User:
     """A person with memory, or with access to the server.
 
-    `identifier` is the user's name in the system that sent the user.
+    `identifier` is the user's name in the system that the user comes from.
     """
 
     id: str
@@ -98,8 +98,8 @@ class User:
 class Actor:
     """The author of a change, stored with the change.
 
-    An `administrator` wrote users' memory in place by the scope `memory:override`. A `service`
-    acted with its own key. A `remote` is the author of a commit that came from elsewhere.
+    An `administrator` wrote users' memory directly, by the scope `memory:override`. A `service`
+    acted with its own key. A `remote` is the author of a commit from outside.
     """
 
     kind: ActorKind
@@ -110,7 +110,7 @@ class Actor:
     def shown_name(self) -> str:
         """The name for people.
 
-        An author at a remote is marked as remote, since such a name can be chosen freely.
+        An author at a remote is marked as such, since anybody can choose such a name.
         """
         name = self.name or self.id
         if self.kind == "remote":
@@ -147,11 +147,11 @@ class Limits:
 class Scope:
     """The data and actions that the caller may use in one organization.
 
-    `subject_id` narrows the data to one user's and shared data (NOBODY: shared only; None: all).
-    `user_id`, `user_name` and `identifier` describe the user who asks, or for whom the caller acts.
-    `caller` names the service or administrator who acts for another. `reach` is set for a browser's
-    token, which may use only the routes in `api/guard.py`. `limits` are set for stored keys.
-    `is_local_user` is true for a person on the same machine who uses a server without keys.
+    `subject_id` limits the data to one user's and shared data (NOBODY: shared only; None: all).
+    `user_id`, `user_name` and `identifier` describe the user who asks, or whom the caller acts for.
+    `caller` names the service or administrator that acts for somebody. `reach` is set for a
+    browser's token, which may use only the routes in `api/guard.py`. `limits` are set for stored
+    keys. `is_local_user` is true for a person who uses a server without keys on the same machine.
     """
 
     organization_id: str = LOCAL_ORGANIZATION
@@ -207,7 +207,7 @@ class Scope:
     def actor(self) -> Actor:
         """The author of the caller's writes.
 
-        A service without the right to approve acts in its own name and not as the user.
+        A service without the right to approve acts in its name, not in the user's.
         """
         if self.role == "service" and not (self.subject and self.may(APPROVE)):
             if self.subject:
@@ -245,7 +245,7 @@ class Scope:
     def may_decide_for(self, owner_kind: str, owner_id: str) -> bool:
         """Return True if the caller may approve and reject changes of this owner's memory.
 
-        The memory of an agent belongs to those who see all data of the organization.
+        The memory of an agent belongs to everyone who sees all data of the organization.
         """
         if self.decides_for_everybody:
             return True
@@ -261,10 +261,9 @@ class Scope:
 
 
 def background_scope(user: User, name: str) -> Scope:
-    """Return the scope for background work for a user, under this name.
+    """Return the scope, under this name, for background work for a user.
 
-    It acts as the user, so that an agent that is restricted to other users does nothing for this
-    user.
+    It acts as the user. So an agent that is restricted to other users does nothing for this one.
     """
     return Scope(
         user.organization_id, role="user", user_name=name, scopes=OPERATOR_SCOPES

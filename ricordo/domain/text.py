@@ -1,4 +1,4 @@
-"""The normal form of text, applied at the border, in storage and in look-ups.
+"""The normal form of text, applied to requests, in storage and in look-ups.
 
 - Text: composed letters (Unicode NFC), line ends as LF, and no byte order mark (U+FEFF). All other
   characters stay.
@@ -6,7 +6,8 @@
   Joiners stay between letters of scripts that need them and within emoji, as do the selectors and
   tags of emoji.
 
-`docs/internals/decisions/0056-normal-form-of-text.md` gives the reasons, and the places of its use.
+`docs/internals/decisions/0056-normal-form-of-text.md` gives the reasons, and lists where it is
+applied.
 """
 
 import re
@@ -23,15 +24,14 @@ _HIDDEN = re.compile(
     "[\u00ad\u034f\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0001]+"
 )
 _JOINERS = re.compile("[\u200c\u200d]+")
-# The flags of England, Scotland and Wales are a black flag and tags; no other emoji needs tags.
+# The flags of England, Scotland and Wales are a black flag with tags; no other emoji needs tags.
 _TAGS = re.compile("(\U0001f3f4[\U000e0020-\U000e007f]+)|[\U000e0020-\U000e007f]+")
-# Below lie Latin, Greek, Cyrillic and Armenian, whose letters are never joined.
+# Below are Latin, Greek, Cyrillic and Armenian, whose letters are never joined.
 _FIRST_JOINED = "\u0590"
 _LATIN_AND_GREEK_AGAIN = ("\u1e00", "\u1fff")
-# Sorting the marks on one letter takes the square of their number: 12 s for 80,000.
+# The time to sort the marks of one letter grows with the square of their number: 12 s for 80,000.
 _MOST_MARKS = 256
-# A long run of any non-word characters, such as punctuation, is split into pieces like a run of
-# marks.
+# A long run of non-word characters, such as punctuation, is split into pieces in the same way.
 _LONG_RUN = re.compile(rf"[^\w\x00-\x7f]{{{_MOST_MARKS},}}")
 
 _ASCII_CONTROLS = bytes((*range(9), *range(14, 32), 127))
@@ -42,7 +42,7 @@ NAME_FIELDS = frozenset(
         " label labels name names new_label old_label path tag tags title user_id"
     ).split()
 )
-# Fields that are kept byte for byte: programs, keys and passwords, and signed content.
+# Fields that are kept byte for byte: programs, keys, passwords and signed content.
 VERBATIM_FIELDS = frozenset(
     (
         "access_key access_secret access_token api_key api_secret auth_token client_secret"
@@ -50,7 +50,7 @@ VERBATIM_FIELDS = frozenset(
         " environment_variables headers password redacted_reasoning refresh_token"
         " refresh_token_enc secret secrets signature source_code thinking_signature token"
         " token_enc tool_exec_environment_variables"
-        # History that came with the ids of its versions.
+        # History that was imported with the ids of its versions.
         " versions"
     ).split()
 )
@@ -102,9 +102,10 @@ def text_key(text: str) -> str:
 
 
 def spans_of(text: str, piece: str) -> list[tuple[int, int]]:
-    r"""Return where the piece stands in a text, compared in normal form.
+    r"""Return where the piece occurs in a text, compared in normal form.
 
-    The spans are of the text as it is, and do not overlap. None begins or ends within a letter.
+    The spans refer to the unchanged text and do not overlap. None of them begins or ends inside a
+    letter.
 
     >>> spans_of("Gru\u0308\u00dfe\r\n", "\u00fc")
     [(2, 4)]
@@ -116,8 +117,8 @@ def spans_of(text: str, piece: str) -> list[tuple[int, int]]:
     if is_normal_text(text):
         return [match.span() for match in pattern.finditer(text)]
     normal_parts: list[str] = []
-    # The border before each letter, and the last one, by its position in the normal form. A
-    # character without a normal form, such as a byte order mark, belongs to the letter before it.
+    # The position before each letter, and the end, by position in the normal form. A character
+    # without a normal form, such as a byte order mark, belongs to the letter before it.
     borders: dict[int, int] = {}
     position = 0
     length = 0
@@ -159,7 +160,7 @@ def is_normal_name(name: str) -> bool:
 def normal_json(value: Any, field: str = "") -> Any:
     """Return a JSON value with its texts in normal form.
 
-    Fields of `NAME_FIELDS` get the form of names; those of `VERBATIM_FIELDS` stay untouched.
+    Fields in `NAME_FIELDS` are normalized as names; those in `VERBATIM_FIELDS` are not changed.
     """
     if isinstance(value, str):
         if field in NAME_FIELDS:
@@ -178,7 +179,7 @@ def normal_json(value: Any, field: str = "") -> Any:
 
 
 def _joiner(run: re.Match[str]) -> str:
-    """Return the first of a run of joiners if the letters on both sides can need it, else ""."""
+    """Return the first of several joiners if the letters on both sides may need it, else ""."""
     text = run.string
     if run.start() == 0 or run.end() == len(text):
         return ""
@@ -198,7 +199,7 @@ def _composed(text: str) -> str:
 
 
 def _letters(text: str) -> Iterator[str]:
-    """Yield the text in parts whose normal forms do not depend on each other."""
+    """Yield the text in parts whose normal forms are independent of each other."""
     start = 0
     for index in range(1, len(text)):
         character = text[index]

@@ -38,8 +38,9 @@ class Tool:
     """A stored tool.
 
     `json_schema` is `{name, description, parameters}`; `return_limit` is in characters. `options`
-    may hold `args_json_schema`, `pip_requirements` and `npm_requirements` (lists of {name,
-    version}), and `function`, the name of the function in the source if it is not the tool's name.
+    may contain `args_json_schema`, `pip_requirements` and `npm_requirements` (lists of {name,
+    version}), and `function`. The last names the function in the source if its name differs from
+    the tool's.
     """
 
     id: str
@@ -76,7 +77,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ClientSkill:
-    """Instructions at the client for one kind of work.
+    """Instructions on the client's machine for one kind of work.
 
     The agent reads them at `location` with the client's tools.
     """

@@ -10,7 +10,7 @@ Purpose = Literal["turn", "compaction", "sleeptime", "embedding", "notes", "othe
 class Usage:
     """The tokens of one or more calls.
 
-    The cached and cache-write tokens are part of the prompt's, the reasoning tokens of the
+    Cached and cache-write tokens are part of the prompt's tokens, reasoning tokens part of the
     completion's. They are None if the provider does not report them.
     """
 
@@ -58,7 +58,7 @@ class Expense:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The token limit from one midnight (UTC) to the next, and the tokens used so far.
+    """The token limit for a day (UTC), and the tokens used so far.
 
     `resets_at` is in microseconds.
     """

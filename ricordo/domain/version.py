@@ -21,7 +21,7 @@ class ChangeMetadata:
 
     `is_untrusted`: the step had read untrusted content. `is_quoted`: a user of the turn wrote the
     new text word for word. `approved_by`: the owner who accepted the proposal of `author`.
-    `made_at`: the time of the change at a remote (microseconds), if the remote tells it.
+    `made_at`: the time of the change at a remote (microseconds), if known.
     """
 
     author: Actor
@@ -37,8 +37,8 @@ class ChangeMetadata:
     def is_owners_of(self, chain: Chain) -> bool:
         """Return True if the author owns the chain or acts with an owner's right.
 
-        Policies do not bind owners. A user's chain is owned by this user alone, and any other by
-        all people and services that may write agents.
+        Policies do not bind owners. A user's chain is owned by that user alone. Any other chain is
+        owned by all people and services that may write agents.
         """
         kind = self.author.kind
         if self.approved_by is not None or kind == "administrator":
@@ -50,7 +50,7 @@ class ChangeMetadata:
     def policy_decision(self, policy: Policy, chain: Chain | None) -> PolicyDecision:
         """Return the policy's decision about the change (design §1.5).
 
-        Without a chain the author counts as no owner.
+        Without a chain, the author does not count as an owner.
         """
         if chain and self.is_owners_of(chain):
             return "apply"
@@ -71,9 +71,9 @@ class ChangeMetadata:
                 return "refuse"
 
     def require(self, label: str, policy: Policy, chain: Chain | None) -> None:
-        """Raise Forbidden unless the policy allows the change at once.
+        """Raise Forbidden if the policy does not allow the change directly.
 
-        This is the last guard, in the store itself.
+        This is the last check, in the store itself.
         """
         if self.policy_decision(policy, chain) != "apply":
             raise Forbidden(
@@ -112,12 +112,12 @@ class BlockVersion:
 class Proposal:
     """A change that waits for the block's owner.
 
-    The change sets the text to `value` (None: deletes the block), and renames the block to
-    `new_label` if that is set. `base` is the version that it changes (None: a new block), and
-    `base_value` is that version's text. `confidence` lies between 0 and 1; times are in
-    microseconds. `result` is the version that an approval created. `note` is the reason of a
-    rejection, or describes a conflict. `is_untold`: the agent has not been told of the rejection
-    yet. `is_repeated`, not stored: the same proposal was waiting already.
+    It sets the text to `value` (None: deletes the block), and renames the block to `new_label` if
+    that is set. `base` is the version that it changes (None: a new block), and `base_value` the
+    text of that version. `confidence` lies between 0 and 1; times are in microseconds. `result` is
+    the version that an approval created. `note` is the reason of a rejection, or describes a
+    conflict. `is_untold`: the agent has not been told of the rejection yet. `is_repeated`, not
+    stored: the same proposal was waiting already.
     """
 
     id: str
@@ -148,7 +148,7 @@ class Proposal:
 
     @property
     def has_hidden_text(self) -> bool:
-        """True if it brings characters that are not shown."""
+        """True if it adds characters that are not shown."""
         texts = (self.value, self.description, self.new_label)
         known_texts = [self.base_value or ""]
         return any(has_hidden_text(text, known_texts) for text in texts)
@@ -158,7 +158,7 @@ class Proposal:
         return self.status in ("open", "conflicted")
 
     def require_waiting(self) -> None:
-        """Raise Conflict unless it still waits."""
+        """Raise Conflict if it no longer waits."""
         if not self.waits:
             if self.status == "expired" and self.note:
                 reason = f" ({self.note})"

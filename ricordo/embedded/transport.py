@@ -1,7 +1,7 @@
 """A transport of httpx to an ASGI app in the same process, with real streams.
 
-Each request runs as a task of the event loop. The app waits while its reader is slow, and is
-notified when the reader leaves.
+Each request runs as a task of the event loop. The app waits while its reader is slow, and learns
+when the reader leaves.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from anyio.from_thread import BlockingPortal
 from starlette.types import ASGIApp, Message, Scope
 
 T = TypeVar("T")
-# The guard accepts this host name as the local machine; no request is sent to it.
+# The guard treats this host name as the local machine; no request is sent to it.
 ADDRESS = "http://127.0.0.1"
 _CLIENT = ("127.0.0.1", 0)
-# Messages of an answer that may wait for their reader.
+# The most messages of an answer that may wait for the reader.
 _MOST_WAITING = 16
-# Requests whose reader left need only a moment.
+# Seconds to wait for requests whose reader has left.
 _LEAVING_SECONDS = 2
 
 
@@ -65,7 +65,7 @@ class Exchange:
         with self._sender:
             try:
                 await self._app(self._scope, self._receive, self._send)
-            except Exception as error:  # the app has logged it, and its reader learns of it
+            except Exception as error:  # the app has logged the error, and its reader learns of it
                 self._error = error
 
     async def _receive(self) -> Message:
@@ -118,7 +118,7 @@ class AppTransport(httpx.AsyncBaseTransport):
         self._tasks: dict[asyncio.Task[None], Exchange] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Return the answer as soon as it begins."""
+        """Return the answer once it has begun."""
         exchange = Exchange(self._app, _scope_of(self._app, request), await request.aread())
         self._tasks[exchange.task] = exchange
         exchange.task.add_done_callback(self._tasks.pop)
@@ -153,7 +153,7 @@ class PortalTransport(httpx.BaseTransport):
         self._transport = transport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Return the answer as soon as it begins."""
+        """Return the answer once it has begun."""
         request.read()
         response = wait(self._portal, self._transport.handle_async_request, request)
         stream = PortalStream(self._portal, cast(AnswerStream, response.stream))
@@ -163,7 +163,7 @@ class PortalTransport(httpx.BaseTransport):
 
 
 class PortalStream(httpx.SyncByteStream):
-    """The body of an answer, for another thread."""
+    """The body of an answer that another thread reads."""
 
     def __init__(self, portal: BlockingPortal, stream: AnswerStream) -> None:
         self._portal = portal

@@ -1,10 +1,10 @@
 """The adaptation of one call to its model.
 
-A call is sent in the learned form, and a refusal is answered by another form. A form that the
-refusal's text asked for is remembered for the model's address if it helped, so that the next call
-begins with it. A guessed form is remembered only if it helped later calls too while the plain form
-was refused, since a server that recovers by itself teaches nothing. The tries of a call are
-bounded.
+A call is sent in the learned form. If the model's server refuses it, another form is tried. If the
+refusal's text asked for a form and that form helped, it is remembered for the model's address. The
+next call begins with it. A guessed form is remembered only if it helped later calls too, and the
+plain form was refused meanwhile. A server that recovers by itself teaches nothing. The number of
+tries of a call is limited.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,7 +30,8 @@ from ricordo.llm.tokens import request_tokens
 Json = dict[str, Any]
 MOST_LESSONS = 8
 _MOST_BUDGET_CUTS = 2
-# Statuses of a refused form. A failing server's status may mean that too, but only its text tells.
+# Statuses of a refused form. The status of a failing server may also mean a refused form, but only
+# its text tells.
 _REFUSED = frozenset({400, 405, 406, 415, 422, 501})
 _FAILED = frozenset({500})
 _LEAST_BUDGET = 16
@@ -42,7 +43,7 @@ _BUDGETS = ("max_tokens", "max_completion_tokens")
 
 @dataclass(frozen=True, slots=True)
 class LearnedModel:
-    """A model's lessons in the store of its server."""
+    """What is known about a model, in the store of its server."""
 
     store: LearnedDialects
     key: Key
@@ -54,9 +55,9 @@ class LearnedModel:
 
     @property
     def window(self) -> int | None:
-        """Return the context window proved by refusals.
+        """Return the context window that refusals proved.
 
-        It is None if it is not smaller than the window that the server reports.
+        It is None if it is not smaller than the reported window.
         """
         learned = self.dialect
         if learned.told_window == self.info.context_window:
@@ -98,7 +99,7 @@ def learned_of(model: object) -> LearnedModel | None:
 
 
 def has_results_role(model: ChatModel, learned: LearnedModel | None) -> bool:
-    """Return whether the model takes tool results in their own role, as far as is known."""
+    """Return whether the model accepts tool results in a separate role, as far as is known."""
     return model.info.calls_tools is not False and not (learned and learned.dialect.calls_as_text)
 
 
@@ -118,10 +119,10 @@ def _is_failure(error: ModelError) -> bool:
 class Adaptation:
     """The form of one call.
 
-    `build` makes the body of a request in a given form. `may_guess` allows forms that no refusal's
-    text asked for. `learned` is the form now tried; `is_guess` marks it as guessed, and
-    `is_doubtful` means that the server may only have failed for a moment. `budget` is the output
-    budget of this call alone, if the prompt leaves less room.
+    `build` makes the body of a request in a given form. `may_guess` allows forms that no refusal
+    asked for. `learned` is the form that is tried now; `is_guess` marks it as guessed. With
+    `is_doubtful` the server may only have failed for a moment. `budget` is the output budget of
+    this call, if the prompt leaves less room than usual.
     """
 
     model: LearnedModel
@@ -148,7 +149,7 @@ class Adaptation:
         return body
 
     def confirm(self, request: ModelRequest) -> None:
-        """Remember the form that was answered.
+        """Remember the form that was accepted.
 
         A guess is remembered only after it helped later calls too.
         """
@@ -194,7 +195,7 @@ class Adaptation:
     ) -> ModelError | None:
         """Return None to repeat the call in another form, else the classified error.
 
-        With `is_last` no retry is left for an error that might pass.
+        With `is_last` a temporary error cannot be retried any more.
         """
         if not error.words and error.status is None:
             return error
@@ -256,7 +257,7 @@ class Adaptation:
     def _may_be_too_long(self, request: ModelRequest) -> bool:
         """Return whether the request is larger than every accepted one.
 
-        It is the last question, after all other forms were tried.
+        It is asked last, after all other forms were tried.
         """
         accepted = self.model.store.accepted(self.model.key)
         return request_tokens(request) > (accepted or _LARGE)
@@ -264,16 +265,16 @@ class Adaptation:
     def _answer_length(
         self, error: ModelError, refusal: Refusal, request: ModelRequest
     ) -> ModelError | None:
-        """Ask for a shorter answer if that alone makes room, else return the error.
+        """If a shorter answer is enough to make room, ask for one; else return the error.
 
-        The error then has the window that the refusal's text names.
+        The error then contains the window that the refusal names.
         """
         estimate = request_tokens(request)
         budget = next((refusal.body[name] for name in _BUDGETS if name in refusal.body), 0)
         error.limit = limit_in(refusal.text, estimate=estimate, budget=budget)
         window = error.limit or self.model.window or self.model.info.context_window
-        # The margin covers the template around each message, which our estimate lacks; with too
-        # small a cut the request would be refused again.
+        # The margin covers the template around each message, which our estimate leaves out. A cut
+        # that is too small would be refused again.
         room = window - estimate * 5 // 4 - max(_MARGIN, window // 50)
         if budget > room > window // 4 and self._cuts < _MOST_BUDGET_CUTS:
             self._cuts += 1
@@ -283,7 +284,7 @@ class Adaptation:
 
 
 def _too_long(error: ModelError) -> ModelError:
-    """Return the error as the error of a too long request."""
+    """Return the error as the error of a request that is too long."""
     length_error = ModelError(
         "context_window_exceeded", str(error), status=error.status, words=error.words
     )

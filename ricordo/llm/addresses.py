@@ -23,12 +23,12 @@ TIMEOUT = 10.0  # seconds for the whole exchange
 _CONNECT = 3.0  # seconds to connect to one address of a name
 _MOST = 3  # addresses of a name that are tried
 _PORTS = {"http": 80, "https": 443}
-# Public address ranges that clouds serve inside their networks, where they give out credentials.
+# Public addresses that clouds use inside their networks for services that give out credentials.
 _METADATA = frozenset(
     map(ipaddress.ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254"))
 )
-# Further ranges that count as public: old site-local addresses, and forms that embed an IPv4
-# address by a network's own rules.
+# Further addresses that count as public: old site-local ones, and forms that embed an IPv4 address
+# by rules of a network.
 _INNER = tuple(
     map(ipaddress.ip_network, ("fec0::/10", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96"))
 )
@@ -40,7 +40,7 @@ MAX_CONNECTIONS = 100
 LIMITS = httpx2.Limits(
     max_connections=MAX_CONNECTIONS, max_keepalive_connections=40, keepalive_expiry=60
 )
-# A proxy from the environment is for the outside, never for a server on this machine.
+# A proxy from the environment is for outside hosts, never for a server on this machine.
 _LOOPBACK = ("all://127.0.0.1", "all://localhost", "all://[::1]")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -61,7 +61,7 @@ def require_callable(url: str, *, allow_private: bool = False, setting: str = CA
     """Raise Invalid unless this is an HTTP address, and its host is not a private IP address.
 
     Nothing is resolved. `allow_private` permits private addresses; `setting` names the setting that
-    does so.
+    allows private ones.
     """
     parts = _parsed(url)
     if parts.scheme not in _PORTS or not parts.host:
@@ -77,7 +77,7 @@ def require_callable(url: str, *, allow_private: bool = False, setting: str = CA
 def require_public_host(host: str, *, setting: str) -> None:
     """Raise Invalid if the host literally is this machine or in a private network.
 
-    `setting` names the setting that permits those.
+    `setting` names the setting that allows those.
     """
     is_number = False
     with suppress(OSError, UnicodeError):
@@ -143,7 +143,7 @@ async def post(
 
 
 class PrivateAddress(httpx2.UnsupportedProtocol):
-    """A host in this machine or its network. No connection to it is made."""
+    """A host on this machine or in its network. No connection to it is made."""
 
 
 class PinnedTransport(httpx2.AsyncBaseTransport):
@@ -245,8 +245,8 @@ class PublicConnections(Connections):
         self._lookup = lookup
 
     def _open(self) -> httpx2.AsyncClient:
-        # Use no proxy, which would resolve the name again, and follow no redirects, which lead to
-        # unchecked addresses.
+        # Use no proxy, since it would resolve the name again. Follow no redirects, since they lead
+        # to unchecked addresses.
         transport = PinnedTransport(PROVIDERS, lookup=self._lookup, limits=LIMITS)
         return BoundedClient(
             timeout=self.timeout, transport=transport, trust_env=False, follow_redirects=False

@@ -1,7 +1,6 @@
 """Bounds on one answer of a model's server: bytes, seconds, characters, calls and call ids.
 
-The server's owner may be careless or hostile, so each answer costs a bounded amount of memory and
-time.
+The server's owner may be careless or hostile, so the memory and time of each answer are limited.
 """
 
 import asyncio
@@ -18,21 +17,20 @@ from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm.exchange import EXCHANGE, Exchange
 from ricordo.llm.written_calls import new_call_id
 
-# Bytes after unzipping: of a whole answer or one event, of a stream of events, and of an error.
+# Limits in unzipped bytes: of a whole answer or one event, of a stream of events, and of an error.
 ANSWER_BYTES = 8 * 1024 * 1024
 STREAM_BYTES = 64 * 1024 * 1024
 ERROR_BYTES = 64 * 1024
 # Commas in a whole answer or one event: JSON of many small values takes a hundred times longer to
-# read than JSON of long texts.
+# read than JSON of long texts, so commas are limited too.
 ANSWER_COMMAS = 600_000
 # Characters of text, reasoning and arguments: twice the longest answers of today's models.
 ANSWER_CHARACTERS = 1024 * 1024
 # The time limit of a whole answer, in multiples of the time limit of one pause.
 SILENCES = 6
-# The limit of calls in one answer; a model that makes more has lost its way.
+# The limit of calls in one answer; a model that makes more is out of control.
 MOST_CALLS = 128
-# Characters counted for each call in addition to its text, since even an empty call costs
-# something.
+# Characters that each call counts besides its text, since even an empty call costs something.
 _CALL_CHARACTERS = 64
 # Call ids that every provider except Mistral accepts: OpenAI's limit is 40 characters.
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_.:|-]{1,40}")
@@ -63,7 +61,7 @@ class BoundedClient(httpx2.AsyncClient):
         else:
             deadline = asyncio.get_running_loop().time() + seconds * SILENCES
         try:
-            # Each byte of the head ends a silence.
+            # Each byte of the response's head ends a pause.
             async with asyncio.timeout_at(deadline):
                 response = await super().send(request, stream=True, **options)
         except TimeoutError as error:
@@ -150,7 +148,7 @@ def has_too_many_calls(reply: ModelReply) -> bool:
 
 
 def size_of(piece: Part | Chunk) -> int:
-    """Return the characters that a part or a chunk adds to an answer."""
+    """Return the characters that a part or chunk adds to an answer."""
     match piece:
         case ToolCallPart() | ToolCallChunk():
             is_new = isinstance(piece, ToolCallPart) or piece.call_id is not None

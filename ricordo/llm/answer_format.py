@@ -1,8 +1,8 @@
-"""The demanded form of an answer: its instruction, its reading and its check.
+"""The required form of an answer: the instruction for it, the reading of the answer, and its check.
 
 The form is a JSON schema (`response_format`) or one tool call (`forced_tool`). Some providers
 enforce the format and some ignore it, so each answer is checked here. JSON in a fence or between
-sentences is taken out. An answer with another format is requested once more, with the fault named.
+sentences is taken out. An answer in another form is requested once more, with its fault named.
 """
 
 import json
@@ -32,7 +32,7 @@ _LONGEST_PATH = 100
 _LONGEST_FAULT = 300
 _CACHED_VALIDATORS = 64
 _OUTSIDE = re.compile(rb'"\$(?:ref|dynamicRef|recursiveRef)":"(?!#)')
-# Not checked: a caller's regular expression may take unbounded time.
+# Not checked, since a caller's regular expression may take unlimited time.
 _UNCHECKED = ("pattern", "patternProperties", "format")
 
 
@@ -67,7 +67,7 @@ def with_instruction(
 
 
 def in_format(reply: ModelReply, request: ModelRequest) -> ModelReply:
-    """Return the reply with its text as the demanded JSON or tool call.
+    """Return the reply with its text as the required JSON or tool call.
 
     Any other reply is returned unchanged.
     """
@@ -98,7 +98,7 @@ def in_format(reply: ModelReply, request: ModelRequest) -> ModelReply:
 
 
 def answer_fault(reply: ModelReply, request: ModelRequest) -> Fault | None:
-    """Return the fault of a repaired reply or of its form.
+    """Return the fault of a repaired reply, or of its form.
 
     Returns None if the reply can be used.
     """
@@ -108,7 +108,7 @@ def answer_fault(reply: ModelReply, request: ModelRequest) -> Fault | None:
         return fault_in(reply, request)
     fault = _fault(_text(reply), schema)
     if fault is None:
-        return None  # demanded JSON is never a call written as text
+        return None  # JSON that was required is never a call written as text
     explanation = (
         f"Your answer cannot be used: {fault}. {instruction(request.settings.response_format)}"
     )
@@ -168,7 +168,7 @@ def _fault(text: str, schema: Mapping[str, Any], *, is_object: bool = False) -> 
         return None
     try:
         error = next(iter(_validator(content).iter_errors(answer)), None)
-    except Exception:  # no answer can be judged by a broken schema
+    except Exception:  # a broken schema cannot judge any answer
         return None
     if error is None:
         return None
@@ -179,7 +179,7 @@ def _fault(text: str, schema: Mapping[str, Any], *, is_object: bool = False) -> 
 
 @lru_cache(_CACHED_VALIDATORS)
 def _validator(schema: bytes) -> "Validator":
-    # Imported at first use: it takes 70 ms, and few answers have a demanded form.
+    # Imported at first use: it takes 70 ms, and few answers have a required form.
     from jsonschema import Draft202012Validator, validators  # type: ignore[import-untyped]
 
     kinds: Any = validators.extend(Draft202012Validator, dict.fromkeys(_UNCHECKED, _unchecked))

@@ -14,9 +14,9 @@ _LEAST = 256
 _WINDOW_PARTS = 4  # an answer may fill the context window divided by this
 # Writing one token takes about as long as reading this number of tokens.
 _READ_PER_WRITTEN = 8
-# Calls with less work are too short to measure.
+# Calls with less work are too short to be measured.
 _LEAST_WORK = 100
-_NEWEST_SHARE = 0.3  # of the newest call in the moving average
+_NEWEST_SHARE = 0.3  # the share of the newest call in the moving average
 
 
 def usual_output_tokens(
@@ -24,10 +24,10 @@ def usual_output_tokens(
 ) -> int | None:
     """Return the bound of an answer in tokens.
 
-    The bound is `chosen` if that is set; otherwise it follows from `window`, the context window in
-    tokens. It never exceeds the model's own limit of output. None for OpenAI's reasoning models
-    unless the agent has a limit: their reasoning, of unknown length, counts as output, and OpenAI
-    ends answers itself.
+    The bound is `chosen` if that is set; otherwise it depends on `window`, the context window in
+    tokens. It never exceeds the model's own limit of output. For OpenAI's reasoning models it is
+    None, unless the agent has a limit. Their reasoning, whose length is unknown, counts as output,
+    and OpenAI ends answers itself.
     """
     if chosen is None and is_openai(info.endpoint or "") and thinks_at_openai(info.name):
         return None

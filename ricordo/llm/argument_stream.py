@@ -8,14 +8,14 @@ import re
 
 from pydantic_core import from_json
 
-# The text is parsed again each time it has grown by 1/128, so the time grows with the length of
-# the text and not with its square.
+# The text is parsed again after each growth by 1/128, so the total time is linear in the text's
+# length.
 GROWTH = 128
 # Texts of more characters are parsed less often, since parsing takes time in proportion to the
 # length.
 _LONG = 32_000
 _GROWTH_OF_LONG = 16
-# No tool has more arguments; a call with more is not read before it is complete.
+# No tool has more arguments. A call with more is read only once it is complete.
 _MOST_KEYS = 100
 _SIGNS = re.compile(r'\\.?|["{}]', re.DOTALL)
 
@@ -23,7 +23,7 @@ _SIGNS = re.compile(r'\\.?|["{}]', re.DOTALL)
 class ArgumentStream:
     """Reads a call's arguments in pieces, the text of `key` separately.
 
-    Broken JSON ends it silently; the whole call shows the fault.
+    Broken JSON ends the reading silently; the complete call shows the fault.
     """
 
     def __init__(self, key: str) -> None:
@@ -68,7 +68,7 @@ class ArgumentStream:
         return text[len(before[0]) :], others[len(before[1]) :]
 
     def _read(self, *, is_whole: bool) -> tuple[str, str]:
-        """Return the certain text of `key` and the certain JSON of the others.
+        """Return the certain text of `key`, and the certain JSON of the other arguments.
 
         If the last argument is a text, only its beginning is certain.
         """

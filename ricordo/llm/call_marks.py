@@ -1,8 +1,8 @@
 """The marks around a tool call that a model wrote as text.
 
-One table lists the notations of models' templates; a rule covers unknown notations. The table says
-where a call may begin. `written_calls.py` reads the content of all notations in the same way. So a
-new model needs one row at most, and no row if its mark is a tag that names tool calls.
+One table lists the notations of models' templates. A rule covers unknown notations. The table only
+says where a call may begin. `written_calls.py` reads the content of all notations in one way. So a
+new model needs one row at most. It needs none if its mark is a tag that names tool calls.
 """
 
 import re
@@ -48,14 +48,15 @@ NOTATIONS = (
     ),
     Notation("Gemma 4", r"\bcall:(?=[\w.-]{1,128}\{)"),
 )
-# Tool results as templates write them. A model that writes one has invented or copied it.
+# Tool results as templates write them. A model that writes a result has invented or copied it.
 RESULT = r"<[|｜]?(?:tool|function)s?[_▁](?:response|result|output)s?(?:[_▁]begin)?[|｜]?>|\[TOOL_RESULTS?\]"
 # Tokens with which a template ends a message or begins the next.
 TURN = r"<\|(?:im_start|im_end|eot_id|eom_id|end_of_text|endoftext|end|return|call|message|start_header_id)\|>"
 
-# A mark right after a backtick is only quoted, but not after the three backticks of a fence.
+# A mark right after a backtick is only quoted, except after the three backticks of a fence.
 _UNQUOTED = r"(?:(?<!`)|(?<=```))"
-# The first characters of all marks: testing them first skips most of a text, five times as fast.
+# The first characters of all marks: testing these first is five times as fast, since it skips most
+# of a text.
 _BEGIN = r"(?=[<\[|｜/acft \t])"
 _OPENINGS = "|".join(row.opening for row in NOTATIONS)
 CALL_MARK = re.compile(rf"{_BEGIN}{_UNQUOTED}(?:{_OPENINGS})")

@@ -53,7 +53,7 @@ def split_channels(text: str) -> Channels:
         text = _restore_tokens(text)
     channels = Channels()
     header: list[str] = []
-    # Content before the first token and after the last token of a message has no header.
+    # The text before the first token and after the last token of a message has no header.
     is_content = is_between = True
     position = 0
     for token in _TOKEN.finditer(text):
@@ -95,7 +95,8 @@ def _add(channels: Channels, header: str, content: str) -> None:
         else:
             parsed = None
         end = parsed[1] if parsed else len(arguments)
-        # A call without arguments was cut off: "{" makes it as unreadable as other cut calls.
+        # A call without arguments was cut off: "{" makes it unreadable, like other calls that were
+        # cut off.
         channels.calls.append((recipient[1], arguments[:end] or "{"))
         if text := arguments[end:].strip():
             channels.texts.append(text)

@@ -28,7 +28,7 @@ class ChatModel(Protocol):
         """Describe the model."""
 
     def answer(self, request: ModelRequest) -> AsyncIterator[Chunk | ModelReply]:
-        """Yield chunks if `request.stream` is set, and last of all the whole reply.
+        """Yield chunks if `request.stream` is set, and finally the whole reply.
 
         Raises ModelError after the policy's retries.
         """
@@ -59,7 +59,7 @@ class Embedder(Protocol):
 
 @runtime_checkable
 class KnowsWords(Protocol):
-    """An optional part of an embedder that finds words with meanings similar to a question's."""
+    """An optional ability of an embedder: find words with a similar meaning."""
 
     async def related(self, text: str) -> Mapping[str, Sequence[str]]:
         """Return related words for each word, nearest first.

@@ -9,7 +9,7 @@ from functools import cache
 from ricordo.domain.model import ModelRequest
 from ricordo.prompt.texts import all_texts
 
-# In characters. A shorter copy may be a coincidence, and a longer one was requested.
+# In characters. A shorter copy may be a coincidence; a longer copy may be what the user asked for.
 SHORTEST = 30
 LONGEST = 600
 _BLANKS = re.compile(r"\s+")
@@ -19,7 +19,7 @@ _AROUND = " \t\n\"'`*_.,:;!-–—“”„«»‘’()[]<>"
 def copies_instructions(text: str, request: ModelRequest) -> bool:
     """Return whether the text is a literal piece of Ricordo's own instructions in this request.
 
-    A person's own instructions may be repeated, and so may any text in the last user message.
+    The reply may repeat a person's instructions, and any text in the last user message.
     """
     answer = _plain(text) if len(text) <= 2 * LONGEST else ""
     if not SHORTEST <= len(answer) <= LONGEST:

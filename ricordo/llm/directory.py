@@ -20,7 +20,7 @@ from ricordo.llm.model_lists import ModelList, list_models, probe
 from ricordo.llm.provider_table import Provider
 
 KEPT_SECONDS = 300.0
-# A provider that did not answer is asked again earlier, but not at every request.
+# Until then a provider that did not answer is not asked again.
 FAILURE_KEPT_SECONDS = 30.0
 # The most handles that an error for an unknown handle names.
 NAMED_HANDLES = 60
@@ -52,7 +52,7 @@ class ListCache:
         """
         async with self._asking:
             if self._now() >= self._until:
-                # Set before the request, since the caller may be cancelled.
+                # Set it before the request, since the caller may be cancelled.
                 self._until = self._now() + FAILURE_KEPT_SECONDS
                 try:
                     self.keep(await ask())
@@ -99,7 +99,7 @@ class ModelDirectory:
 
         Returns None for an unknown provider.
 
-        `may_be_down` includes local servers that were not found yet.
+        With `may_be_down`, local servers that were not found yet count too.
         """
         name, _, model = handle.partition("/")
         provider = self._providers.get(name) or (
@@ -190,7 +190,7 @@ class Registry(Generic[Model]):
     def get(self, handle: str) -> Model:
         """Return the model with this handle, without a request.
 
-        A local server may be down.
+        A model of a local server may be down.
 
         Raises NotFound for an unknown provider.
         """
@@ -202,7 +202,7 @@ class Registry(Generic[Model]):
         return model
 
     def is_unlisted(self, handle: str) -> bool:
-        """Return whether the provider's list was never read, and may describe the model."""
+        """Return whether the provider's list was never read but may describe the model."""
         return handle not in self._added and self._directory.is_unlisted(handle)
 
     async def _find(self, handle: str) -> tuple[Provider, str, ModelList | None]:

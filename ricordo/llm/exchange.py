@@ -1,6 +1,6 @@
 """The exchange with a provider as it is on the wire.
 
-It is kept for a trace, or inspected instead of being sent.
+It is kept for a trace. For a preview it is only shown and not sent.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Any
 from ricordo.llm.loose_json import read_json
 
 Json = dict[str, Any]
-_MOST_BYTES = 4 * 1024 * 1024  # that are kept of one answer
+_MOST_BYTES = 4 * 1024 * 1024  # bytes that are kept of one answer
 _LONG = 200
 _BASE64 = re.compile(r"[A-Za-z0-9+/_=-]*")
 # Fields whose pieces in a stream are joined to one text; other fields keep their last piece.

@@ -1,7 +1,7 @@
-"""The learned needs of models at an address.
+"""The learned needs of models, by their address.
 
-A lesson is learned once, from a refusal; it adds to the known needs of the kind of server. It is
-kept by address and model for some days, in a file of the data folder.
+A lesson is learned once, from a refusal. It adds to the known needs of the server's kind. Lessons
+are kept by address and model for some days, in a file of the data folder.
 """
 
 import logging
@@ -22,11 +22,11 @@ MOST_ENTRIES = 1_000
 LESSON_SECONDS = 7 * 86_400.0
 GUESS_SECONDS = 3_600.0
 _MOST_FORMS = 3  # guessed forms of one model under observation
-# Successive calls that a guess must help before it is remembered; more if the server may only have
-# failed for a moment.
+# A guess must help this many calls in a row before it is remembered. The number is higher if the
+# server may only have failed for a moment.
 GUESS_CALLS = 2
 DOUBTFUL_CALLS = 3
-# A server clips if its count stood still so often in succession while prompts grew.
+# A server clips prompts if its count stood still this often in a row while prompts grew.
 _CLIPS_TO_TELL = 2
 
 Refused = tuple[str, str]
@@ -46,20 +46,19 @@ class LearnedDialect:
     `conform` in `openai_conform.py` applies them.
 
     Attributes:
-        by_turns: User and model alternate, and the user speaks first and last.
+        by_turns: User and model alternate; the user speaks first and last.
         one_system: Only the first message may be a system message.
         system_as_user: The server has no system role.
         calls_as_text: The server has no roles for tool calls and their results.
-        one_message: Everything is sent as one message of the user, without tools.
+        one_message: Everything is sent as one user message, without tools.
         no_null: The content of a message is never null.
-        bare: Every optional field is left out.
+        bare: All optional fields are left out.
         refused: Fields that are left out or sent with another value.
-        stream: Answers come only as a stream, or never.
+        stream: The server answers only with a stream, or never with one.
         most_output: The largest output budget, in tokens.
         window: The context window in tokens, if it is smaller than the server reports.
-        told_window: The reported window at the time when `window` was learned.
-        clipped_at: The server silently cuts longer prompts to this number of tokens, by its own
-            count.
+        told_window: The window that the server reported when `window` was learned.
+        clipped_at: The server silently cuts longer prompts to this many tokens, by its count.
     """
 
     by_turns: bool = False
@@ -137,10 +136,10 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Help:
-    """The success of a guess.
+    """How often a guess helped.
 
-    `calls` is the number of successive calls that it helped; `message_id` is the last message of
-    the refused request.
+    `calls` is the number of calls in a row that it helped; `message_id` is the last message of the
+    refused request.
     """
 
     calls: int
@@ -149,7 +148,7 @@ class Help:
 
 @dataclass(slots=True)
 class CountWatch:
-    """Detects that a server's counts stand still while a conversation's prompts grow.
+    """Detect that a server's counts stand still while a conversation's prompts grow.
 
     `estimate` and `counted` belong to the last prompt with a credible count.
     """
@@ -165,8 +164,8 @@ class CountWatch:
         """
         growth = estimate - self.estimate
         if not self.estimate or growth < 0 or counted < self.counted // 2:
-            # This is the first prompt, or follows a compaction, or the server did not count its
-            # cached part.
+            # This is the first prompt or follows a compaction, or the server left out cached
+            # tokens.
             self._restart(estimate, counted)
         elif growth >= max(_LEAST_GROWTH, self.estimate * 15 // 100):
             if counted - self.counted < growth // 10:
@@ -206,7 +205,7 @@ class LearnedDialects:
         self.read(folder)
 
     def read(self, folder: Path) -> None:
-        """Add the lessons that a server keeps in this folder."""
+        """Add the lessons that another server stores in this folder."""
         try:
             rows = orjson.loads((folder / FILE_NAME).read_bytes())
             self._entries |= {tuple(row["key"]): _entry(row) for row in rows}
@@ -231,7 +230,7 @@ class LearnedDialects:
     def learn(self, key: Key, learned: LearnedDialect, *, is_guess: bool = False) -> None:
         """Store the lessons of a model.
 
-        If one of them is a guess, all expire earlier.
+        If one of them is a guess, they all expire earlier.
         """
         before = self.get(key)
         if learned == before:
@@ -260,7 +259,7 @@ class LearnedDialects:
         """Note that a guess helped a call, and return its new count of helped calls.
 
         `before` is the count at the call's start. Parallel calls count as one, since all may have
-        met the same short failure.
+        met the same short outage.
         """
         helped = self._helped.pop(key, {})
         earlier = helped.pop(guess, None)
@@ -272,7 +271,7 @@ class LearnedDialects:
         return calls
 
     def disprove(self, key: Key, guesses: Iterable[LearnedDialect]) -> None:
-        """Forget that these guesses helped: the model now accepts the form that it had refused."""
+        """Forget these guesses, since the model now accepts the form that it had refused."""
         helped = self._helped.get(key, {})
         for guess in guesses:
             helped.pop(guess, None)
@@ -298,7 +297,7 @@ class LearnedDialects:
         """Compare a server's count of a prompt with our estimate, and notice silent clipping."""
         learned = self.get(key)
         if learned.clipped_at is not None and counted > learned.clipped_at * 5 // 4:
-            # The server takes more now.
+            # The server accepts more now.
             self.learn(key, replace(learned, clipped_at=None))
             return
         watch = self._watches.pop(conversation_id, None) or CountWatch()
@@ -311,7 +310,7 @@ class LearnedDialects:
     def _save(self) -> None:
         """Write the file.
 
-        It is small and changes only with a new lesson.
+        The file is small and changes only with a new lesson.
         """
         if self._path is None:
             return

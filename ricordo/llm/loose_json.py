@@ -1,6 +1,6 @@
 """JSON as models write it: nearly right.
 
-Pure; a text of uncertain meaning is not read.
+It has no state, and does not read a text whose meaning is uncertain.
 
 It reads line breaks in strings, doubled braces, Python literals, trailing commas, Gemma's quotes
 and a missing last brace. Each reading takes time linear in the length of the text.
@@ -13,7 +13,8 @@ from typing import Any
 
 import orjson
 
-# Longer texts are not read as Python: its parser blocks all threads and is quadratic in f-strings.
+# Longer texts are not read as Python, whose parser blocks all threads and is quadratic in
+# f-strings.
 PYTHON_CHARACTERS = 16_000
 _DECODER = json.JSONDecoder(strict=False)
 _SIGNS = re.compile(r"""\\.|["'()\[\]{}]""", re.DOTALL)
@@ -89,7 +90,7 @@ def read_loosely(text: str) -> Any:
 
 
 def balanced_end(text: str, start: int) -> int | None:
-    """Return the end of the bracket at `start`, past strings in either quote.
+    """Return the end of the bracket at `start`; brackets in quoted strings do not count.
 
     Returns None if it is never closed.
     """

@@ -21,8 +21,8 @@ from ricordo.llm.provider_table import Provider
 LISTING_SECONDS = 5.0
 PROBE_SECONDS = 0.2
 OLLAMA_AT_ONCE = 8
-# Ollama's default with less than 24 GiB of video memory, by its documents. With more memory the
-# default is larger, and `/api/ps` reports it.
+# Ollama's default with less than 24 GiB of video memory, according to its documentation. With more
+# memory the default is larger, and `/api/ps` reports it.
 OLLAMA_SMALLEST_WINDOW = 4_096
 _NUM_CTX = re.compile(r"^num_ctx\s+(\d+)\s*$", re.MULTILINE)
 _WINDOW_KEYS = (
@@ -46,7 +46,7 @@ _OTHER_KINDS = (
     "gpt-image",
     "colbert",
 )
-# Families of embedding models: the name decides if the list does not tell a model's purpose.
+# Families of embedding models. The name decides if the list does not tell the model's purpose.
 _EMBEDS = re.compile(
     r"embed|sentence-transformers/|(?<![a-z])(bge|gte|e5|mxbai|paraphrase|instructor|gtr-t5|sentence-t5)(?=[-_.:]|$)"
     r"|minilm|mpnet|stella[-_]"
@@ -92,7 +92,8 @@ async def list_models(
             url = f"{base_url}/models"
             headers = call_headers(provider.endpoint_type, key)
             if provider.endpoint_type == "azure" and not base_url.endswith("/v1"):
-                # Only this version lists deployments; another version may answer their calls.
+                # Only this version lists deployments, although another version may answer their
+                # calls.
                 root = base_url.removesuffix("/openai")
                 url = f"{root}/openai/deployments?api-version=2023-03-15-preview"
     if checks_key and provider.endpoint_type == "openrouter":
@@ -213,11 +214,11 @@ def _embeds(row: dict[str, Any], name: str) -> bool:
 def _info(row: dict[str, Any], name: str, provider: Provider) -> ModelInfo:
     model = info_of(provider, name)
     if row.get("object") == "deployment" and isinstance(row.get("model"), str):
-        # An Azure deployment may have any name, so its model decides.
+        # An Azure deployment may have any name, so its model's name is used.
         return replace(model, context_window=known_window(row["model"]))
     meta = row.get("meta")
-    # llama.cpp reports the window that it was started with. Some versions report the window of the
-    # model's training.
+    # Newer versions of llama.cpp report the window that the server was started with. Older versions
+    # report the window that the model was trained with.
     window = member_of(meta, "n_ctx") or member_of(meta, "n_ctx_train")
     if not window:
         windows = (row.get(key) for key in _WINDOW_KEYS)

@@ -79,7 +79,8 @@ class OpenAICompatibleModel:
             body = body | {
                 name: orjson.Fragment(break_tokens(orjson.dumps(body[name]))) for name in texts
             }
-        # Built directly: merging the client's headers and cookies would cost a tenth of a call.
+        # Build it directly, since merging the client's headers and cookies would cost a tenth of a
+        # call.
         return httpx2.Request("POST", self._url, headers=self._headers, content=orjson.dumps(body))
 
     async def _attempt(
@@ -95,8 +96,8 @@ class OpenAICompatibleModel:
                         if isinstance(event, ModelReply):
                             adaptation.confirm(request)
                         elif not request.stream:
-                            # The server only streams this model, but the caller wants only the
-                            # whole reply.
+                            # The server only streams this model, but the caller wants the whole
+                            # reply alone.
                             continue
                         yield event
                     return
@@ -202,7 +203,7 @@ async def _events(
 
 
 async def _read_to_the_end(pieces: AsyncGenerator[bytes, None]) -> None:
-    # The connection stays open for the next call only if the body was read to its end.
+    # The connection can be reused only if the body was read to its end.
     try:
         async with asyncio.timeout(LAST_BYTES_SECONDS):
             async for _ in pieces:

@@ -1,8 +1,8 @@
-"""A request's body in the form that its model was learned to need.
+"""Shape a request's body in the form that its model was learned to need.
 
 Pure.
 
-`conform` is the only place that makes it valid.
+Only `conform` does this.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,9 +23,9 @@ _NEEDED_IN_MESSAGE = frozenset({"role", "content", "tool_calls", "tool_call_id"}
 
 
 def conform(body: Json, learned: LearnedDialect) -> Json:
-    """Return the body as this model takes it.
+    """Return the body in the form that this model accepts.
 
-    The same body if nothing was learned.
+    It is the same body if nothing was learned.
     """
     if learned is NOTHING_LEARNED or learned == NOTHING_LEARNED:
         return body
@@ -61,7 +61,7 @@ def kind_of(field: Any) -> str:
 
 
 def without_refused(body: Json, refused: Iterable[Refused]) -> Json:
-    """Return the body without refused fields, or with another field of the same meaning."""
+    """Return the body without refused fields, or with a different field of the same meaning."""
     refused = frozenset(refused)
     if not refused:
         return body
@@ -89,7 +89,7 @@ def _other_budget_name(body: Json, refused: frozenset[Refused]) -> Json:
 def _other_choice(body: Json, refused: frozenset[Refused]) -> Json:
     """Return the body with another form of a refused `tool_choice`.
 
-    A tool can be forced by offering only that tool; if no tool can be forced, the model chooses.
+    A tool can be forced by offering it alone. If no tool can be forced, the model chooses.
     """
     choice = body.get("tool_choice")
     if choice is None or ("tool_choice", "") in refused:
@@ -180,7 +180,7 @@ def _as_user(row: Json) -> Json:
 def _by_turns(rows: Sequence[Json]) -> list[Json]:
     """Return the rows in alternating turns.
 
-    Neighbours of one role are joined, and a user's message is added at an end that lacks one.
+    Neighbours of one role are joined. A user message is added at an end that lacks one.
     """
     turns: list[Json] = []
     for row in rows:
@@ -223,7 +223,7 @@ def _parts(content: Any) -> list[Json]:
 def _calls_as_text(rows: Sequence[Json]) -> list[Json]:
     """Return the rows with calls and tool results as text.
 
-    Calls are in the notation that is read back as a call; results are user messages.
+    Calls are written in a notation that is read back as a call; results become user messages.
     """
     names = {
         call["id"]: call["function"]["name"] for row in rows for call in row.get("tool_calls", ())
@@ -254,7 +254,7 @@ _SPEAKERS = {"user": "User", "assistant": "Assistant"}
 
 
 def _as_one_text(rows: Sequence[Json]) -> str:
-    """Return the whole conversation as one text, with the speaker before each message."""
+    """Return the whole conversation as one text, with the speaker's name before each message."""
     plain = _calls_as_text(rows)
     lines = []
     for row in plain:

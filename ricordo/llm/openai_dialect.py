@@ -16,13 +16,13 @@ Replay = Literal["nothing", "field", "details", "chunks"]
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A server's reading of the format.
+    """How a server deviates from the format.
 
-    `effort` is its way to set the reasoning effort and `efforts` its levels; `replays` is its way
-    to receive its earlier reasoning, and `provider` marks that reasoning. With
-    `reads_special_tokens` it reads special tokens in texts as tokens. `memory_in_prompt` says when
-    the memory in the prompt is rendered again: a local server, which reuses its work on an
-    unchanged beginning, is faster with "lazy" (docs/internals/speed.md has the figures).
+    `effort` says how the reasoning effort is set, and `efforts` its levels; `replays` says how
+    earlier reasoning is sent back, and `provider` marks that reasoning. With
+    `reads_special_tokens`, the server reads special tokens in texts as tokens. `memory_in_prompt`
+    says when the memory in the prompt is rendered again. A local server reuses work on an unchanged
+    beginning, so it is faster with "lazy" (figures: docs/internals/speed.md).
     """
 
     provider: str = ""
@@ -62,7 +62,8 @@ _BY_KIND = {
     ),
     # LM Studio accepts tool_choice only as a string.
     "lmstudio": Dialect(forces_by_name=False, memory_in_prompt="lazy"),
-    # DeepSeek refuses calls in the transcript without their reasoning, even if that is empty.
+    # DeepSeek refuses calls in the transcript without the reasoning before them, even if it is
+    # empty.
     "deepseek": Dialect(effort="deepseek", replays="field"),
     "openrouter": Dialect(effort="openrouter", replays="details"),
     "together": Dialect(effort="together"),
@@ -76,7 +77,7 @@ _BY_KIND = {
 _OPENAI_THINKS = re.compile(r"^(?:o\d|gpt-[5-9](?!\.?\d*-chat))")
 OPENAI_ADDRESS = "https://api.openai.com/v1"
 _OPENAI_ADDRESS = re.compile(r"^https://(?:[a-z]{2}\.)?api\.openai\.com(?:/|$)")
-# Changes for some of a server's models, by a pattern of their names; the first match counts.
+# Exceptions for some models of a server, by a pattern of their names; the first match counts.
 _BY_MODEL: tuple[tuple[str, re.Pattern[str], dict[str, Any]], ...] = tuple(
     (kind, re.compile(pattern), changes)
     for kind, pattern, changes in (
@@ -142,7 +143,7 @@ def _openai(model: str) -> Dialect:
     if not thinks_at_openai(model):
         if model.startswith(("gpt-", "chatgpt-")):
             return replace(_OPENAI, effort="none")
-        # An Azure deployment may have any name: a setting of effort is then sent as it is.
+        # An Azure deployment may have any name, so a setting of effort is sent unchanged.
         return _OPENAI
     return replace(
         _OPENAI,

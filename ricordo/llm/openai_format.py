@@ -16,7 +16,7 @@ from ricordo.llm.loose_json import read_json
 from ricordo.llm.openai_dialect import Dialect, can_force, thinking_fields
 from ricordo.llm.pictures import UNREADABLE, readable_picture
 
-# Extra settings that this module translates instead of passing them on.
+# Extra settings that this module translates; it does not pass them on.
 _OWN_SETTINGS = frozenset({"strict", "provider_type"})
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 MOST_ID_CHARACTERS = 40  # OpenAI's own limit
@@ -120,7 +120,7 @@ def to_messages(
 ) -> list[dict[str, Any]]:
     """Return the transcript in its order.
 
-    Reasoning is left out, except for servers that expect their own reasoning back.
+    Reasoning is left out, except for servers that expect it back.
     """
     dialect = dialect or Dialect()
     if dialect.short_call_ids:
@@ -201,7 +201,7 @@ def _add_thoughts(row: dict[str, Any], thoughts: list[ReasoningPart], dialect: D
 
 
 def _content(parts: Sequence[Part]) -> str | list[dict[str, Any]] | None:
-    """Return a message's content: one text if there are only texts, else a list of parts."""
+    """Return a message's content: one text if there are only texts, otherwise a list of parts."""
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         return parts[0].text or None
     if not any(isinstance(part, ImagePart) for part in parts):

@@ -47,7 +47,7 @@ _FINISHES: dict[str, FinishReason] = {
 }
 # The server gave up in the middle of its answer: OpenRouter and Mistral; DeepSeek; vLLM.
 _BROKEN_OFF = {"error", "insufficient_system_resource", "abort", "aborted"}
-# Far above MOST_CALLS: a model that makes a few more calls than allowed is asked again.
+# Far above MOST_CALLS, since a model that makes a few calls too many is asked again.
 _MOST_SLOTS = 8 * MOST_CALLS
 _MOST_DIGITS = 12
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -72,7 +72,7 @@ class SseReader:
         self.is_done = False
 
     def feed(self, piece: bytes) -> Iterator[dict[str, Any]]:
-        """Yield the events that this piece completes.
+        """Yield the events that are complete with this piece.
 
         Lines without a JSON object are skipped.
         """
@@ -103,7 +103,7 @@ _BRACES = re.compile(r'\\.?|["{}]', re.DOTALL)
 class _PartialCall:
     """A call under construction from its pieces.
 
-    `is_whole` is set while its arguments are a closed object.
+    `is_whole` is set while its arguments form a closed object.
     """
 
     call_id: str
@@ -111,7 +111,7 @@ class _PartialCall:
     arguments: list[str] = field(default_factory=list)
     has_arguments: bool = False
     is_whole: bool = False
-    # The piece before had no name, so the next name begins another call.
+    # The previous piece had no name, so the next name begins another call.
     is_named_once: bool = False
     _depth: int = 0
     _is_in_string: bool = False
@@ -133,8 +133,8 @@ class _PartialCall:
 class ReplyBuilder:
     """Collects deltas to a reply.
 
-    It knows the various ways in which servers mark, or fail to mark, the call that a piece belongs
-    to.
+    Servers mark the call that a piece belongs to in various ways, or not at all; it handles all of
+    them.
     """
 
     def __init__(self, dialect: Dialect | None = None) -> None:
@@ -147,7 +147,7 @@ class ReplyBuilder:
         self._calls: list[_PartialCall] = []
         self._by_index: dict[int, int] = {}
         self._by_id: dict[str, int] = {}
-        # Slots of calls without arguments so far, in their order.
+        # Slots of calls that have no arguments yet, in their order.
         self._empty: dict[int, None] = {}
         self._finish: FinishReason | None = None
         self._usage: Any = None
@@ -234,7 +234,7 @@ class ReplyBuilder:
     def _slot_of_id(
         self, call_id: str, slot: int | None, index: int | None, name: str
     ) -> int | None:
-        """Return the slot of the call with this id, if a piece continues it.
+        """Return the slot of the call with this id, if the piece continues that call.
 
         `slot` is the slot of the piece's index.
         """
@@ -252,8 +252,7 @@ class ReplyBuilder:
         """Return the slot of the call that a piece belongs to.
 
         It is the call with the piece's index, unless the server numbers calls wrongly or not at
-        all. `begins` means that the piece begins an object, so it cannot continue a call that is
-        whole.
+        all. With `begins` the piece begins an object, so it cannot continue a complete call.
         """
         new = len(self._calls)
         last = new - 1
@@ -286,7 +285,7 @@ class ReplyBuilder:
     def _open_slot(self, slot: int, call_id: str, *, begins: bool) -> int:
         """Return the slot of the call that a piece without a name continues.
 
-        It is this call, unless this call is complete and another call is open.
+        It is this call, unless it is complete and another call is open.
         """
         last = len(self._calls) - 1
         if not self._calls[slot].is_whole:
@@ -320,7 +319,7 @@ class ReplyBuilder:
     def reply(self, request: ModelRequest) -> ModelReply:
         parts: list[Part] = []
         thought = "".join(self._thoughts)
-        # Reasoning is marked with its provider if the server wants it back.
+        # Reasoning is marked with its provider if that provider wants it back.
         if self._dialect.replays == "nothing":
             provider = None
         else:
@@ -348,11 +347,11 @@ class ReplyBuilder:
 
 
 def read_fault(answer: dict[str, Any]) -> Any:
-    """Return the error in an answer or event with a successful HTTP status.
+    """Return the error in an answer or event whose HTTP status is a success.
 
     Returns None without one.
 
-    Ignore an error in an answer that finished normally, so that the answer is not lost.
+    If the answer finished normally, ignore the error, so that the answer is not lost.
     """
     choices = answer.get("choices")
     if isinstance(choices, list) and choices:
@@ -374,7 +373,7 @@ def read_fault(answer: dict[str, Any]) -> Any:
 
 
 def generation_in(fault: Any, request: ModelRequest) -> ModelReply | None:
-    """Return the model's text if its server failed to read a call in it, else None.
+    """If the server failed to read a call in the model's text, return that text, else None.
 
     Groq sends it with the error `tool_use_failed`.
     """
@@ -431,7 +430,7 @@ def _unreadable(name: str) -> NoReturn:
 
 
 def _choice(event: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the event's choice; Azure's first and OpenAI's last event have none."""
+    """Return the event's choice; Azure's first event and OpenAI's last event have no choice."""
     choices = _as(list, event.get("choices"), "choices")
     if not choices:
         return None

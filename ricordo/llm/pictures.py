@@ -1,6 +1,6 @@
 """Pictures for providers: checks, normal form and download.
 
-A picture that a provider cannot read makes it refuse the whole transcript, turn after turn.
+One picture that a provider cannot read makes it refuse the whole transcript in every turn.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _CACHED_PICTURES = 32
 _log = logging.getLogger(__name__)
 
 Fetch = Callable[[str], Awaitable[tuple[bytes, str]]]
-"""Returns the bytes at an address and their media type; must refuse private addresses itself."""
+"""Returns the bytes at an address and their media type; it must itself refuse private addresses."""
 
 
 def readable_picture(picture: ImagePart) -> ImagePart | None:
@@ -86,7 +86,8 @@ class PictureCache:
         try:
             async with asyncio.timeout(self._seconds):
                 content, media_type = await self._fetch(url)
-        except Exception as error:  # any failure concerns one picture, and a note can replace that
+        # any failure concerns only one picture, and a note can replace that
+        except Exception as error:
             _log.info("A picture cannot be fetched: %s", type(error).__name__)
             return TextPart(UNREADABLE)
         picture = readable_picture(ImagePart(media_type, data=base64.b64encode(content).decode()))

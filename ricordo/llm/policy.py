@@ -41,7 +41,7 @@ FIRST_WAIT = 0.5
 LONGEST_WAIT = 30.0
 # Characters of a provider's message that are shown.
 MESSAGE_LIMIT = 600
-# Characters of a broken answer that its model sees again.
+# Characters of a broken answer that are shown to its model again.
 FAULT_LIMIT = 600
 
 Attempt = AsyncGenerator[Chunk | ModelReply, None]
@@ -53,7 +53,7 @@ _KINDS: dict[int, ModelErrorKind] = {
     403: "llm_authentication",
     408: "llm_timeout",
     409: "llm_error",
-    # The request is too large in bytes; a shorter transcript helps, as for a full window.
+    # The request has too many bytes. A shorter transcript helps, as it does for a full window.
     413: "context_window_exceeded",
     425: "llm_error",
     429: "llm_rate_limit",
@@ -107,12 +107,12 @@ class CallPolicy:
     def wait(self, attempt: int, error: ModelError) -> float:
         """Return the seconds before the next attempt, counted from 0.
 
-        It is the wait that the provider asked for, or twice the last wait.
+        It is the wait that the provider asked for, or twice the previous wait.
         """
         if error.retry_after is not None:
             return min(error.retry_after, LONGEST_WAIT)
-        # A random time between half of the wait and all of it, so that callers that failed together
-        # do not return together.
+        # A random time between half the wait and all of it. Callers that failed together then do
+        # not return together.
         return Backoff(FIRST_WAIT, 2, LONGEST_WAIT).seconds(attempt + 1, self.jitter)
 
 
@@ -158,18 +158,18 @@ class BrokenReply(ModelError):
 
     @property
     def is_final(self) -> bool:
-        """Return whether a second such answer ends the call, since none of it can be used."""
+        """Return whether a second such answer ends the call, because no part of it can be used."""
         was_cut_off = self.reply.finish == "length"
         return self.fault.is_useless or was_cut_off or has_too_many_calls(self.reply)
 
 
 class AnswersRefusals(Protocol):
-    """An adapter that can send a refused request again in another form."""
+    """An adapter that can send a refused request again in a different form."""
 
     def answer_refusal(
         self, error: ModelError, request: ModelRequest, *, is_last: bool
     ) -> ModelError | None:
-        """Return None if the call is to be repeated at once in another form.
+        """Return None if the call should be repeated at once in a different form.
 
         Otherwise return the classified error.
         """
@@ -181,11 +181,11 @@ async def answer_by_policy(
     attempt: Callable[[ModelRequest], Attempt],
     adaptation: AnswersRefusals | None = None,
 ) -> AsyncGenerator[Chunk | ModelReply, None]:
-    """Make one call: repair its answer, retry, and announce a restart after streamed chunks.
+    """Make one call: repair its answer, retry, and announce restarts after chunks were streamed.
 
-    A refusal is first answered by another form of the request, if the `adaptation` has one. The
-    model sees a broken answer once, at the end of a longer transcript, and answers again. A second
-    broken answer is passed on, and the tool reports the error; if it was cut off, the call fails.
+    A refusal is first met with another form of the request, if the `adaptation` has one. After a
+    broken answer, the model sees it once at the end of the transcript and answers again. A second
+    broken answer is passed on, and the tool reports the error. If it was cut off, the call fails.
     """
     retries = _Retries(policy, adaptation)
     next_request = request
@@ -223,7 +223,7 @@ async def answer_by_policy(
 class _Retries:
     """The attempts of one call.
 
-    These are the policy's retries, one retry for an empty answer, and the other forms of the
+    They are the policy's retries, one retry for an empty answer, and the other forms of the
     request.
     """
 
@@ -256,8 +256,8 @@ class _Retries:
 def with_fault_told(request: ModelRequest, reply: ModelReply, fault: Fault) -> ModelRequest:
     """Return the request with the broken answer and a complaint about it.
 
-    The complaint is in tool results if the answer called tools. Do not show the useless answer to
-    the model, since a model copies its input.
+    The complaint is in the results of tools if the answer called tools. The text of a useless
+    answer is not shown to the model, since a model copies its input.
     """
     if fault.is_useless:
         return with_sentence(request, fault.sentence)
@@ -290,7 +290,7 @@ def with_sentence(request: ModelRequest, sentence: str) -> ModelRequest:
 
 
 def _shortened(part: Part) -> Part:
-    # A truncated call may be as long as the model's output limit; its beginning is enough to show
+    # A truncated call may be as long as the model's output limit. Its beginning is enough to show
     # the fault.
     if isinstance(part, ToolCallPart):
         return replace(part, arguments=part.arguments[:FAULT_LIMIT])
@@ -399,12 +399,12 @@ def error_from_transport(provider: str, error: Exception) -> ModelError:
 
 
 def _error_in(body: Any) -> Any:
-    """Return the error object that an answer wraps, or the answer itself."""
+    """Return the error object inside an answer, or the answer itself."""
     return body.get("error", body) if isinstance(body, dict) else body
 
 
 def words_of(body: Any) -> tuple[str, str]:
-    """Return the message in an error's body for people, and its whole text for searches."""
+    """Return an error's message for people, and the body's whole text for searches."""
     if isinstance(body, bytes):
         body = body.decode("utf-8", "replace")
     if isinstance(body, str):

@@ -23,8 +23,7 @@ from ricordo.llm.pictures import UNREADABLE, readable_picture
 from ricordo.llm.token_logprobs import read_tokens
 from ricordo.llm.tokens import estimated_usage, plausible_count
 
-# Providers need a user's message at the beginning and the end; a cut window may begin with the
-# assistant.
+# Providers need a user message first and last, but a cut window may begin with the assistant.
 OPENING = "(The conversation goes on.)"
 # Several providers refuse an empty tool result.
 EMPTY = "(no output)"
@@ -32,12 +31,12 @@ EMPTY = "(no output)"
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _REDACTED = ("redacted_thinking", "redacted_content")
 _SIGNATURE = "thought_signature"
-# pydantic-ai's name of OpenAI, whose reasoning arrives as summaries with one id, and is sent back
-# in this form.
+# pydantic-ai's name of OpenAI. Its reasoning arrives as summaries with one id, and is sent back in
+# this form.
 OPENAI = "openai"
-# Between the summaries of one piece of reasoning.
+# The separator between the summaries of one piece of reasoning.
 THOUGHT_BREAK = "\n\n"
-# Claude paused and would continue on request; its text so far is used as the answer.
+# Claude paused and would continue on request. We use its text so far as the answer.
 _PAUSES = {"pause_turn"}
 _FINISHES: dict[str | None, FinishReason] = {
     "stop": "stop",
@@ -73,7 +72,7 @@ class _Transcript:
         for number, message in enumerate(messages):
             if message.role == "assistant" or (message.role == "approval" and message.tool_calls):
                 parts = [new for part in message.parts for new in self._response_parts(part)]
-                # OpenAI refuses reasoning at the end of an answer, without content after it.
+                # OpenAI refuses reasoning at the end of an answer if no content follows it.
                 while self.system == OPENAI and parts and parts[-1].part_kind == "thinking":
                     parts.pop()
                 if parts:
@@ -114,8 +113,8 @@ class _Transcript:
                 )
                 for part in message.tool_returns
             ]
-        # A later system message is sent in its position with the user's role, since at the top it
-        # would change the cached prompt.
+        # A later system message is sent at its position with the user's role. At the top it would
+        # change the cached prompt.
         content = [piece for part in message.parts if (piece := _piece(part)) is not None]
         if not content:
             return []
@@ -178,7 +177,7 @@ class _Transcript:
         ]
 
     def _new_id(self, call_id: str) -> str:
-        """Return the id of a call to send: its own, unless it is malformed or used before."""
+        """Return the id to send for a call; an id that is malformed or already used is replaced."""
         name = call_id
         while not _ID.fullmatch(name) or name in self.sent_ids:
             seed = f"{call_id} {len(self.sent_ids)} {name}"
@@ -282,7 +281,8 @@ def _our_parts(group: list[Any], provider: str) -> list[Part]:
             call = ToolCallPart(part.tool_call_id, part.tool_name, arguments_of(part.args))
             if not signature:
                 return [call]
-            # Google signs the call itself. The signature is stored as empty reasoning before it.
+            # Google signs the call itself. The signature is stored as empty reasoning before the
+            # call.
             return [ReasoningPart("", signature=signature, provider=provider), call]
         case _:
             return []

@@ -58,14 +58,14 @@ class ProviderModel:
         self._build = build
         self._calls: ProviderCalls | None = None
         self._building = asyncio.Lock()
-        # A server that an operator names may run an open model behind a provider's format.
+        # A server that an operator configured may run an open model behind a provider's format.
         is_named = info.endpoint_type in ("openai", "anthropic") and not is_providers_own(
             info.endpoint or ""
         )
         self._reads_special_tokens = is_named
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
-        """Yield chunks if `request.stream` is set, and last of all the whole reply."""
+        """Yield chunks if `request.stream` is set, and finally the whole reply."""
         async with self._building:
             if self._calls is None:
                 # The import takes one or two seconds and must not block other turns.
@@ -122,8 +122,8 @@ def _openai(
     from pydantic_ai.providers.openai import OpenAIProvider
 
     client = AsyncOpenAI(base_url=info.endpoint, **_client_settings(provider, connections))
-    # The SDK reads these from the environment, but a request with an organization's key must not
-    # use them.
+    # The SDK would read these from the environment, but a request with an organization's key must
+    # not use them.
     client.organization = client.project = None
     return OpenAIResponsesModel(info.name, provider=OpenAIProvider(openai_client=client))
 
@@ -182,10 +182,10 @@ def _bedrock(
         retries={"total_max_attempts": 1},
         max_pool_connections=MAX_CONNECTIONS,
     )
-    # The key holds a region, an access key and a secret key. With a region alone, boto3 uses the
-    # credentials of AWS's own tools.
+    # The key holds a region, an access key and a secret key. With only a region, boto3 uses the
+    # credentials of AWS's tools.
     region, access_key, secret_key = (*(provider.api_key or "").split("\n"), "", "")[:3]
-    # Its own session, since boto3's default session is not safe for threads.
+    # A separate session, since boto3's default session is not safe for threads.
     session = boto3.Session(
         aws_access_key_id=access_key or None,
         aws_secret_access_key=secret_key or None,

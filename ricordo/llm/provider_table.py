@@ -23,9 +23,9 @@ Api = Literal["auto", "chat", "responses"]
 
 AZURE_API_VERSION = "2024-10-21"  # the last version that Azure calls stable
 _HIDDEN = "(hidden)"
-# Shorter keys occur in ordinary words: hiding them would garble a message and protect nothing.
+# Shorter keys occur in ordinary words. Hiding them would garble a message and protect nothing.
 _SHORTEST_KEY = 6
-# The kinds of providers with Claude models, and the pattern of those that can reason.
+# The kinds of providers with Claude models, and the pattern of Claude models that can reason.
 CLAUDES = ("anthropic", "bedrock")
 _THINKING_CLAUDE = re.compile(r"claude-(3-7|(opus|sonnet|haiku)-[4-9])")
 _USUAL_THINKING = 1_024  # tokens
@@ -58,9 +58,9 @@ class Provider:
     """A usable provider: its address, its key, and the name of its kind on the wire.
 
     `api_version` is Azure's. `window` is the context window in tokens that an Ollama server was
-    started with, if known. `location` is Vertex AI's, whose `api_key` is a project. Bedrock's key
-    has three lines: a region, an access key and its secret. A server on this machine is searched at
-    `list_path`; its list must name the `owner`, if that is set.
+    started with, if known. `location` belongs to Vertex AI, where `api_key` is a project. Bedrock's
+    key has three lines: a region, an access key and its secret. A server on this machine is looked
+    for at `list_path`. If `owner` is set, its list must name that owner.
     """
 
     name: str
@@ -103,8 +103,8 @@ def local_server(
 class ProviderRow:
     """A known provider.
 
-    `key` and `url` name the settings that configure it. `type_when_added` is the type that an
-    organization names to add it: the provider's name if empty, None if it cannot be added.
+    `key` and `url` name the settings that configure it. `type_when_added` is the type by which an
+    organization adds it. If empty, it is the provider's name; None means that it cannot be added.
     """
 
     name: str
@@ -121,7 +121,7 @@ class ProviderRow:
         return self.is_server or self.local is not None
 
     def address(self, url: str | None) -> str:
-        """Return its address, or the given one with the path that its kind of server expects."""
+        """Return its address; a given `url` gets the path that this kind of server expects."""
         if not url:
             return self.base_url
         url = url.rstrip("/")
@@ -169,7 +169,8 @@ ROWS = (
         local=local_server("llamacpp", 8080, owner="llamacpp"),
         type_when_added=None,
     ),
-    # Only organizations add these providers. They also give the address unless the table has it.
+    # Only organizations add these providers. Organizations also give the address, if the table has
+    # none.
     ProviderRow("sglang", is_server=True),
     ProviderRow("cerebras", "https://api.cerebras.ai/v1"),
     ProviderRow("fireworks", "https://api.fireworks.ai/inference/v1"),
@@ -200,7 +201,7 @@ def configured(settings: ProviderSettings) -> list[Provider]:
 def _configured(row: ProviderRow, settings: ProviderSettings) -> Provider | None:
     key = _setting(settings, row.key)
     url = _setting(settings, row.url)
-    # The name `openai` also means any server that speaks its format, with or without a key.
+    # The name `openai` is also used for any server that speaks its format, with or without a key.
     is_set = key or (url and (row.is_self_hosted or row.name == "openai"))
     if not is_set or not (url or row.base_url or row.adapter in ("bedrock", "vertex")):
         return None
@@ -216,7 +217,7 @@ def _configured(row: ProviderRow, settings: ProviderSettings) -> Provider | None
     if row.name == "openai":
         return replace(provider, api=settings.openai_api or "auto")
     if row.name == "azure":
-        # Azure's newer address has its version in its path.
+        # Azure's newer address contains the version in its path.
         if provider.base_url.endswith("/v1"):
             version = None
         else:

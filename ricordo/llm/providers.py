@@ -1,7 +1,7 @@
 """Calls of all other providers by pydantic-ai's direct interface.
 
 These are Anthropic, Google AI, Bedrock and OpenAI's responses. The module is imported at a model's
-first call, since the library takes a second. The library's retries are off: ours apply.
+first call, since the library takes a second. The library's retries are off, since ours apply.
 """
 
 import re
@@ -80,7 +80,7 @@ _FIELDS = (
     ("cache_control", "anthropic_cache_tool_definitions"),
     ("cache_control", "anthropic_cache_messages"),
 )
-# The library sets a limit of its own if no limit is given.
+# The library sets a default limit if no limit is given.
 _NEVER_LEFT_OUT = {"max_tokens"}
 
 
@@ -94,7 +94,7 @@ class ProviderCalls:
         self._pictures = PictureCache(_fetch)
 
     def body(self, request: ModelRequest, learned: LearnedDialect) -> dict[str, Any]:
-        """Return the fields besides the transcript, by the providers' names for them."""
+        """Return the fields other than the transcript, by the providers' names for them."""
         settings = self._settings(request, learned)
         fields = {wire: settings[name] for wire, name in _FIELDS if name in settings}
         return {
@@ -194,7 +194,7 @@ async def _fetch(url: str) -> tuple[bytes, str]:
 
 
 def _bound_reached(error: BaseException) -> BoundReached | None:
-    """Return our own error if it caused the library's."""
+    """Return our error if it caused the library's error."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, BoundReached):
@@ -236,7 +236,7 @@ def our_error(provider: str, error: Exception) -> Exception:
             translated = ModelError(
                 "llm_bad_request", f"{provider} cannot take this request: {error}"
             )
-        # An answer of another form raises one of these, in our code or the library's.
+        # An answer of an unexpected form raises one of these, in our code or the library's.
         case (
             sdk_errors.UnexpectedModelBehavior()
             | JSONDecodeError()
@@ -280,7 +280,7 @@ class _ChunkReader:
         self._thought: str | None = None
         self._signed: set[int] = (
             set()
-        )  # parts of reasoning that carry their agent_settings signature
+        )  # parts of reasoning whose signature is in their agent_settings
 
     def read(self, event: Any) -> Chunk | None:
         """Return the event as a chunk; None for an event without text."""
@@ -352,7 +352,7 @@ def _parameters(request: ModelRequest, model: Model[Any]) -> ModelRequestParamet
 def _add_tool_choice(
     settings: dict[str, Any], request: ModelRequest, model: Model[Any], *, is_forced: bool
 ) -> None:
-    # Some models cannot be forced to call a tool: they choose, and the turn's rules do the rest.
+    # Some models cannot be forced to call a tool. They choose, and the turn's rules do the rest.
     may_force = model.profile.get("supports_forced_tool_choice", True)
     if is_forced and not may_force:
         settings["tool_choice"] = "auto"
@@ -377,7 +377,7 @@ def _add_anthropic(settings: dict[str, Any], request: ModelRequest, policy: Call
 
 
 def _add_extra(settings: dict[str, Any], extra: Mapping[str, Any], model: Model[Any]) -> None:
-    """Add the fields that are passed to the provider unchanged, without our own settings."""
+    """Add the fields that go to the provider unchanged, without settings of ours."""
     passed_settings = {
         name: setting for name, setting in extra.items() if name not in _OWN_SETTINGS
     }
@@ -436,7 +436,7 @@ def _add_openai(settings: dict[str, Any], request: ModelRequest, info: ModelInfo
             settings["openai_reasoning_summary"] = "auto"
     if request.user_id is not None:
         settings["openai_user"] = request.user_id
-    # Reasoning models have none, and the library would warn of it.
+    # Reasoning models have no log probabilities, and the library would warn of it.
     if request.logprobs is not None and dialect.takes_temperature:
         settings |= {"openai_logprobs": True, "openai_top_logprobs": request.logprobs}
     text: dict[str, Any] = {}
@@ -455,7 +455,7 @@ def _add_openai(settings: dict[str, Any], request: ModelRequest, info: ModelInfo
 def _may_think(request: ModelRequest, info: ModelInfo, model: Model[Any]) -> bool:
     """Return whether the transcript allows reasoning.
 
-    Claude refuses to continue with reasoning after calls that it made without signed reasoning.
+    Claude refuses to continue with reasoning after its calls if these lack signed reasoning.
     """
     if model.system not in {"anthropic", "bedrock"} or model.profile.get(
         "anthropic_supports_adaptive_thinking"
@@ -495,7 +495,7 @@ def _add_thinking(settings: dict[str, Any], request: ModelRequest, model: Model[
     if budget and model.system == "anthropic" and takes_budget:
         budget = max(budget, SMALLEST_THINKING_BUDGET)
         settings["anthropic_thinking"] = {"type": "enabled", "budget_tokens": budget}
-        # Reasoning and answer share one limit, and reasoning allows no temperature.
+        # Reasoning and answer share one limit, and reasoning allows no setting of temperature.
         settings["max_tokens"] = max(settings["max_tokens"], budget + SMALLEST_THINKING_BUDGET)
         settings.pop("temperature", None)
     elif budget and model.system == "google":

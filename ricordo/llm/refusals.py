@@ -1,7 +1,7 @@
-"""Reading of a model's refusal: fields, roles, streaming, budgets and length. Pure.
+"""Read a model's refusal: is it about fields, roles, streaming, budgets or length? Pure.
 
-Known words are searched first, in several languages. If they tell nothing, plainer and plainer
-forms are tried, and the length is judged by the size.
+Known phrases are searched first, in several languages. If none is found, ever plainer forms are
+tried, and the size decides whether the request was too long.
 """
 
 import re
@@ -17,7 +17,7 @@ from ricordo.llm.openai_conform import kind_of
 
 Json = dict[str, Any]
 
-# Characters of an error that are read; longer errors hold nothing new.
+# Characters of an error that are read; the rest of a longer error says nothing new.
 WORDS_LENGTH = 4_000
 _TABLE = tomllib.loads(Path(__file__).with_name("provider_words.toml").read_text("utf-8"))
 TOO_LONG = re.compile("|".join(_TABLE["too_long"]), re.IGNORECASE)
@@ -50,7 +50,7 @@ _NO_TOOLS = re.compile(
 _NULL_CONTENT = re.compile(
     r"content\b.{0,80}\b(null|none|nil|strings?|str|empty|required)\b", re.IGNORECASE
 )
-# Fields without which the request makes no sense; they are never left out.
+# Fields without which a request makes no sense, so they are never left out.
 _ESSENTIAL = frozenset(
     """
     model messages messages.* messages.*.role messages.*.content tools tools.* tools.*.type
@@ -68,11 +68,11 @@ _BUDGETS = (
     "maxTokens",
 )
 _NUMBER = re.compile(r"(?<![\w.])\d{1,3}(?:[,. _'\u202f]\d{3})+(?![\d])|(?<![\w.])\d+")
-# Words before a number that is a limit, within this number of characters.
+# Phrases before a number that mark it as a limit, and the most characters between both.
 _LIMIT_WORDS = _words_of("limit_words")
 _LIMIT_WORD_DISTANCE = 40
 _AFTER_NUMBER = re.compile(r"[\d\n]")
-# The boundaries between the words of a code, as in `ctx_limit` and `PromptTooLong`.
+# The boundaries between the parts of a code, as in `ctx_limit` and `PromptTooLong`.
 _JOINTS = re.compile(r"[_-]+|(?<=[a-z])(?=[A-Z])")
 # A comparison of two numbers, or a number with a limit.
 _COMPARED = re.compile(r"\d ?>=? ?\d|<=? ?\d")
@@ -84,7 +84,7 @@ _LEAST_BUDGET = 16
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refused request: the provider's answer, its plain text, and the request's body."""
+    """A refused request: the provider's answer, its plain text, and the body that was sent."""
 
     answer: str
     text: str
@@ -154,16 +154,16 @@ def lessons(refusal: Refusal, learned: LearnedDialect) -> Iterator[LearnedDialec
 
 
 def guesses(learned: LearnedDialect, *, is_stream: bool) -> tuple[LearnedDialect, ...]:
-    """Return ever plainer forms, for a refusal whose text tells nothing."""
+    """Return ever plainer forms, for a refusal whose text does not help."""
     turns = replace(learned, by_turns=True, one_system=True, no_null=True)
-    # Streaming is tried too, for servers that only stream; others answer as a whole anyway.
+    # Streaming is tried too, since some servers only stream. Others answer as a whole anyway.
     stream = learned.stream or (None if is_stream else "always")
     plain = replace(turns, bare=True, system_as_user=True, calls_as_text=True, stream=stream)
     return turns, plain, replace(plain, one_message=True, stream="never" if is_stream else stream)
 
 
 def speaks_of_length(text: str) -> bool:
-    """Return whether the text names a length and calls it too much."""
+    """Return whether the text speaks of a length that is too large."""
     is_too_much = _speaks_of(_TOO_MUCH, text) or _COMPARED.search(text) is not None
     return is_too_much and _speaks_of(_LENGTH_NOUNS, text)
 
@@ -171,7 +171,7 @@ def speaks_of_length(text: str) -> bool:
 def _speaks_of(phrases: Iterable[str], text: str) -> bool:
     """Return whether a text contains one of the phrases.
 
-    They may be in sentences or in codes such as `PromptTooLong` and `ctx_limit`.
+    They may be in sentences, or in codes such as `PromptTooLong` and `ctx_limit`.
     """
     plain = " ".join(_WORD.findall(text))
     searched = f" {plain} {_JOINTS.sub(' ', plain)} ".casefold()
@@ -204,7 +204,7 @@ def numbers_in(text: str) -> list[int]:
 def limit_in(text: str, *, estimate: int, budget: int = 0) -> int | None:
     """Return the context window in tokens that the text names.
 
-    Returns None without a possible one.
+    Returns None if there is no plausible one.
     """
     numbers = numbers_in(text)
     maximum = max(numbers, default=0)
@@ -212,7 +212,8 @@ def limit_in(text: str, *, estimate: int, budget: int = 0) -> int | None:
     largest = 2 * estimate + budget
     possible = [number for number in limits if _LEAST_WINDOW <= number <= largest]
     if not possible:
-        # If there are two sizes and no word for a limit, the larger one is the size of the request.
+        # If there are two sizes and neither is called a limit, the larger one is the size of the
+        # request.
         pair = {number for number in numbers if _LEAST_WINDOW <= number <= largest}
         return min(pair) if len(pair) == 2 else None
     smaller = [number for number in possible if number < maximum]
@@ -220,7 +221,7 @@ def limit_in(text: str, *, estimate: int, budget: int = 0) -> int | None:
 
 
 def _limits_in(text: str) -> Iterator[int]:
-    """Yield the numbers after a word for a limit."""
+    """Yield the numbers that follow a phrase for a limit."""
     for match in _NUMBER.finditer(text):
         before = text[max(0, match.start() - _LIMIT_WORD_DISTANCE) : match.start()].casefold()
         before = _AFTER_NUMBER.split(before)[-1]
@@ -236,7 +237,7 @@ def _number(text: str) -> int:
 
 
 def _named_by_structure(answer: str) -> Iterator[str]:
-    """Yield the paths in an error's own fields: `param`, or pydantic's `loc`."""
+    """Yield the paths that fields of the error name: `param`, or pydantic's `loc`."""
     whole = read_json(answer)
     if not isinstance(whole, dict):
         return
@@ -266,7 +267,7 @@ def _named_in_text(refusal: Refusal) -> list[str]:
     """Return the paths of the body's fields named in the text, the longest first."""
     paths = list(dict.fromkeys(_paths(refusal.body)))
     tokens = set(_WORD.findall(refusal.text))
-    # Servers call a budget by any of its names.
+    # A server may call a budget by any of its names.
     names_budget = any(name in tokens for name in _BUDGETS)
     named = [
         path
@@ -310,7 +311,7 @@ def _paths(body: Json) -> Iterator[str]:
 def _special_lesson(
     refusal: Refusal, learned: LearnedDialect, path: str, *, is_unknown: bool
 ) -> LearnedDialect | None:
-    """Return the form without this field, for fields that are not simply left out."""
+    """Return the form without this field, for fields that cannot simply be left out."""
     if path.startswith("messages.") and path.endswith(".content"):
         return replace(learned, no_null=True)
     if path in ("messages.*.tool_calls", "messages.*.tool_call_id") and is_unknown:
@@ -338,7 +339,7 @@ def _field_lessons(
             refused.append((path, "" if is_unknown or field is None else kind_of(field)))
     if refused:
         yield _with_refused(learned, refused)
-        # Then leave the field out, since the server may refuse the field itself, or its other value
+        # Leave the field out then, since the server may refuse the field itself, or its other value
         # too.
         yield _with_refused(learned, [(path, "") for path, _ in refused])
 
@@ -350,7 +351,7 @@ def _with_refused(learned: LearnedDialect, refused: Iterable[tuple[str, str]]) -
 def _smaller_budget(refusal: Refusal, budget: int) -> int:
     """Return the largest budget that the text allows.
 
-    It is half of the refused budget if the text names none.
+    If the text names none, it is half of the refused budget.
     """
     budgets = [number for number in numbers_in(refusal.text) if _LEAST_BUDGET <= number < budget]
     return max(budgets, default=max(_LEAST_BUDGET, budget // 2))

@@ -1,11 +1,11 @@
 """Repair of broken answers of small models.
 
-Pure: uncertain cases stay as they came.
+It has no state, and leaves uncertain cases as they are.
 
 It repairs: calls and reasoning written as text, channels, template tokens; arguments that are
 empty, encoded twice, wrapped in their schema, repeated or almost JSON; names with additions; and a
-finish reason that contradicts the content. `fault_in` names the remaining fault, so that the model
-can be asked once more.
+finish reason that contradicts the content. `fault_in` names the fault that remains, so that the
+model can be asked once more.
 """
 
 import json
@@ -42,7 +42,7 @@ from ricordo.llm.written_calls import (
 )
 
 _THINK = re.compile(r"^\s*<(think|thinking)>(?P<thought>.*?)(?:</\1>|$)", re.DOTALL)
-# Some chat templates begin the reasoning themselves, so the answer holds only its end.
+# Some chat templates begin the reasoning themselves, so the answer contains only its end.
 _THINK_END = re.compile(r"^(?P<thought>(?:(?!<think).)*?)</(?:think|thinking)>", re.DOTALL)
 # Leftovers of templates after the arguments of a call.
 _LEFT_OVER = re.compile(r"^(?:\s*(?:</\w+>|<\|[^|>]*\|>|<｜[^｜>]*｜>|```))*\s*$")
@@ -59,7 +59,7 @@ _SCHEMA_KEYS = {
 
 
 def is_empty(reply: ModelReply) -> bool:
-    """Return whether the reply has no text and no call, although nothing cut it short."""
+    """Return whether the reply has neither text nor call, although nothing cut it short."""
     if reply.finish in {"length", "content_filter"}:
         return False
     return not any(
@@ -153,7 +153,7 @@ def _with_written_calls(
 
 
 def _without_markup(parts: tuple[Part, ...], offered: Mapping[str, ToolSchema]) -> tuple[Part, ...]:
-    """Leave out calls in the text of a reply with real calls: some servers send both."""
+    """If a reply has real calls, drop calls in its text, since some servers send both."""
     new_parts: list[Part] = []
     for part in parts:
         if not isinstance(part, TextPart):
@@ -180,7 +180,7 @@ def _with_calls_in_thoughts(
 
 
 def _with_names(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Give a call without a name the name of no tool, if other calls have names.
+    """If other calls have names, give a call without a name an invalid tool name.
 
     Then only this call is refused.
     """
@@ -244,8 +244,8 @@ def _loosely_read(text: str) -> str:
 class Fault:
     """The remaining fault of a repaired reply, as a sentence for its model.
 
-    With `is_useless` no prompt and no reader gets the reply's text. `problem` is the sentence for
-    people.
+    With `is_useless`, the reply's text reaches no prompt and no reader. `problem` is the sentence
+    for people.
     """
 
     sentence: str
@@ -322,7 +322,8 @@ def _is_unreadable(text: str, tools: Mapping[str, ToolSchema], request: ModelReq
         reading = read_text(text, {tool.name: tool for tool in request.tools})
         return reading.is_broken or bool(reading.calls)
     if not tools:
-        # Without tools, as in a summary, a text may mention calls but not begin as one.
+        # If no tools are offered, as in a summary, a text may mention calls but must not begin as
+        # one.
         mark = ANY_MARK.match(text.lstrip())
         return mark is not None and read_text(text, tools).is_broken
     is_json = request.settings.response_format is not None and text.lstrip().startswith(("{", "["))
@@ -389,7 +390,7 @@ def _dumps(arguments: Any) -> str:
 
 
 _THINKS = ("<think>", "<thinking>")
-# A fence that may contain a call; only the end of the text shows whether it does.
+# A fence that may contain a call; the end of the text decides that.
 _FENCE = r"```(?:tool_call|tool_code|(?:json|xml)?[ \t]*\n\s*[\[{<])"
 _HOLD = re.compile(f"(?:{ANY_MARK.pattern})|{_FENCE}|\\n[ \\t]{{0,9}}(?=[\\[{{])|\\nAction: |\\{{")
 _ACTION = "Action: "
@@ -397,7 +398,7 @@ _HALF_FENCE = re.compile(r"(?:`{1,2}|```[a-z_]*[ \t]*(?:\n\s*)?|\n[ \t]{0,9})$")
 # Searched after the first line of a fence, which cannot close it.
 _FENCE_END = re.compile(r"\n[ \t]*```")
 _LINE_START = 100
-# The largest number of blanks that are held back; longer runs of blanks are shown at once.
+# The most blanks that are held back; longer runs of blanks are shown at once.
 _LONGEST_BLANK = 1_000
 _CHANNEL_SIGNS = ("<|start|>", "<|channel|>", "<|constrain|>")
 # An object is likely to be a call if a tool's name stands within this number of characters
@@ -438,14 +439,15 @@ def _rests_of_calls(
 class StreamRepair:
     """Repairs a reply while its chunks arrive, and holds possible calls back.
 
-    Close it with the repaired reply, which may restart the stream. It never holds back more than
-    the limit of an answer (`answer_bounds.py`).
+    Close it with the repaired reply; that may restart the stream. It never holds back more than the
+    limit of an answer (`answer_bounds.py`).
     """
 
     def __init__(self, tools: Sequence[ToolSchema]) -> None:
         self._names = frozenset(tool.name for tool in tools)
         self._state = "opening"
-        # Held-back text: `_scanned` is scanned already, `_unscanned` with the next chunk.
+        # Held-back text: `_scanned` was already scanned; `_unscanned` is scanned with the next
+        # chunk.
         self._scanned: list[str] = []
         self._unscanned = ""
         self._tag = ""
@@ -503,7 +505,7 @@ class StreamRepair:
             and self._state not in ("held", "mark")
             and (self._scanned or self._unscanned.strip())
         ):
-            # If the reply has a real call, the held-back text is not a call.
+            # If the reply has a real call, the text that was held back is no call.
             text = self._release()
             if self._state == "thinking":
                 yield ReasoningChunk(text)
@@ -612,7 +614,7 @@ class StreamRepair:
             if thought := thought.rstrip():
                 yield ReasoningChunk(thought)
             return
-        # Hold back a possible beginning of the closing tag, and the blanks before it.
+        # Hold back what may be the beginning of the closing tag, and the blanks before it.
         lengths = range(len(self._tag) - 1, 0, -1)
         tag_length = next((n for n in lengths if thought.endswith(self._tag[:n])), 0)
         without_tag = thought[: len(thought) - tag_length]
@@ -624,7 +626,7 @@ class StreamRepair:
             yield ReasoningChunk(certain)
 
     def _show(self) -> Iterator[Chunk]:
-        """Yield the text up to the possible beginning of a call."""
+        """Yield the text before the possible beginning of a call."""
         position = counted = 0
         fences = self._fences
         while match := _HOLD.search(self._unscanned, position):
@@ -715,7 +717,7 @@ class StreamRepair:
         yield from ()
 
     def _look_behind_fence(self) -> Iterator[Chunk]:
-        """Yield a fence if text follows it, since then it is not a call."""
+        """Yield the fence if text follows it, since it is not a call then."""
         if not self._unscanned.strip():
             self._mark_scanned(len(self._unscanned))
             return

@@ -1,7 +1,7 @@
-"""Special tokens of chat templates: broken in texts for a model, mended in its answers.
+"""Special tokens of chat templates: broken in texts for a model, restored in its answers.
 
 A server that renders a chat template reads `<|im_start|>` in any text as the beginning of a
-message, so a note, a tool result or a user could speak in another's name. An invisible character
+message. So a note, a tool result or a user could speak in another's name. An invisible character
 after the token's first character turns the token into ordinary text. Texts without such tokens are
 sent unchanged, and stored texts are never changed.
 """
@@ -16,7 +16,8 @@ from ricordo.domain.model import ModelReply, ModelRequest, ToolSchema
 
 _BREAK = "\u200b"
 _NAMES = "INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|MODEL_SETTINGS|THINK|ARGS|CALL_ID"
-# The rest of each token, by its first character. A lookahead matches tokens inside of tokens too.
+# The rest of each token, by its first character. A lookahead also matches tokens inside other
+# tokens.
 _RESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "<",
@@ -54,7 +55,7 @@ def break_tokens(json: bytes) -> bytes:
 
 
 def mend_tokens(text: str) -> str:
-    """Return a model's text or JSON, and restore tokens that it copied in their broken form."""
+    """Return a model's text or JSON, and restore broken tokens that it copied."""
     if _BREAK in text or "\\u200" in text:
         return _BROKEN.sub("", text)
     return text
@@ -63,7 +64,7 @@ def mend_tokens(text: str) -> str:
 def with_broken_tokens(request: ModelRequest) -> ModelRequest:
     """Return the request with broken tokens.
 
-    It is for adapters that do not build JSON themselves.
+    It serves adapters that do not build JSON themselves.
     """
     messages = tuple(map(_broken_message, request.messages))
     tools = tuple(map(_broken_tool, request.tools))

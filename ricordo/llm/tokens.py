@@ -1,8 +1,8 @@
 """Cheap estimates of a text's tokens, without a vocabulary.
 
 Four ASCII characters count as one token, as do two of other alphabets (Cyrillic, Arabic, accents);
-each Chinese, Japanese or Korean character counts as one. JSON and code take a third more than the
-estimate, which is meant to be corrected by the provider's count.
+each Chinese, Japanese or Korean character counts as one. JSON and code take a third more. The
+provider's count is meant to correct the estimate.
 """
 
 import re
@@ -45,7 +45,7 @@ def text_tokens(text: str) -> int:
 def _wider_tokens(text: str) -> int:
     ascii_length = len(text.encode("ascii", "ignore"))
     other = len(text) - ascii_length
-    # If every character takes at most two bytes in UTF-8, none is wide, and the slow count is not
+    # If every character takes at most two bytes in UTF-8, none is wide, so the slow count is not
     # needed.
     is_narrow = len(text.encode("utf-8", "surrogatepass")) == len(text) + other
     if is_narrow:
@@ -56,7 +56,7 @@ def _wider_tokens(text: str) -> int:
 
 
 def shortened(text: str, tokens: int) -> str:
-    """Return the beginning of the text that takes about `tokens`.
+    """Return the beginning of the text, of about this many tokens.
 
     A shorter text is returned whole.
     """
@@ -75,8 +75,8 @@ def writable(text: str) -> str:
 def part_tokens(part: Part) -> int:
     """Return the tokens of one part.
 
-    Reasoning counts if its provider may need it back, that is, if it is signed, redacted or marked
-    with the provider.
+    Reasoning counts if its provider may need it back: if it is signed, redacted or marked with the
+    provider.
     """
     match part:
         case TextPart():

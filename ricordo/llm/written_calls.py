@@ -1,11 +1,11 @@
 """Tool calls that a model wrote as text, in any notation.
 
-Pure; only certain calls are read.
+It has no state, and reads only calls that are certain.
 
-A call is recognized only if its tool was offered and all of its arguments can be read; otherwise
-the text stays text. The marks of `call_marks.py` tell the possible beginnings of calls. Without a
-mark, a text is a call only if the rest of it addresses no reader. The time is linear in the length
-of the text: unreadable places are tried a limited number of times.
+A call is recognized only if its tool was offered and all its arguments can be read. Otherwise the
+text stays text. The marks of `call_marks.py` tell the possible beginnings of calls. Without a mark,
+a text is a call only if the rest of it is not meant for a reader. The time is linear in the text's
+length, since unreadable positions are tried only a limited number of times.
 """
 
 import ast
@@ -152,7 +152,7 @@ def read_text(text: str, offered: Offered, *, is_marked: bool = False) -> Readin
     With `is_marked` only calls after a notation's mark are read.
     """
     text = _without_turns(text)
-    # Text after an invented result is worthless; a cut mark is the beginning of a call.
+    # Text after an invented result is worthless. A cut mark is the beginning of a call.
     end = RESULT_MARK.search(text) or CUT_MARK.search(text, max(0, len(text) - CUT_MARK_LENGTH))
     readable = text[: end.start()] if end else text
     reading = _MarkedReader(_canonical(readable), offered).read()
@@ -181,7 +181,7 @@ def written_calls(text: str, offered: Offered) -> tuple[Calls, str]:
 
 
 def _canonical(text: str) -> str:
-    """Return the text with DeepSeek's DSML marks, which vary, as tags of a namespace."""
+    """Return the text with DeepSeek's DSML marks, which vary, written as tags of a namespace."""
     if "DSML" in text:
         return _DSML.sub(r"<\1dsml:", text)
     return text
@@ -200,7 +200,7 @@ class _Reader:
     def __init__(self, text: str, offered: Offered) -> None:
         self.text = text
         self.offered = offered
-        # The end of the last sequence of calls: the text after it is neither a call nor part of a
+        # The end of the last sequence of calls. The text after it is neither a call nor part of a
         # wrapper.
         self.stop = 0
         self._failures = 0
@@ -239,7 +239,7 @@ class _Reader:
         return closers.end() if closers else at
 
     def _failed(self) -> None:
-        """Count a failed search, which may have read to the end of the text."""
+        """Count a failed search, since it may have read to the end of the text."""
         self._failures += 1
 
     def _value(self, at: int) -> tuple[Any, int] | None:
@@ -446,7 +446,7 @@ class _MarkedReader(_Reader):
     def _calls_behind(self, mark: re.Match[str]) -> tuple[Calls, int]:
         """Return the calls at a mark and their end.
 
-        Without any call, the position is where the search continues.
+        If there is no call, the position is where the search continues.
         """
         calls, end = self.sequence(mark.start())
         stop = self.stop
@@ -463,7 +463,7 @@ class _MarkedReader(_Reader):
         return is_sign or any(tool.startswith(name) for tool in names)
 
     def _begins_a_call(self, mark: re.Match[str]) -> bool:
-        """Return True if only a call can follow the mark, or if the text was cut there."""
+        """Return True if only a call can follow the mark, or if the text ends there."""
         names_a_call = any(name in mark[0] for name in ("function", "invoke", "<tool"))
         if mark[0].startswith("<") and names_a_call and mark[0].endswith("="):
             line_start = self.text[: mark.start()].rpartition("\n")[2]
@@ -486,7 +486,7 @@ class _MarkedReader(_Reader):
 class _BareReader(_Reader):
     """Reads the calls of a text without marks.
 
-    They are the whole text, or its beginning or end.
+    The calls are the whole text, or its beginning or end.
     """
 
     def read(self) -> Reading:
@@ -544,7 +544,7 @@ class _BareReader(_Reader):
         return None
 
     def _in_lines(self) -> Reading | None:
-        """Read objects on their own lines that are calls, even in the middle of a text."""
+        """Read objects that are calls and have lines of their own, even in the middle of a text."""
         examples = _examples(self.text)
         calls: Calls = []
         around: list[str] = []
@@ -566,7 +566,7 @@ class _BareReader(_Reader):
         return None
 
     def _in_a_wrapper(self) -> Reading | None:
-        """Read calls in an unknown wrapper, if the rest of the text addresses no reader."""
+        """Read calls in an unknown wrapper, if the rest of the text is not meant for a reader."""
         calls: Calls = []
         at = 0
         while (start := self.text.find("{", at)) >= 0:
@@ -643,7 +643,8 @@ class _BareReader(_Reader):
 class _Examples:
     """The fences of a text that may hold examples.
 
-    `firsts` and `lasts` bound the fences between text; `last` bounds the final fence after text.
+    `firsts` and `lasts` bound the fences that have text on both sides; `last` bounds the final
+    fence after text.
     """
 
     firsts: tuple[int, ...] = ()
@@ -690,7 +691,7 @@ def _arguments_as_text(written: str, tool: ToolSchema) -> dict[str, Any]:
     """Return the arguments of a tool from the text of its element.
 
     They are JSON that may lack its braces, or the text itself for a tool that takes one text.
-    Returns none for any other text.
+    Returns no arguments for any other text.
     """
     keyed = read_json("{" + written.strip("{} \n") + "}")
     if isinstance(keyed, dict) and keyed:
@@ -708,7 +709,7 @@ def _arguments_as_text(written: str, tool: ToolSchema) -> dict[str, Any]:
 def _python_arguments(text: str, tool: ToolSchema) -> dict[str, Any] | None:
     """Return the arguments of `(city="Rome", days=3)`.
 
-    Positional ones are taken in the order of the tool's parameters.
+    Positional arguments follow the order of the tool's parameters.
     """
     try:
         node = ast.parse(f"f{text}", mode="eval").body

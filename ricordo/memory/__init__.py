@@ -1,7 +1,7 @@
-"""Memory: the step's working copy, storing its edits, recall and the archive.
+"""Memory: a step's working copy, the storage of its edits, recall and the archive.
 
-For programs that use Ricordo, `UserBlocks` reads and decides on a user's memory through a client of
-a server. The other modules are the server's own.
+Programs use `UserBlocks`, which reads a user's memory and decides on proposals through a client of
+a server. The other modules are internal to the server.
 """
 
 from ricordo.memory.user_blocks import (

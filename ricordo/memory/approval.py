@@ -26,8 +26,8 @@ from ricordo.storage.engine.store import Overtaken, Transaction
 EXPIRED_EVERY = 600.0
 _WITHDRAWAL_LIMIT = 1000
 _VERSION_LIMIT = 100
-# The limit of lines, and of pairs of equal lines, that are compared to rebase a proposal onto newer
-# versions; this limit takes half a second.
+# Limits the lines, and the pairs of equal lines, that are compared to rebase a proposal onto newer
+# versions. At this limit it takes half a second.
 _COMPARISON_LIMIT = 200_000
 _CONFLICT = (
     "The block changed in the same lines since this was proposed. "
@@ -45,7 +45,7 @@ _DELETED = (
 
 @dataclass(frozen=True, slots=True)
 class Approved:
-    """An approved proposal, and the block now; None if the block is deleted."""
+    """An approved proposal, and the block after it; None if the block is deleted."""
 
     proposal: Proposal
     block: Block | None
@@ -77,11 +77,11 @@ def approve(
     """Make the proposed text the block's next version, merged with later changes.
 
     With `body`, that text is written instead. Hidden text is removed, since an owner cannot approve
-    text that is not shown. It stays if the block has it already or the owner keeps it. The
-    version's author is the agent that proposed it, or the owner who changed the text.
+    what the page does not show. It stays if the block already has it, or if the owner asks to keep
+    it. The version's author is the agent that proposed it, or the owner who changed the text.
 
-    Raises NotFound, Conflict if it is decided already or a label is taken, TooLong, Invalid, and
-    Forbidden unless the author is a person.
+    Raises NotFound, TooLong, Invalid, Conflict if it is already decided or a label is taken, and
+    Forbidden unless a person decides.
     """
     chain, proposal = _lock_proposal(tx, scope, proposal_id, by)
     block = blocks.labelled(tx, chain.id, proposal.label)
@@ -90,7 +90,7 @@ def approve(
     if body is not None and (conflict or new_text is None or not same_text(body, new_text)):
         new_text = body
         conflict = None
-        # The owner wrote the text; run, step and proposal stay recorded.
+        # The owner wrote the text. Run, step and proposal stay recorded.
         metadata = replace(metadata, author=by, is_untrusted=False)
     if new_text is not None and not keeps_hidden_text:
         new_text = without_hidden_text(new_text, [block.value] if block else [])
@@ -143,7 +143,7 @@ def metadata_of(proposal: Proposal, by: Actor) -> ChangeMetadata:
 def _new_block_settings(tx: Transaction, proposal: Proposal, chain: Chain) -> dict[str, str]:
     """Return settings of a user's new block that an agent proposed in a turn.
 
-    The block is for this agent only, under the policy that the agent names.
+    Only this agent sees the block, under the policy that the agent names.
     """
     if not (proposal.run_id and proposal.author.kind == "agent" and chain.owner_kind == "user"):
         return {}
@@ -183,7 +183,7 @@ def _merge_proposal(
     The text is None if the block is deleted.
     """
     if block is None:
-        # A proposed deletion of a deleted block needs nothing.
+        # A proposal to delete a block that is deleted already changes nothing.
         is_clean = proposal.value is None or proposal.base is None
         return proposal.value, None if is_clean else _DELETED
     if proposal.value is None:
@@ -257,7 +257,7 @@ def _versions_by_block(
     """Return the versions that the run wrote in these chains, by chain and label."""
     by_block: dict[tuple[str, str], list[BlockVersion]] = {}
     for version in history.of_run(tx, scope, run_id):
-        # If the owner wrote another text in place of a proposal, that text is not the run's.
+        # If the owner replaced a proposed text by another text, that text is not the run's.
         if version.chain_id in chains and version.author.kind not in ("user", "administrator"):
             block = (version.chain_id, history.label_now(tx, version))
             by_block.setdefault(block, []).append(version)
@@ -394,7 +394,7 @@ def _undo_block(
                 old_label = version.old_label
         block_now = _write_block(tx, chain, block, value=text, label=old_label, metadata=metadata)
     except Overtaken:
-        # The whole transaction is repeated, since a part of this block's change is written already.
+        # A part of this block's change is already written, so the whole transaction is repeated.
         raise
     except RicordoError as error:
         return UndoneBlock(label, "conflicted", block, str(error))

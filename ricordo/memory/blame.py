@@ -1,6 +1,6 @@
-"""Blame: the version that brought each line of a block.
+"""Blame: which version brought each line of a block.
 
-The work is bounded, and is done in portions between reads.
+The work is limited. It is done in portions, between reads.
 """
 
 from collections.abc import Callable
@@ -31,9 +31,9 @@ class BlamedLine:
 # Versions and bytes of texts in one read.
 _PAGE = 200
 _READ_BYTES = 4_000_000
-# The work limit of one blame: changed lines, plus pairs of equal lines among these, plus one for
-# each version, plus one for each 200 characters. The limit takes a second; it allows some hundred
-# thousand small edits of a text of 2 kB, or two thousand of a text of 100 kB.
+# The work limit of one blame: changed lines, pairs of equal lines among them, one for each version,
+# and one for each 200 characters. The limit takes a second. It allows some hundred thousand small
+# edits of a text of 2 kB, or two thousand of a text of 100 kB.
 _WORK_LIMIT = 1_000_000
 _CHARACTERS = 200
 _Text = tuple[BlockVersion, str | None]
@@ -54,8 +54,8 @@ class Blame:
         self._work_left = _WORK_LIMIT
         self._lines: list[str] | None = None
         self._brought: list[BlockVersion | None] = []
-        # The last compared text; `_open` maps each of its lines to the same line of the first
-        # text, or None.
+        # The last compared text; `_open` maps each of its lines to the same line of the first text;
+        # lines without one map to None.
         self._last_text: _Text | None = None
         self._open: list[int | None] = []
         self._unknown_count = 0  # lines whose version is still unknown
@@ -175,7 +175,7 @@ class Blame:
         ]
 
     def _look_back(self, since: BlockVersion, text: str, before: str | None) -> None:
-        """Attribute to `since` the open lines that the previous text lacks."""
+        """Attribute the open lines that the earlier text lacks to the version `since`."""
         self._work_left -= 1 + len(before or "") // _CHARACTERS
         if self._work_left <= 0:
             return
@@ -230,9 +230,9 @@ def blame(tx: Transaction, chain_id: str, label: str, at: str | None = None) -> 
 async def blame_beside(
     store: Store, find: Callable[[Transaction], Place], at: str | None = None
 ) -> Blame:
-    """Return the finished blame of the block that `find` returns.
+    """Return the finished blame of the block that `find` selects.
 
-    It is compared away from the event loop, and read in portions.
+    Comparisons run outside the event loop; versions are read in portions.
     """
     async with few_at_once():
         block_blame = await store.read(lambda tx: Blame.begin(tx, *find(tx), at))

@@ -4,8 +4,8 @@ If someone else changed a block meanwhile, both changes are merged by lines. If 
 the tool calls that edited the block fail, and the agent reads the reason. Nothing is overwritten
 unseen.
 
-A step that creates, removes, renames or describes blocks, or whose calls change several blocks at
-once, is planned on the stored memory, under locks, before anything is written. Edits that share a
+Some steps create, remove, rename or describe blocks, or have a call that changes several blocks.
+They are planned on the stored memory, under locks, before anything is written. Edits that share a
 call, a block or a label are stored together or not at all.
 """
 
@@ -321,7 +321,7 @@ def _require_free_in_chain(
 
 def _require_free_at_agent(stored_memory: _StoredMemory, label: str, agent_id: str) -> None:
     """Raise Conflict if another block that is attached to the agent has the label."""
-    # Users' blocks may be attached to this agent, even if this conversation does not show them.
+    # Users' blocks may be attached to this agent even if this conversation does not show them.
     visible_ids = stored_memory.blocks if agent_id == stored_memory.agent_id else ()
     for other in blocks.attached(stored_memory.tx, agent_id):
         if other.label == label and other.id not in visible_ids:
@@ -335,7 +335,7 @@ def _is_own(stored_memory: _StoredMemory, block: Block) -> bool:
 
 
 def _may_remove(stored_memory: _StoredMemory, block: Block) -> bool:
-    """Return whether the agent may delete the block, and not only detach it."""
+    """Return whether the agent may delete the block, rather than only detach it."""
     if _is_own(stored_memory, block):
         return True
     # A block without attachment is the user's, and its policy lets the agent delete it.
@@ -364,7 +364,7 @@ def _store(
     new_labels = {block.label for block in after.values()}
     for block in changed:
         if block.label != stored_by_id[block.id].label in new_labels:
-            # Another block gets its old label, so use a temporary label, which lets two blocks swap
+            # Another block gets this block's old label. A temporary label lets two blocks swap
             # labels.
             with_id_as_label = replace(stored_by_id[block.id], label=block.id)
             stored_by_id[block.id] = blocks.update(
@@ -400,20 +400,20 @@ def _insert_new(
         new_block = replace(block, chain_id=chain.id, created_at=now, updated_at=now)
         stored_blocks += blocks.insert_all(tx, [new_block], new_chains, metadata(None, block))
         new_chains = []
-    if chain.owner_kind == "agent":  # it sees users' blocks in conversations with them
+    if chain.owner_kind == "agent":  # the agent sees users' blocks in conversations with them
         blocks.attach(tx, stored_memory.agent_id, stored_blocks)
     return stored_blocks
 
 
 @dataclass(frozen=True, slots=True)
 class _SplitEdits:
-    """A step's edits by the policies of their blocks.
+    """A step's edits, separated by the policies of their blocks.
 
     Attributes:
         direct: Edits to apply at once.
         waiting: Edits that need approval.
-        texts: The direct edits by block, if each call only changes the text of one block; then no
-            block depends on another. Otherwise None.
+        texts: Direct edits by block, if each call only changes the text of one block. Then no block
+            depends on another. Otherwise None.
     """
 
     edits: Sequence[MemoryEdit]
@@ -443,7 +443,7 @@ def commit(
 ) -> CommitOutcome:
     """Store the step's edits and passages.
 
-    Edits that a policy does not let the agent make become proposals to the block's owner.
+    Edits that the policy does not allow become proposals to the block's owner.
     """
     user_id = state.conversation.user_id
     unwanted = unwanted_calls(tx, state, memory.edits, memory.passages) if user_id else {}
@@ -497,7 +497,7 @@ def _propose_waiting(
     context: EditContext,
     home_chain: Chain | None,
 ) -> CommitOutcome:
-    """Propose the edits that need approval; return the outcome with theirs."""
+    """Propose the edits that need approval; return the outcome with their results."""
     dropped_failures = _failed_with(outcome.failed, waiting)
     proposable = [edit for edit in waiting if edit.call_id not in dropped_failures]
     proposal_texts, refusals = propose_edits(tx, proposable, context, home_chain, state.blocks)
@@ -574,7 +574,7 @@ def _rotate_filled(
 def _failed_with(failed: Mapping[str, str], waiting: Sequence[MemoryEdit]) -> dict[str, str]:
     """Return failure texts, by call id, for waiting edits that cannot be proposed.
 
-    Their call failed elsewhere, or another call of the same block did.
+    The reason is that their call failed, or that another call on the same block failed.
     """
     reasons = {edit.base.id: failed[edit.call_id] for edit in waiting if edit.call_id in failed}
     return {edit.call_id: reasons[edit.base.id] for edit in waiting if edit.base.id in reasons}
@@ -589,7 +589,7 @@ def _write_texts(
 ) -> CommitOutcome:
     """Write each block's edits of one step as one version.
 
-    The last text is compared with the text that the step began with.
+    Each last text is compared with the text at the start of the step.
     """
     written: dict[str, Block] = {}
     overtaken_edits: list[MemoryEdit] = []
@@ -631,8 +631,8 @@ def file_passages(
     scope = Scope(state.agent.organization_id)
     if archives_now := _file(tx, owner.memory_id, state.archives, new_passages):
         return archives_now
-    # Read again under the lock: since `state` was loaded, another turn may have created an archive,
-    # or another write may have deleted or detached the first archive.
+    # Read again under the lock. Since `state` was loaded, another turn may have created an archive,
+    # or another write may have deleted or detached the first one.
     agents.lock(tx, scope, owner.memory_id)
     if archives_now := _file(
         tx, owner.memory_id, archives.of_agent(tx, owner.memory_id), new_passages

@@ -1,6 +1,6 @@
-"""Authors of commits from elsewhere: users by address, others by name.
+"""Authors of commits that come by git: users are found by address, others by name.
 
-A commit's author line is only a claim and grants no rights: policies are applied to the user who
+A commit's author line is only a claim and grants no rights. Policies are applied to the user who
 brought the commit.
 """
 
@@ -18,19 +18,18 @@ _LONGEST = 255
 
 
 def shown_name(name: str) -> str:
-    """Return a self-given name as one storable line without secrets."""
+    """Return the name that an author line claims, as one storable line without secrets."""
     printable = "".join(sign if sign.isprintable() else " " for sign in name)
     return redact(" ".join(printable.split())).text[:_LONGEST] or "unknown"
 
 
 @dataclass(slots=True)
 class CommitAuthors:
-    """The authors of commits that were brought by `by`, in one transaction.
+    """The authors of commits that the user `by` brought, in one transaction.
 
-    At a remote that an owner configured, the address of any user of the organization is believed.
-    In a push, only the author lines of the credential's user are trusted. They are recognized by
-    the user's e-mail address, by the address that Ricordo writes, or by an address in
-    `own_addresses`.
+    At a remote that an owner configured, an address of any user of the organization is accepted. In
+    a push, only author lines of the credential's user are accepted. They are recognized by the
+    user's e-mail address, by the address that Ricordo writes, or by an address in `own_addresses`.
     """
 
     tx: Transaction
@@ -59,7 +58,7 @@ class CommitAuthors:
         return Actor("remote", shown, shown)
 
     def user(self, name: str, address: str) -> User | None:
-        """Return the user with this address: their e-mail address, or that of their id."""
+        """Return the user with this e-mail address, or with the id in the address."""
         if address not in self._users:
             claimed = author_of(name, address)
             if claimed is None:
@@ -73,7 +72,7 @@ class CommitAuthors:
         return self._users[address]
 
     def only(self, name_addresses: Iterable[tuple[str, str]]) -> Actor:
-        """Return the author of these commits, or their sender if they have several authors."""
+        """Return the author of these commits; the sender, if they have several authors."""
         authors = {self.of(*name_address) for name_address in name_addresses}
         if len(authors) == 1:
             return authors.pop()
@@ -82,6 +81,6 @@ class CommitAuthors:
     def metadata(self, author: Actor, reason: str) -> ChangeMetadata:
         """Return the metadata of a change by this author.
 
-        If the author is another, `by` approved it.
+        If the author is somebody else, `by` is recorded as the approver.
         """
         return ChangeMetadata(author, reason, approved_by=None if author == self.by else self.by.id)

@@ -1,7 +1,8 @@
 """Choose the messages that leave a window that is too full. Pure.
 
-A cut never separates a call from its result, and frees room wherever it can. `memory/summary.py`
-summarizes the evicted messages; `prompt/truncation.py` shortens single messages that are too long.
+A cut never separates a call from its result, and always makes room if any message can leave.
+`memory/summary.py` summarizes the evicted messages; `prompt/truncation.py` shortens single messages
+that are too long.
 """
 
 from bisect import bisect_right
@@ -39,7 +40,7 @@ class Cut:
 class _CutPlan:
     """A window's exchanges, the turn's start, and the tokens that may stay.
 
-    A cut aims at `goal`, and must stay within `limit`.
+    A cut aims at `goal` tokens, and must stay within `limit` tokens.
     """
 
     window: Sequence[Message]
@@ -68,7 +69,7 @@ def cut(
 
     Args:
         window: The messages, the system message first.
-        mode: The sliding modes evict only part of the conversation.
+        mode: The sliding modes evict only the oldest part of the conversation.
         share: The share of the conversation that leaves first in the sliding modes. More messages
             leave until the system message and the rest take at most `1 - share` of `window_tokens`.
         window_tokens: The size of the window.
@@ -124,16 +125,16 @@ def _make_plan(
     """Find the window's exchanges and the tokens that may stay."""
     pieces = [piece for piece in exchanges(window) if piece[0] > 0 or piece[1] > 1]
     if pieces and pieces[0][0] == 0:
-        # The message behind the system message belongs to a group that would include the system
-        # message, which must stay.
+        # The message right after the system message belongs to a group that would include the
+        # system message, which must stay.
         pieces[0] = (1, pieces[0][1])
     factor = percent / 100
     sums = list(accumulate((message_tokens(message) * factor for message in window), initial=0.0))
     room = summary_room(window_tokens)
     fixed = sums[1] + overhead * factor
     limit = TRIGGER * window_tokens - room
-    # If system message and tools take much of the window, the goal is a share of the rest;
-    # otherwise every turn would evict everything.
+    # If system message and tools take much of the window, the goal is a share of the rest.
+    # Otherwise every turn would evict everything.
     goal = min(max((1 - share) * window_tokens, fixed + (1 - share) * (limit - fixed)), limit)
     turn = next(
         (begin for begin, end in pieces if begin <= keep_from < end),
@@ -151,9 +152,9 @@ def _make_plan(
 
 
 def _start_of_waiting(window: Sequence[Message], pieces: Sequence[tuple[int, int]]) -> int:
-    """Return the index of the message whose calls may still be answered, else the window's end.
+    """Return the index of the first message whose calls wait for an answer, else the window's end.
 
-    Only messages of people may follow such calls.
+    Only messages from people may follow such calls.
     """
     for begin, end in reversed(pieces):
         calls = {call.call_id for message in window[begin:end] for call in message.tool_calls}
@@ -170,9 +171,9 @@ def _start_of_waiting(window: Sequence[Message], pieces: Sequence[tuple[int, int
 
 
 def _sliding_cuts(plan: _CutPlan, share: float) -> list[int]:
-    """Return the indexes for a cut once `share` of the conversation leaves, or more.
+    """Return the indexes at which a cut evicts at least `share` of the conversation.
 
-    The turn's own beginning comes last.
+    The start of the current turn comes last.
     """
     window = plan.window
     first_evictable = next(

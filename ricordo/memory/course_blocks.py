@@ -1,4 +1,4 @@
-"""Blocks of courses: each student's own, as the course describes them."""
+"""Blocks of courses: each student has separate ones, described by the course."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,8 @@ from ricordo.domain.scope import Scope
 from ricordo.storage import blocks
 from ricordo.storage.engine.store import Transaction
 
-# In a block's metadata: all agents that talk with the user see its copies, not only this agent.
+# In a block's metadata: every agent that talks with the user sees the user's copy, and not only
+# this agent.
 COPY = "copy"
 FOR_ALL = "for_all_agents"
 COURSE_TAG = "course"  # of agents that a course made
@@ -18,10 +19,10 @@ _SETTINGS = ("description", "limit", "policy", "title", "schema_ref")
 def begin_as_course(
     tx: Transaction, chain: Chain, label: str, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a new block's settings, filled up from a course's block of the same label.
+    """Return a new block's settings, completed from the course's block with the same label.
 
-    If a student creates such a block before the tutor does, it gets the same schema, description,
-    limit, policy and teachers.
+    If a student creates such a block before the tutor does, it still gets the course's schema,
+    description, limit, policy and teachers.
     """
     if chain.owner_kind != "user" or settings.get("agent_id") or settings.get("course"):
         return dict(settings)

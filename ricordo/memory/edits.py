@@ -1,7 +1,7 @@
-"""A step's edits of memory: the working copy, its guard, and the context of the edits.
+"""A step's edits of memory: the working copy, its guard, and the edits' context.
 
-Tools change the copy, and it keeps their edits. The guard refuses writes that only repeat known
-text. `memory.commit` stores the edits with the step.
+Tools change the copy, and it keeps their edits. The guard refuses writes that only repeat text that
+the agent already has. `memory.commit` stores the edits with the step.
 """
 
 import re
@@ -37,7 +37,7 @@ from ricordo.memory.matching import hint, search, with_line_breaks
 from ricordo.memory.schemas import Schemas, no_schemas, require_follows
 from ricordo.memory.text import common_ends
 
-# An added text is a repetition if another text contains this share of it, in runs of words.
+# An added text is a repetition if this share of it, in runs of words, occurs in another text.
 CONTAINED = 0.9
 _RUN = 5
 # Shorter texts occur anywhere: a name, a fact, a line of a list.
@@ -111,8 +111,8 @@ class EditGuard:
         """Raise Invalid if nearly all of the added text repeats the sources.
 
         The lines of `block_text`, the block's text so far, may be reordered. A block may quote
-        earlier texts of the user; in the archive they would only duplicate what a search finds
-        anyway.
+        earlier texts of the user. In the archive they would only duplicate what a search already
+        finds.
         """
         added_words = _words(added)
         if len(added_words) < _FEWEST_CHECKED_WORDS or len(added) < _FEWEST_CHARACTERS:
@@ -165,8 +165,7 @@ def search_results(window: Iterable[Message]) -> tuple[list[str], list[str]]:
 def _hits(tool_return: ToolReturnPart) -> list[Any] | None:
     """Return a result's parts, one for each of its sources, in their order.
 
-    Returns None if the parts cannot be matched with the sources, for example because the result was
-    cut.
+    Returns None if parts and sources cannot be matched, for example because the result was cut.
     """
     if tool_return.is_json:
         content = orjson.loads(tool_return.content)
@@ -202,7 +201,7 @@ def changed_piece(before: str, after: str) -> str:
     """Return the changed piece of the later text, in whole words."""
     head, tail = common_ends(before, after)
     while _splits_word(after, head):
-        head -= 1  # a changed word is wholly new
+        head -= 1  # a changed word counts as wholly new
     while _splits_word(after, len(after) - tail):
         tail -= 1
     return after[head : len(after) - tail]
@@ -236,7 +235,7 @@ def _splits_word(text: str, index: int) -> bool:
 class KnownLine:
     """A line of a block that repeats another line; lines count from 1.
 
-    `is_same`: they differ in punctuation at most.
+    `is_same` is set if they differ only in punctuation.
     """
 
     label: str
@@ -264,7 +263,7 @@ def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> 
     added = [line for line in added_lines(before, after) if _is_checked(line)]
     if not added:
         return []
-    # Compare with the remaining lines of this block only, since a replaced line may resemble its
+    # Compare only with the lines of this block that remain, since a replaced line may resemble its
     # replacement.
     remaining_keys = {_key(line) for line in after.split("\n")}
     known_lines = [
@@ -319,7 +318,7 @@ def _most_alike(
         return None
     best: tuple[float, KnownLine | None] = (_ALIKE, None)
     for known_line, other_words in zip(known_lines, words_of, strict=True):
-        # Sets of so different sizes cannot share enough words.
+        # Sets whose sizes differ this much cannot share enough words.
         if not _ALIKE * len(own_words) <= len(other_words) <= len(own_words) / _ALIKE:
             continue
         alike = len(own_words & other_words) / len(own_words | other_words)
@@ -355,7 +354,7 @@ def _share(runs: set[tuple[str, ...]], source: set[tuple[str, ...]]) -> float:
 def _texts(content: str, is_json: bool) -> list[str]:
     """Return the texts in a result.
 
-    JSON that was cut is read as plain text, with its escapes undone.
+    JSON that was cut is read as plain text, with its escapes decoded.
     """
     if is_json:
         try:
@@ -376,8 +375,8 @@ def _strings(content: Any) -> list[str]:
     return [text for part in parts for text in _strings(part)]
 
 
-# The result that the agent reads of its edit: the block's new text, the id of the new version, or
-# only the tool's own result.
+# What the agent reads as the result of its edit: the block's new text, the new version's id, or
+# only the tool's text.
 ResultKind = Literal["text", "version", "nothing"]
 
 
@@ -444,7 +443,7 @@ class MemoryEdit:
 
     @property
     def changes_text_alone(self) -> bool:
-        """True for another text of an existing block, whose label and description stay."""
+        """True if the edit changes only the text of an existing block, not label or description."""
         if not self.base.chain_id or self.after is None:
             return False
         settings = (self.base.label, self.base.description)
@@ -483,7 +482,7 @@ class EditContext:
         return int(self.proposal_days * DAY) or None
 
     def require_follows(self, block: Block, value: str) -> None:
-        """Raise Invalid if the edit would follow the block's schema less than before."""
+        """Raise Invalid if the edited text would follow the block's schema less than before."""
         if block.schema_ref:
             require_follows(block.shown_label, block.value, value, self.schemas(block.schema_ref))
 
@@ -534,8 +533,8 @@ class WorkingMemory:
     """The agent's blocks in this step, with its tool calls' edits and passages.
 
     `reasons` are the calls' reasons for their edits, and `notes` are remarks for the calls, both by
-    call id. The `guard` refuses repetitions. A text must not follow its block's schema less than
-    before.
+    call id. The `guard` refuses repetitions. An edited text must follow its block's schema at least
+    as well as before.
     """
 
     def __init__(
@@ -555,7 +554,7 @@ class WorkingMemory:
         self.passages: list[PassageDraft] = []
         self.reasons: dict[str, EditReason] = {}
         self.notes: dict[str, list[str]] = {}
-        # Secrets that were removed from written texts, and their kinds.
+        # Secrets that were removed from written texts: placeholders and kinds.
         self.removed: dict[str, str] = {}
 
     def block(self, label: str) -> Block:
@@ -573,7 +572,7 @@ class WorkingMemory:
         return block
 
     def blocks(self) -> tuple[Block, ...]:
-        """Return the blocks as the step began: the memory in the prompt."""
+        """Return the blocks as they were when the step began, which is the memory in the prompt."""
         return self._blocks
 
     def current(self) -> tuple[Block, ...]:
@@ -602,7 +601,7 @@ class WorkingMemory:
         text = self._without_hidden(
             normal_text(text), call_id, block.value, is_refused=block.rule != "direct"
         )
-        # The size is checked before the search for secrets, and again after it replaced them.
+        # The size is checked twice: before the search for secrets, and after secrets were replaced.
         block.require_fits(text)
         text = self._redacted(text, call_id)
         block.require_fits(text)
@@ -767,7 +766,7 @@ class WorkingMemory:
     def _without_hidden(
         self, text: str, call_id: str, before: str = "", *, is_refused: bool = False
     ) -> str:
-        """Return a text without hidden text, and without copied marks of it.
+        """Return a text without hidden text, and without marks that the model copied.
 
         Hidden text is kept if the earlier text had it, or if the user wrote it. Raises Invalid if
         the block's policy refuses it.
@@ -795,7 +794,7 @@ class WorkingMemory:
     def _require_new(self, block: Block, text: str, call_id: str) -> None:
         """Refuse a write that only repeats known or recalled text.
 
-        Lines that stand twice after the write are reported in a note.
+        A note reports lines that occur twice after the write.
         """
         piece = changed_piece(block.value, text)
         if len(piece.strip()) < SHORTEST_LINE:
@@ -829,7 +828,7 @@ def _shortened(reasoning: str) -> str:
     Raises Invalid if it cannot be stored.
     """
     require_storable(reasoning, subject="A reasoning")
-    # Owners base their decisions on it, so it has no hidden characters.
+    # Owners base decisions on it, so it may have no hidden characters.
     if not is_plain(reasoning):
         reasoning = without_hidden_text(without_marks(reasoning))
     if len(reasoning) <= LONGEST_REASON:
@@ -845,7 +844,7 @@ def require_free(label: str, existing_labels: Container[str]) -> None:
 def require_storable(*texts: str | None, subject: str = "A memory block") -> None:
     """Raise Invalid for a text that the database cannot store.
 
-    Check here, where only the call fails; later the whole step would fail.
+    Checked here, only the call fails. Later the whole step would fail.
     """
     joined = "".join(text for text in texts if text)
     if "\0" in joined:

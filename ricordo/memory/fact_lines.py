@@ -1,4 +1,4 @@
-"""A person's block as lines of facts: add, correct or remove one. Pure."""
+"""A person's block as lines of facts: add, correct or remove one fact. Pure."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ LONGEST_FACT = 400  # characters
 # The labels of blocks about the person that the agent talks with, the likeliest first.
 PERSON_LABELS = ("human", "user", "student", "person", "profile", "notes")
 _BULLET = re.compile(r"^\s*(?:[-*•–]+|\d{1,2}[.)])\s+")
-_SHARE = 0.5  # the share of the naming words that a line must contain
+_SHARE = 0.5  # the share of the given words that a line must contain
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class FactEdit:
 def person_block(blocks: Iterable[Block]) -> Block | None:
     """Return the block about the person that the agent may change, or None.
 
-    A text that begins with a heading has fields, so no line can be added.
+    A text that begins with a heading has fields, so no line can be added to it.
     """
     usable = [
         block for block in blocks if not block.is_read_only and not block.value.startswith("## ")
@@ -51,7 +51,7 @@ def person_block(blocks: Iterable[Block]) -> Block | None:
 
 
 def is_about_person(block: Block) -> bool:
-    """Return whether the block is one about the person, by its label."""
+    """Return whether the block's label says that it is about the person."""
     return _name(block) in PERSON_LABELS
 
 
@@ -68,9 +68,9 @@ def fact_line(text: str) -> str:
 
 
 def with_fact(text: str, fact: str) -> FactEdit | None:
-    """Return the text with the fact in it; None if it is there already.
+    """Return the text with the fact added; None if the text has it already.
 
-    The fact replaces the line that it makes untrue.
+    The fact replaces a line that it makes untrue.
     """
     lines = text.split("\n") if text else []
     line = fact_line(fact)
@@ -120,9 +120,9 @@ def _has_fact(lines: Sequence[str], fact: str) -> bool:
 
 
 def _find_line(lines: Sequence[str], old: str) -> int | None:
-    """Return the index of the line that the words name.
+    """Return the index of the line that the given words refer to.
 
-    It is the last line that contains these words, or the line that shares most of them.
+    That is the last line that contains these words, or else the line that shares most of them.
     """
     holding = [index for index, line in enumerate(lines) if old and _piece(line, old)]
     if holding:

@@ -1,7 +1,7 @@
 """Facts that a person states, and the lines of memory that they replace. Pure.
 
 Five languages are read. Only facts with one value at a time are recognized (`facts.toml`): a name,
-a home, an age, a favourite tea. All other statements are lines of their own.
+a home, an age, a favourite tea. Any other statement is simply a line.
 """
 
 import re
@@ -203,7 +203,7 @@ def contrasts_in(text: str) -> tuple[Contrast, ...]:
 def revision_of(lines: Sequence[str], statement: str) -> Revision | None:
     """Return the revision of the last line that a new statement makes untrue.
 
-    Other content of that line is kept. Returns None if the statement contradicts no line.
+    The line's other content is kept. Returns None if the statement contradicts no line.
     """
     new_facts = facts_in(statement)
     if revised := _contrasted(lines, statement, new_facts):

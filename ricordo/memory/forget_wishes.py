@@ -1,9 +1,9 @@
 """Wishes to forget something, in English, German, French, Spanish and Italian. Pure.
 
-A wish is an order ("Forget my address."), a polite question ("Could you delete that?") or a
-sentence that leads to one ("For privacy reasons, please remove my address."). "Do not forget …" is
-none. The librarian, the notes of small models and the facts read wishes here, so that none of them
-files one as a fact.
+A wish is an order ("Forget my address."), a polite question ("Could you delete that?"), or a
+sentence with a lead-in ("For privacy reasons, please remove my address."). "Do not forget …" is no
+such wish. The librarian, the notes of small models and the facts detect wishes here, so none of
+them stores a wish as a fact.
 """
 
 import re
@@ -92,7 +92,7 @@ _EDGE = " \t,.;:!?…。！？¿¡\"'“”„«»"
 
 
 def wish_in(sentence: str) -> str | None:
-    """Return the thing that a sentence asks to forget, as it names it; None if it asks nothing.
+    """Return the thing that a sentence asks to forget, in its wording; None if it asks nothing.
 
     The thing is empty for a bare "Forget it."
     """
@@ -101,13 +101,13 @@ def wish_in(sentence: str) -> str | None:
     if match is None:
         match = _WITHIN.search(text)
     elif text.endswith(("?", "？")) and match.re is _ORDER and not match["ask"]:
-        # "Forget my name?" asks back.
+        # "Forget my name?" is a counter-question.
         return None
     return None if match is None else _thing(match["what"])
 
 
 def _thing(text: str) -> str:
-    """Return the named thing without the words that only belong to the order."""
+    """Return the named thing without the parts of the order."""
     text = _REASON.sub("", text).strip(_EDGE)
     shorter = _ENDING.sub("", text).strip(_EDGE)
     while shorter != text:

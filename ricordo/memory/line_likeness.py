@@ -1,9 +1,9 @@
 """Likeness of two lines of memory, by the words that they share.
 
-There are two questions, each with a measure of its own:
+It answers two questions, each with a separate measure:
 
-- `says_same`: do two lines say the same? They share most of all their words, and differ in no
-  number or negation.
+- `says_same`: do two lines say the same thing? They share most of all words, and differ in no
+  number and no negation.
 - `share_subject`: is a line about the subject of another line? Most terms of the shorter line are
   terms of the longer one.
 """

@@ -1,8 +1,8 @@
-"""Facts about the local user of a server without keys.
+"""Facts about the local user of a server that needs no keys.
 
-An agent that was made without a user edits its own blocks, as clients of the retired server expect.
-On a server without keys the local user talks with it. So its new lines about the person are also
-proposed for the local user's memory (decision 0065).
+An agent that was made without a user edits its blocks directly, as clients of the retired server
+expect. On a server without keys, the local user talks with this agent. So new lines about the
+person are also proposed for the local user's memory (decision 0065).
 """
 
 import logging
@@ -36,8 +36,8 @@ def share_facts(
 ) -> None:
     """Propose a step's changes of blocks about the person to the local user.
 
-    In a conversation about a user nothing is proposed, since the edits themselves change the user's
-    memory. Texts by others or from sources are not proposed either.
+    In a conversation with a user nothing is proposed, since the edits themselves change that user's
+    memory. Texts by others, or from search results, are not proposed either.
     """
     if state.conversation.user_id or context.is_untrusted:
         return
@@ -51,7 +51,7 @@ def share_facts(
         except Overtaken:
             raise  # the store runs the step's transaction again
         except RicordoError as error:
-            # If the user's memory is full, or refuses the line, the agent's edit still succeeds.
+            # If the user's memory is full or refuses the line, the agent's edit still succeeds.
             log.info("a fact was not proposed", extra={"reason": type(error).__name__})
 
 
@@ -67,7 +67,7 @@ def _propose(
     chain = users_chain(tx, state.agent, scope.user_id)
     copy = blocks.copy_in(tx, chain.id, state.agent.memory_id, base.shown_label)
     if copy is None:
-        # Only the text that the agent was made with needs no decision.
+        # Only the text that the agent was created with needs no decision.
         first_text = base.value if base.version == 1 and not group[0].is_new else ""
         template = replace(base, value=first_text, policy=state.agent.user_block_policy)
         copy = copy_of(tx, state.agent, template, chain.id, context.author)
@@ -76,7 +76,7 @@ def _propose(
         before = base.value
     removed_lines = added_lines(text, before)
     if removed_lines:
-        # The copy has no waiting lines, and others in another order.
+        # The copy lacks the waiting lines, and may have its lines in another order.
         value = carry_over(before, text, copy.value)
     else:
         value = merge_changes(before, copy.value, text)
@@ -99,9 +99,10 @@ def _withdraw_outdated(
     removed_lines: Collection[str],
     value: str,
 ) -> str:
-    """Withdraw the agent's waiting proposals that add a line which it removes now.
+    """Withdraw the agent's waiting proposals that add a line which the agent now removes.
 
-    Returns `value` with the other changes of the withdrawn proposals, so that they still wait.
+    Returns `value` with the other changes of these proposals, so that they still wait for a
+    decision.
     """
     if not removed_lines:
         return value

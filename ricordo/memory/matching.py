@@ -1,9 +1,8 @@
-"""Find a piece of text: word for word, then without differences that people do not see.
+"""Find a piece of text: first word for word, then without differences that people do not see.
 
-A model that copies text from its prompt often changes details that it does not see: typographic
-quotes, dashes and the ellipsis, no-break and doubled spaces, spaces at the end of a line, or a line
-break, which it escapes twice. If a piece does not occur word for word, the search ignores these
-differences.
+A model that copies text from its prompt often changes details: typographic quotes, dashes, the
+ellipsis, no-break and doubled spaces, spaces at a line's end, or line breaks, which it escapes
+twice. If a piece does not occur word for word, the search ignores these differences.
 """
 
 import re
@@ -64,7 +63,7 @@ class _Folded:
     def __init__(self, text: str) -> None:
         pieces: list[str] = []
         # For each segment: its start in the folded text and in the original. The size is the
-        # segment's length in the original if it is a single folded letter, else 0.
+        # segment's length in the original for a single folded letter, else 0.
         self._folded_starts: list[int] = []
         self._original_starts: list[int] = []
         self._sizes: list[int] = []
@@ -96,7 +95,7 @@ class _Folded:
         )
 
     def end_of(self, position: int) -> int:
-        """Return the original position behind the letter before this letter."""
+        """Return the original position right after the letter before this position."""
         if position == 0:
             return self.begin_of(0)
         segment = bisect_right(self._folded_starts, position - 1) - 1
@@ -114,7 +113,7 @@ def search(text: str, piece: str, new: str = "") -> Search:
     piece = normal_text(piece)
     new = with_line_breaks(without_marks(normal_text(new)))
     if piece not in text:
-        # The model copies the marks of hidden text, which the text itself lacks.
+        # The model copies marks of hidden text, but the text itself has none.
         piece = without_marks(piece)
     if not piece:
         return Search()
@@ -143,9 +142,9 @@ def search(text: str, piece: str, new: str = "") -> Search:
 def with_line_breaks(text: str) -> str:
     r"""Return the text with real line breaks for `\n` that was written out.
 
-    Only a text without line breaks is changed, and only where each part reads as a line: an item of
-    a list, a heading, or a sentence that begins with a capital letter. A text with a backtick or
-    any other backslash is code or a formula, and stays.
+    Only a text without line breaks is changed, and only where each part reads as a line: a list
+    item, a heading, or a sentence with a capital letter. A text with a backtick or any other
+    backslash is code or a formula, and is not changed.
 
     >>> with_line_breaks(r"- jam\n- bread"), with_line_breaks(r"$\nu$")
     ('- jam\n- bread', '$\\nu$')
@@ -159,7 +158,7 @@ def with_line_breaks(text: str) -> str:
 
 
 def _reads_as_line(line: str) -> bool:
-    """Return whether a line can be told from code.
+    """Return whether this is a line of text rather than code.
 
     It is an item of a list, a heading, a sentence, or empty.
     """
@@ -217,7 +216,7 @@ def hint(text: str, piece: str) -> str:
 def folded_line(line: str) -> str:
     """Return the line as it is compared.
 
-    Signs that look alike are equal, and spaces at the end do not count.
+    Look-alike signs are equal, and spaces at the end do not count.
     """
     return _Folded(line).text
 

@@ -1,7 +1,7 @@
-"""Bring blocks that were stored before the normal form of text into it.
+"""Bring blocks that are older than the normal form of text into it.
 
 Each block gets one version by the system. A migration adds the job once. Older versions keep their
-ids and texts: history is not rewritten.
+ids and texts, since history is not rewritten.
 """
 
 import logging
@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 
 
 async def normalise_blocks(store: Store) -> int:
-    """Bring all blocks into the normal form; return the number that changed.
+    """Bring all blocks into normal form; return the number of changed ones.
 
-    Each block has a transaction of its own.
+    Each block has a separate transaction.
     """
     after = changed = 0
     while True:

@@ -1,4 +1,4 @@
-"""Proposals: changes that a policy does not let an agent make at once.
+"""Proposals: changes that a policy does not let an agent make directly.
 
 They wait for the block's owner, and only the owner sees them.
 """
@@ -78,10 +78,10 @@ class Unchanged(Invalid):
 # The most waiting proposals of one author for one block, and of all authors for one owner.
 _AUTHOR_LIMIT = 100
 _OWNER_LIMIT = 1000
-# The most lines, and pairs of equal lines, that are compared with waiting proposals for one new
-# proposal. A thousand take two milliseconds.
+# Limits the lines, and the pairs of equal lines, that are compared with waiting proposals for one
+# new proposal. A thousand take two milliseconds.
 _COMPARISON_LIMIT = 40_000
-# The most pairs of an added sentence and a line that may contain it; for more pairs only whole
+# Limits the pairs of an added sentence and a line that may contain it. Beyond the limit only whole
 # lines are compared.
 _SENTENCE_PAIR_LIMIT = 10_000
 
@@ -113,7 +113,7 @@ def propose_edits(
     home_chain: Chain | None = None,
     visible_blocks: Sequence[Block] = (),
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Propose each block's edits of one step; new blocks go into the chain `home`.
+    """New blocks go into the chain `home_chain`.
 
     Returns results and failures by call id.
     """
@@ -216,12 +216,11 @@ def propose(
 ) -> Proposal:
     """Store a proposal; an older proposal that touches the same lines is superseded.
 
-    Only older proposals of the same author are superseded. A change that waits already, or is part
-    of a waiting change, makes no new proposal: the older proposal is returned, with `is_repeated`.
+    Only older proposals of the same author are superseded. If a change already waits, or is part of
+    a waiting change, no proposal is made. The older one is returned with `is_repeated`.
 
-    Raises Unchanged if the block has the change already, Conflict at a limit of waiting
-    proposals, Declined if the owner rejected the same lately, NotFound if the chain is
-    erased, TooLong.
+    Raises Unchanged if the block has the change already, Conflict at a limit of waiting proposals,
+    Declined if the owner recently rejected the same, NotFound if the chain is erased, and TooLong.
     """
     before = draft.block.value if draft.block else ""
     tx.quotas.require_text(draft.label, f"{draft.value or ''}{draft.description or ''}", before)
@@ -243,7 +242,7 @@ def propose(
     require_not_declined(tx, chain.id, draft.label, (before, draft.value), metadata)
     of_author = proposals.waiting_by(tx, chain.id, draft.label, metadata.author)
     comparison = _DraftComparison(draft)
-    # The newest are compared first, as far as the limit allows.
+    # The newest proposals are compared first, as far as the limit allows.
     by_relation: dict[_Relation, list[Proposal]] = {}
     for older_proposal in reversed(of_author):
         by_relation.setdefault(comparison.relation(older_proposal), []).append(older_proposal)
@@ -287,7 +286,7 @@ def propose(
 def _text_base(chain: Chain, draft: ProposalDraft) -> versions.TextBase | None:
     """Return the text from which the new text is stored as a difference.
 
-    It is a text that the chain contains; the block may have changed since.
+    The chain contains that text; the block may have changed since.
     """
     file = chain.files.get(draft.label)
     block = draft.block
@@ -309,7 +308,7 @@ def require_shown(metadata: ChangeMetadata, *texts: str | None, before: str = ""
 
 
 def _require_below_limits(tx: Transaction, chain: Chain, label: str, author_count: int) -> None:
-    """Raise Conflict if too many proposals by this author, or for this owner, wait."""
+    """Raise Conflict if too many proposals by this author or for this owner are waiting."""
     if author_count >= _AUTHOR_LIMIT:
         raise Conflict(AUTHOR_LIMIT_REACHED.format(author_count, label))
     if (owner_count := sum(proposals.waiting_counts(tx, chain.id).values())) >= _OWNER_LIMIT:
@@ -341,8 +340,7 @@ def _require_change(tx: Transaction, chain: Chain, draft: ProposalDraft) -> None
 class _DraftComparison:
     """A draft compared with the author's older proposals for the block.
 
-    Once the work limit is reached, the remaining proposals are not compared and simply keep
-    waiting.
+    Once the work limit is reached, the other proposals are not compared and keep waiting.
     """
 
     def __init__(self, draft: ProposalDraft) -> None:
@@ -371,14 +369,14 @@ class _DraftComparison:
                 return "repeated"
             return "superseded"
         if self._repeats(older):
-            return "repeated"  # also of a block that is to be made empty
+            return "repeated"  # also if both make the block empty
         is_text = not same_text(before, draft.value)
         is_older_text = not same_text(older_before, older.value)
         if is_text and is_older_text:
             return self._of_texts(
                 older, overlapping_parts(older_before, older.value, before, draft.value)
             )
-        # A new label touches no line.
+        # A change of the label touches no line.
         if draft.new_label and draft.new_label == older.new_label and not is_text:
             return "repeated"
         if draft.new_label and not is_older_text:
@@ -389,11 +387,11 @@ class _DraftComparison:
         if texts is None or not self._has_room(texts):
             return "beside"
         older_before, older_text, before, text = texts
-        # A proposal for a new block has no base text, and the block exists now.
+        # A proposal for a new block has no base text, but the block exists now.
         is_overtaken = older.base is None and self._draft.block and removes_lines(before, text)
         if is_overtaken or touch_same_lines(older_before, older_text, before, text):
             return "superseded"
-        # Compare both on the older proposal's base, without later text of the block.
+        # Compare both on the older proposal's base text, which lacks later text of the block.
         after = merge_changes(before, older_before, text)
         if after is None:
             return "beside"
@@ -429,7 +427,7 @@ class _DraftComparison:
 def _says_everything_of(base: str, fuller: str, text: str) -> bool:
     """Return whether `fuller` adds all that `text` adds, perhaps inside longer lines.
 
-    `text` must not replace or remove any line. The positions must be the same.
+    `text` must replace or remove no line. Both must add at the same positions.
     """
     changes = line_changes(base, text) or []
     fuller_changes = line_changes(base, fuller) or []

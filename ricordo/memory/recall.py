@@ -1,10 +1,10 @@
 """Recall: search of all messages and passages, by words, by meaning, or by both.
 
-It also finds passages that say the same as a new text.
+It also finds passages that say the same thing as a new text.
 
-The query is embedded, and outside indexes are asked, before the transaction: nothing waits inside
-it. If either fails, the search continues with words alone: if a provider is down, results get
-poorer but not empty.
+The query is embedded, and external indexes are asked, before the transaction, so nothing waits
+inside it. If either fails, the search uses words alone. If a provider is down, results get worse
+but are not empty.
 """
 
 import logging
@@ -44,11 +44,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 F = TypeVar("F", MessageFilter, PassageFilter)
 _CACHE_SIZE = 256
-# Cached vectors of new texts, which a search embeds before the index's job does.
+# The number of cached vectors of new texts, which a search embeds before the index's job does.
 _NEW_CACHE_SIZE = 2_000
-# Characters of a query whose words are expanded by related words.
+# Only these characters of a query get related words.
 _RELATED_LENGTH = 2_000
-# Ask an outside index for more hits than a page has, since words influence the order too; use the
+# Ask an external index for more hits than a page has, since words also influence the order. Use the
 # same number for every page.
 _OUTSIDE_LIMIT = 100
 
@@ -133,12 +133,12 @@ class Recall:
     ) -> list[FoundMessage]:
         """Return the best messages after the first `offset`; the newest for an empty query.
 
-        The filter may be a function that makes it in the transaction.
+        The filter may be a function that builds it inside the transaction.
         """
         search_query = await self._make_query(query, mode)
         if self._messages_index in self._indexes:
             message_filter = await self._filter_of(message_filter)
-            # Such an index can filter by one conversation only; messages outside the fork are
+            # An external index can filter by one conversation only; messages outside the fork are
             # removed below.
             if message_filter.shared:
                 conversation = None
@@ -198,7 +198,7 @@ class Recall:
     ) -> list[FoundPassage]:
         """Return the best passages after the first `offset`; the newest for an empty query.
 
-        There are none without an archive. The filter may be a function that makes it in the
+        There are none without an archive. The filter may be a function that builds it inside the
         transaction.
         """
         if isinstance(passage_filter, PassageFilter) and not passage_filter.archive_ids:
@@ -252,8 +252,8 @@ class Recall:
         await self._embed_new(search_result.new_texts)
         if not (new_vectors or search_result.new_texts):
             return hits
-        # Search again: with vectors of new texts, or of the query by another model, which a
-        # partition has for example while its vectors are rebuilt.
+        # Search again, with vectors of new texts, or with the query embedded by another model. A
+        # partition uses another model for example while its vectors are rebuilt.
         second_query = replace(
             search_query, vectors={**search_query.vectors, **new_vectors}, sought_new=True
         )
@@ -363,7 +363,7 @@ def _filter_of(tx: Transaction, search_filter: F | Callable[[Transaction], F]) -
 
 
 def _users(subject_id: str | None) -> tuple[str, ...]:
-    """Return the users whose documents this subject may see, as outside indexes store them.
+    """Return the users whose documents this subject may see, as external indexes store them.
 
     Empty: documents of any user; "": documents about no user.
     """
@@ -381,10 +381,10 @@ _CANDIDATE_LIMIT = 10
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """The text most like another.
+    """The existing text that is most like another text.
 
-    `is_same`: they differ only in white space. `is_kept`: the stored passage has all tags of the
-    new passage.
+    `is_same` is set if they differ only in white space. `is_kept` is set if the stored passage has
+    all tags of the new passage.
     """
 
     existing: Passage | PassageDraft
@@ -410,7 +410,10 @@ async def passages_like(
 def most_alike(
     text: str, tags: Sequence[str], existing: Iterable[Passage | PassageDraft]
 ) -> Likeness | None:
-    """Return the text that says the same, or the one that shares most words; None without any."""
+    """Return the text that says the same, or the text that shares the most words.
+
+    Returns None if there is no such text.
+    """
     own_words = set(terms(text[:MOST_CHARACTERS]))
     plain_words = text.split()
     best: tuple[float, Likeness] | None = None

@@ -32,18 +32,18 @@ class RemoteKind(Protocol):
     ) -> Remote:
         """Bring the remote and the memory together.
 
-        Returns the remote with the new values of `followed`, `seen` and `last_error`. Raises
-        Unavailable if it cannot be reached, Conflict or Invalid if its content cannot be pulled.
+        Returns the remote with updated `followed`, `seen` and `last_error`. Raises Unavailable if
+        it cannot be reached, Conflict or Invalid if its content cannot be pulled.
 
         Call `require_lease` before each write to the remote. It raises LeaseLost if another server
-        has taken the job over, as every write to `store` does.
+        has taken the job over; so does every write to `store`.
         """
         ...
 
 
 @runtime_checkable
 class RewritesHistory(RemoteKind, Protocol):
-    """A kind of remote that drops old versions when something was forgotten here."""
+    """A kind of remote that drops old versions after something was forgotten here."""
 
     async def keeps_forgotten(self, store: Store, settings: Settings, remote: Remote) -> bool:
         """Return whether the remote still has versions that were rewritten here.

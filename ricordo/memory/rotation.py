@@ -29,7 +29,7 @@ KEY = "rotation"
 TAG = "rotated"
 ARCHIVED = "ARCHIVED"
 _DOTS = "..."
-_WORTH_CUTTING = 20  # characters; with less room, the start of a line is not worth keeping
+_WORTH_CUTTING = 20  # characters; with less room, a cut line is not worth keeping
 _SCORES = {"[TASK]": 100, "[USER]": 90, "[CONTEXT]": 80}
 _DEFAULT_SHARE = 0.5
 
@@ -52,7 +52,7 @@ def _keep_end(text: str, room: int) -> str:
 
 
 def _keep_tagged(text: str, room: int) -> str:
-    """Keep lines with a tag, then others."""
+    """Keep lines with a tag first, then other lines."""
     return "\n".join(
         line for _, line in _fill(text, lambda line, _: not line.startswith("["), room)
     )
@@ -61,15 +61,15 @@ def _keep_tagged(text: str, room: int) -> str:
 def _keep_important(text: str, room: int) -> str:
     """Keep the most important lines, in their order.
 
-    The order of importance is: task, user, context, other tags, no tag; of lines with equal tags
-    the later line first.
+    The order is task, user, context, other tags, no tag. Among lines with equal tags the later line
+    comes first.
     """
     return "\n".join(
         line for _, line in sorted(_fill(text, lambda line, number: (-_score(line), -number), room))
     )
 
 
-# Each strategy's function, and the default share of the limit above which it rotates.
+# Each strategy's function, and the default share of the limit at which it starts to rotate.
 STRATEGIES: Mapping[str, tuple[Callable[[str, int], str], float]] = {
     "aggressive": (_keep_end, 0.7),
     "preservative": (_keep_tagged, 0.9),
@@ -141,7 +141,7 @@ def rotate(
         kept_text = compress(rotation.strategy, block.value, int(rotation.keeps * block.limit))
         context.require_follows(block, kept_text)
     except Invalid as error:
-        # Wrong settings or a changed schema must not fail a step.
+        # Wrong settings or a changed schema must not make a step fail.
         log.warning("a block is not rotated", extra={"block": block.id, "reason": error})
         return None
     removed_text = _removed_text(block.value, kept_text)
@@ -172,7 +172,7 @@ def new_passage(
     tags: tuple[str, ...],
     id: str | None = None,
 ) -> Passage:
-    """Return a passage of this step, not yet stored and in no archive."""
+    """Return a passage of this step. It is not stored yet and in no archive."""
     now = tx.clock.now()
     return Passage(
         id=id or new_id("passage"),

@@ -1,8 +1,8 @@
 """Block schemas that course designers write, and checks of texts against them.
 
-Schemas are TOML texts and files of a folder. A tool's edit must not follow its block's schema less
-than the text before. If a text does not follow the schema already, it may be edited freely. TOML
-errors name their line; the standard library does not keep lines.
+Schemas are TOML texts and files of a folder. A tool's edit must follow its block's schema at least
+as well as the text before. A text that does not follow the schema already may be edited freely.
+Errors in TOML name the line. The standard library does not report lines.
 """
 
 import logging
@@ -67,7 +67,7 @@ _LONG_BASIC = r'"""[^"\\]*(?:(?:\\.|"{1,2}(?!"))[^"\\]*)*"{3,5}'
 _LONG_LITERAL = r"'''[^']*(?:'{1,2}(?!')[^']*)*'{3,5}"
 _COMMENT = r"#[^\n]*"
 _STRING = re.compile("|".join((_LONG_BASIC, _LONG_LITERAL, _BASIC, _LITERAL)), re.DOTALL)
-# A quote without an end is not TOML; stop there, since searching for its end again would be slow.
+# A quote without an end is not TOML. Stop there, since searching for its end again would be slow.
 _STRING_OR_COMMENT = re.compile(rf"{_STRING.pattern}|[\"'].*\Z|{_COMMENT}", re.DOTALL)
 _BLANK = re.compile(rf"(?:\s+|{_COMMENT})*")
 _PART = re.compile(rf"[ \t]*([A-Za-z0-9_-]+|{_BASIC}|{_LITERAL})[ \t]*")
@@ -121,7 +121,7 @@ class TomlLines:
 def read_toml(text: str, source: str = "") -> dict[str, Any]:
     """Parse a TOML text.
 
-    Raises Invalid, which names the line, and `source` in front of it.
+    Raises Invalid, whose text starts with `source` and names the line.
     """
     if line := deep_key(text):
         refuse(
@@ -138,7 +138,7 @@ def read_toml(text: str, source: str = "") -> dict[str, Any]:
         refuse([Problem(1, "lists or tables lie too deep in each other. Make it flatter.")], source)
     except tomllib.TOMLDecodeError as error:
         refuse([_toml_problem(str(error), text)], source)
-    except ValueError:  # a number of thousands of digits
+    except ValueError:  # a number with thousands of digits
         match = re.search(r"[0-9a-fA-F_]{1000}", text)
         if match:
             line = text.count("\n", 0, match.start()) + 1
@@ -150,11 +150,11 @@ def read_toml(text: str, source: str = "") -> dict[str, Any]:
 def deep_key(text: str) -> int | None:
     """Return the first line with a key of more than eight parts, or None.
 
-    The standard library's time for a key grows with the square of its parts: 10 kB of dots would
+    The standard library's time for a key grows with the square of its parts, so 10 kB of dots would
     take two seconds.
     """
-    # Dots in strings and comments do not count. So replace a string, which can be a part of a key,
-    # by one letter and its line breaks, and a comment by its line breaks.
+    # Dots in strings and comments do not count. Replace a string, which can be part of a key, by
+    # one letter and its line breaks, and a comment by its line breaks.
     bare = _STRING_OR_COMMENT.sub(
         lambda match: ("" if match[0][0] == "#" else "s") + "\n" * match[0].count("\n"), text
     )
@@ -180,7 +180,10 @@ class Lines:
         return TomlLines(line, line)
 
     def of(self, *path: str | int) -> TomlLines:
-        """Return the lines of a key; if missing, of its nearest parent or of the end."""
+        """Return the lines of a key.
+
+        If it is missing, return those of its nearest parent, or of the end.
+        """
         while path and path not in self._places:
             path = path[:-1]
         return self._places.get(path) or self._end
@@ -198,9 +201,9 @@ class Lines:
         return value_lines.line
 
     def line_in(self, text: str, line: int, *path: str | int) -> int:
-        """Return the line in the file of a line of a value's text.
+        """Return the line of the file for a line within a value's text.
 
-        It is the value's first line if the two do not correspond.
+        If they do not correspond, return the value's first line.
         """
         value_lines = self.of(*path)
         # A text between three quotes begins below its opening quotes.
@@ -275,7 +278,7 @@ def _toml_problem(message: str, text: str) -> Problem:
 def parse_schema(text: str, name: str, source: str = "") -> BlockSchema:
     """Return the schema that a TOML text defines.
 
-    Raises Invalid with every problem and its line, and `source` in front of each.
+    Raises Invalid with every problem and its line; `source` precedes each problem.
     """
     table = read_toml(text, source)
     lines = Lines(text)
@@ -388,7 +391,7 @@ def schema_names(folder: Path) -> list[str]:
 def find_schema(name: str | None, data_dir: Path) -> BlockSchema | None:
     """Return the schema of this name in a data folder, if it exists.
 
-    Other systems may have more schemas. Raises Invalid, Unavailable for unreadable ones.
+    Other systems may know further schemas. Raises Invalid, Unavailable for unreadable ones.
     """
     folder = data_dir / FOLDER
     if name and name in schema_names(folder):
@@ -426,8 +429,8 @@ def read_block(
 ) -> ParsedBlock:
     """Parse a block's text in a format, by the schema that applies.
 
-    It is the schema that the text names, or `schema_ref` if it names none. Raises TooLong before
-    parsing, Invalid.
+    The text names the schema; if it does not, `schema_ref` applies. Raises TooLong before parsing,
+    Invalid.
     """
     if len(text) > LONGEST_TEXT:
         raise TooLong(
@@ -485,7 +488,7 @@ def require_follows(label: str, before: str, after: str, schema: BlockSchema | N
 def _distance(reading: ParsedSections) -> int:
     """Return the text's distance from its schema.
 
-    0: it follows the schema; 1: required fields are empty; 2: it has problems.
+    0 if it follows the schema, 1 if required fields are empty, 2 if it has problems.
     """
     if reading.problems:
         return 2
@@ -532,7 +535,7 @@ def similar_name(name: str, names: Iterable[str]) -> str:
 def unfit(
     table: Mapping[str, Any], keys: Mapping[str, type], lines: Lines, *path: str | int
 ) -> list[Problem]:
-    """Return the problems of a table's keys: unknown, of a wrong type, or empty."""
+    """Return the problems of a table's keys: unknown, of a wrong type, or with an empty value."""
     problems: list[Problem] = []
     for key, key_value in table.items():
         if key not in keys:

@@ -1,10 +1,9 @@
 r"""Canonical text of a block with a schema: a section for each field.
 
-A section has the heading `## Title`, and the field's value below it. Agents see and edit this text.
+Each section has a heading `## Title` and below it the field's value. Agents see and edit this text.
 
-A line of a value that looks like a heading, or like the empty space between sections, gets a
-backslash in front: `\## Not a heading`. Reading removes one backslash. All other text stays as it
-is.
+A value's line that looks like a heading, or like the gap between sections, gets a backslash in
+front: `\## Not a heading`. Reading removes one backslash. All other text stays as it is.
 """
 
 import re
@@ -119,7 +118,7 @@ def read_sections(text: str, schema: BlockSchema) -> ParsedSections:
     """
     lines = text.split("\n")
     if lines[0].endswith("\r"):
-        # Headings are written without "\r", so all of the text came from a system that uses it.
+        # We write headings without "\r", so the whole text comes from a system that uses "\r".
         lines = [line.removesuffix("\r") for line in lines]
     before, sections = _split(lines)
     problems: list[Problem] = []
@@ -259,7 +258,7 @@ def _items(
 
 
 def _plain(kind: FieldKind, text: str) -> FieldValue:
-    """Return the value of a field that is no text.
+    """A text that is not of that kind is returned as it is.
 
     Text that is no value of the kind is returned as it is.
     """

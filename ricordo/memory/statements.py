@@ -1,8 +1,8 @@
 """Statements in a message, and the notes that may be made of them. Pure.
 
-A small model that takes notes also notes junk: questions, requests, the examples of its prompt. The
-filter reads the message before the model does, and checks every line that the model wrote against
-the message. Questions, requests, hypotheses, greetings and inventions become no notes.
+A small model that takes notes also notes junk: questions, requests, and examples from its prompt.
+The filter reads the message before the model does, and checks every line that the model wrote
+against the message. Questions, requests, hypotheses, greetings and inventions become no notes.
 """
 
 import re
@@ -24,7 +24,7 @@ _ASKS = re.compile(
     r"|qui|que|quoi|où|quand|comment|pourquoi|quel(?:le)?s?|est-ce|peux-tu|pouvez-vous|sais-tu"
     r"|qué|quién|dónde|cuándo|cómo|por qué|cuál|puedes|podrías|sabes"
     r"|chi|cosa|dove|perché|quale|puoi|potresti|sai)\b"
-    # "When I was young, we lived in Rome." tells.
+    # "When I was young, we lived in Rome." is a statement.
     r"(?! (?:i|we|my|ich|wir|je|nous|yo) | gesagt\b)",
     re.IGNORECASE,
 )
@@ -47,7 +47,7 @@ _HYPOTHETICAL = re.compile(
     r"|\bquisiera\b|\bvorrei\b|\bpotrei\b|\bojalá\b|\bperhaps i\b",
     re.IGNORECASE,
 )
-# Doubts, dreams, stories and examples: what follows is not said of the person.
+# Doubts, dreams, stories and examples: the rest of the sentence says nothing about the person.
 _UNREAL = re.compile(
     r"\b(?:maybe|perhaps|possibly)\b[, ]{1,2}(?:i|we|my|our)\b"
     r"|\b(?:not sure|unsure|(?:do|does|did)(?:n['’]?t| not) know|wonder(?:s|ed|ing)?|ask(?:s|ed)?|doubts?|undecided)\b[^.;]{0,20}"
@@ -75,7 +75,7 @@ _UNREAL = re.compile(
     r"|^\W{0,5}per esempio\b|\b(?:immaginiamo|supponiamo)\b|\bnella mia storia\b",
     re.IGNORECASE,
 )
-# Three words or more in quotes are somebody else's, or a text; a sentence may end within them.
+# Three or more quoted words are somebody else's, or a text; a sentence may end within the quotes.
 _SPEECH = re.compile(
     r"(?:^|[\s:(])[\"“„«»‹›]\s?[^\s\"“”„«»]+(?:\s+[^\s\"“”„«»]+){2}"
     r"|^[^\"“„«»]{3,300}[”»«\"]\W{0,3}$"
@@ -98,8 +98,8 @@ _KEEP = re.compile(
     r"|n['’]oublie pas|recuerda|ten en cuenta|no olvides|ricorda(?:ti)?|non dimenticare)\b[\s,:]{0,3}(?:that |dass |que |che )?",
     re.IGNORECASE,
 )
-# Lines in which a model says that there is nothing to note, reports the conversation, or repeats
-# its own examples.
+# Lines in which a model says that there is nothing to note, describes the conversation, or repeats
+# examples from its prompt.
 _NO_NOTE = re.compile(
     r"^\W{0,5}(?:none|nothing|no (?:new )?facts?|n/?a|keine?\b.{0,20}|nichts|aucun\w*|rien|ningun\w*|nada)\W{0,5}$"
     r"|\b(?:assistant|chatbot|language model|(?:the )?message|user (?:asks?|asked|wants? to know"
@@ -111,7 +111,7 @@ _NO_NOTE = re.compile(
 _BULLET = re.compile(r"^\s*(?:[-*•–]+|\d{1,2}[.)])\s*")
 _NUMBER = re.compile(r"\d+")
 _NAME = re.compile(r"(?<![.!?] )(?<!^)\b[A-ZÀ-ÖØ-Þ][^\W\d_]{2,}")
-# Words of a note in the third person for a message in the first person.
+# Words that a note in the third person uses for a message in the first person.
 _NOTE_WORDS = frozenset(
     terms(
         "name named called live lives living home work works job has have likes like prefers "
@@ -213,7 +213,7 @@ def is_note(line: str, source: str) -> bool:
 
 
 def unnoted(statements: Iterable[str], notes: Iterable[str]) -> list[str]:
-    """Return statements with a fact that no note has.
+    """Return statements with a fact that is in no note.
 
     They are noted word for word.
     """

@@ -1,4 +1,4 @@
-"""Edits of blocks by anybody: applied or proposed.
+"""Edits of blocks by any caller: each is applied or proposed.
 
 An edit is applied if the author owns the block or the policy allows it; otherwise it is proposed to
 the owner.
@@ -26,7 +26,7 @@ from ricordo.storage.engine.store import Transaction
 class Submission:
     """An edit's author and reason, and the lifetime of its proposal.
 
-    `expires_after` is in microseconds; None: a proposal waits for ever.
+    `expires_after` is in microseconds; Without a lifetime, a proposal never expires.
     """
 
     author: Actor
@@ -90,7 +90,7 @@ def put(
 def restore(
     tx: Transaction, memory: UserMemory, label: str, version_id: str, edit: Submission
 ) -> SubmissionOutcome:
-    """Restore the block's text at a version, or propose that.
+    """Restore the block's text at a version, or propose to do so.
 
     Raises as `user_memory.restore` does.
     """
@@ -106,7 +106,7 @@ def restore(
 def rename(
     tx: Transaction, memory: UserMemory, label: str, new_label: str, edit: Submission
 ) -> SubmissionOutcome:
-    """Give the block another label, or propose that.
+    """Give the block another label, or propose to do so.
 
     Raises as `user_memory.rename` does.
     """
@@ -123,7 +123,7 @@ def rename(
 def change(tx: Transaction, block: Block, changed: Block, edit: Submission) -> SubmissionOutcome:
     """Store the changed block, or propose it if the policy says so.
 
-    Only text and label can be proposed. Raises Forbidden, TooLong, Overtaken.
+    Only changes of text and label can be proposed. Raises Forbidden, TooLong, Overtaken.
     """
     chain = _lock_chain(tx, block.chain_id)
     changed = replace(changed, value=normal_text(changed.value))
@@ -158,7 +158,7 @@ def change(tx: Transaction, block: Block, changed: Block, edit: Submission) -> S
 
 
 def remove(tx: Transaction, block: Block, edit: Submission) -> SubmissionOutcome:
-    """Delete the block, or propose that if the policy says so.
+    """Delete the block, or propose to do so if the policy requires it.
 
     Raises Forbidden, Overtaken.
     """

@@ -1,9 +1,9 @@
-"""Summaries of evicted messages: by a model, else an outline. This never fails.
+"""Summaries of evicted messages: by a model, or an outline without one. This never fails.
 
-The material is cut into pieces that the writer's window holds. Each is summarized together with the
-summary so far, so any length works. An outside writer gets plain text between tags, as data. If an
-agent's own model summarizes, the request has the usual system message and tools and the agent's
-messages, so that the provider's cache is used.
+The messages are cut into pieces that fit the writer's window. Each piece is summarized together
+with the summary so far, so any length works. A writer other than the agent's own model gets plain
+text between tags, as data. If the agent's model summarizes, its request has the usual system
+message, tools and messages, so the provider's cache is used.
 """
 
 import asyncio
@@ -46,24 +46,24 @@ from ricordo.prompt.transcript import local_time
 from ricordo.prompt.truncation import exchanges, fit, shorten
 
 TIMEOUT = 120.0
-# A model that was measured to be slow gets this many times its expected time, within this bound.
+# A slow model gets this many times its measured time, up to this bound.
 _SLOW_FACTOR = 3
 _LONGEST_TIMEOUT = 1_200.0
 # The pause for a writer that failed.
 _PAUSE = 300 * SECOND
 log = logging.getLogger(__name__)
 
-# The share of a writer's window for one request: even if our estimate were half of the truth, there
-# would be room for the answer.
+# The share of a writer's window for one request. Even if our estimate were only half the truth, the
+# answer would have room.
 _WRITER_SHARE = 0.4
-# The agent's messages fitted into the window a moment ago, so nearly the whole window may be used.
+# The agent's messages have just fitted into the window, so nearly the whole window may be used.
 _OWN_SHARE = 0.85
-# Pieces are halved after a refusal down to this many tokens.
+# After a refusal pieces are halved, down to this many tokens.
 _SMALLEST_PIECE = 128
 _SO_FAR_SHARE = 3
 _RESULT_CHARACTERS = 4_000
 _WORDS_PER_TOKEN = 0.6
-# In characters; a longer outline would not be more useful.
+# In characters; a longer outline would not help more.
 _OUTLINE_LENGTH = 8_000
 _OUTLINE_NOTE = (
     "(No model wrote this summary. It lists what was said; "
@@ -89,7 +89,7 @@ _PROMPTS: dict[CompactionMode, tuple[str, int]] = {
 class Writer:
     """A model that writes summaries.
 
-    `percent` is its tokens for a hundred of our estimate. With `system` it is the agent's own
+    `percent` is its tokens for a hundred of our estimate. With `system` set, it is the agent's own
     model, with its tools and `render`.
     """
 
@@ -122,9 +122,9 @@ class Summary:
 
 
 class RestingWriters:
-    """The writers that failed for an agent recently.
+    """The writers that recently failed for an agent.
 
-    All retries of a call at each compaction would delay the agent's turns.
+    Otherwise each compaction would repeat all retries and delay the agent's turns.
     """
 
     def __init__(self) -> None:
@@ -132,11 +132,11 @@ class RestingWriters:
 
     def holds(self, agent_id: str, writer: Writer, now: int) -> bool:
         remaining = self._until.get((agent_id, writer.model.info.handle), 0) - now
-        # If the clock was set back meanwhile, more than a pause would remain.
+        # If the clock was set back meanwhile, more than a full pause would remain.
         return 0 < remaining <= _PAUSE
 
     def note(self, agent_id: str, writer: Writer, summary: Summary, now: int) -> None:
-        """Pause the writer if the summary is not its own."""
+        """Pause the writer if the summary was not written by it."""
         key = agent_id, writer.model.info.handle
         self._until.pop(key, None)
         if summary.mode == "deterministic":
@@ -182,8 +182,8 @@ async def summarize(
     Args:
         evicted: The messages.
         settings: The agent's compaction settings; `clip_chars` bounds the summary.
-        writer: The model; With None, an outline is made without a model. The modes that begin with
-            `self_` need the agent's own model, and become `all` with another model.
+        writer: The model; Without a writer, an outline is made. Modes whose name begins with
+            `self_` need the agent's own model. With another model they become `all`.
         room: The largest summary in tokens, by our estimate.
         timezone: The time zone of times in the text.
         timeout: Seconds for the writer. An outline covers the rest, or everything if there is
@@ -275,9 +275,9 @@ async def _write_from_outside(
 async def _write_as_itself(
     draft: _SummaryDraft, evicted: Sequence[Message], writer: Writer, system: Message
 ) -> None:
-    """Ask the agent's own model; the request begins as all of its requests do."""
+    """Ask the agent's own model; the request begins like all its requests."""
     pieces = exchanges(evicted)
-    draft.text = ""  # An earlier summary is among the messages.
+    draft.text = ""  # The messages include the earlier summary.
     fixed = (
         tool_tokens(writer.tools)
         + text_tokens(draft.instructions)
@@ -317,7 +317,7 @@ async def _summarize_pieces(
 ) -> None:
     """Summarize as many messages at a time as `budget` tokens hold.
 
-    Each piece is summarized together with the summary of the pieces before.
+    Each piece is summarized together with the summary of the earlier pieces.
     """
     begin = 0
     while begin < len(pieces):
@@ -366,7 +366,7 @@ async def _reply(draft: _SummaryDraft, writer: Writer, request: ModelRequest) ->
 
 
 def _settings(base: ModelSettings, wire: dict[str, Any]) -> ModelSettings:
-    """Return the writer's settings, overridden by those of the compaction, for plain text.
+    """Return the writer's settings for plain text, overridden by those of the compaction.
 
     `wire` has the names of the wire format.
     """
@@ -457,8 +457,8 @@ def outline(
 ) -> str:
     """Outline the messages in at most `longest` characters.
 
-    `earlier` is the summary of earlier messages. An earlier outline is continued: its counts are
-    added, and its lines come before the new lines. Outlines never nest.
+    `earlier` is the summary of earlier messages. An earlier outline is continued: counts are added
+    up, and its lines come before the new lines. Outlines never nest.
     """
     longest = min(longest, _OUTLINE_LENGTH)
     before = _read_outline(earlier)
@@ -490,7 +490,7 @@ def outline(
 
 @dataclass(slots=True)
 class _OutlineParts:
-    """The parts of an outline: counts, times, and how the messages begin.
+    """The parts of an outline: counts, times, and the beginnings of messages.
 
     `written` is a model's summary of earlier messages.
     """
@@ -506,7 +506,7 @@ class _OutlineParts:
 
 
 def _read_outline(earlier: str) -> _OutlineParts:
-    """Parse an earlier outline; a summary by a model goes into `written` as a whole."""
+    """Parse an earlier outline; a model's summary goes into `written` whole."""
     if not earlier.startswith(_OUTLINE_NOTE):
         return _OutlineParts(earlier.strip())
     rest, _, listed = earlier.removeprefix(_OUTLINE_NOTE).partition(_BEGINNINGS)

@@ -1,7 +1,7 @@
 """Merges of texts by lines, and comparisons of two changes of one text.
 
-A merge is bounded in time for any texts. A merge with a proposal that waited long combines more:
-changes of neighbouring lines, and additions at the same position.
+The time of a merge is bounded for all texts. Merging a long-waiting proposal is more permissive: it
+combines changes of neighbouring lines, and additions at one position.
 """
 
 import re
@@ -21,7 +21,7 @@ from ricordo.domain.redaction import redact
 PieceKind = Literal["same", "added", "removed"]
 
 # The limit of pairs of equal lines, or equal words, in one comparison. Beyond it, unique lines are
-# matched first, and then the ranges between them, up to this limit. A pair takes a microsecond.
+# matched first, then the ranges between them, up to this limit. A pair takes a microsecond.
 _PAIR_LIMIT = 200_000
 # The limit of characters of changed lines that are compared word by word. Further changes are shown
 # in whole lines.
@@ -29,7 +29,7 @@ _WORD_DIFF_LIMIT = 800_000
 # Lines around each change of a unified diff.
 _CONTEXT = 3
 _TEXT = itemgetter(1)
-# A word, a letter of a script without spaces, or another sign; each with the spaces behind it.
+# A word, a letter of a script without spaces, or another sign; each includes the spaces after it.
 _WORD = re.compile(
     r"(?:[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|\W)\s*"
 )
@@ -46,8 +46,8 @@ class DiffPiece:
 class _Comparison:
     """The longest common subsequence of two sequences, within a limit of pairs.
 
-    `pairs` are its positions in both. `room` is the number of pairs left; `is_whole` if the limit
-    was enough.
+    `pairs` are its positions in both. `room` is the number of pairs that may still be compared;
+    `is_whole` if the limit was enough.
     """
 
     def __init__(self, old: Sequence[str], new: Sequence[str], room: int = _PAIR_LIMIT) -> None:
@@ -130,7 +130,8 @@ def merge_lines(base: str, our_text: str, their_text: str) -> str | None:
     (their_numbers, is_theirs_whole) = unchanged_lines(base_lines, their_lines)
     if not (is_ours_whole and is_theirs_whole):
         return None
-    # Base lines that both texts keep are fixed points; between two of them one side may differ.
+    # Base lines that both texts keep are fixed points. Between two of them, only one side may
+    # differ.
     fixed = [
         (line, our_numbers[line], their_numbers[line])
         for line in sorted(our_numbers.keys() & their_numbers.keys())
@@ -154,7 +155,7 @@ def merge_lines(base: str, our_text: str, their_text: str) -> str | None:
 def unchanged_lines(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, int], bool]:
     """Map the old text's unchanged lines to their numbers in the new text.
 
-    The flag says whether all lines were compared.
+    The flag tells whether all lines were compared.
     """
     compared = _Comparison([*map(line_key, old)], [*map(line_key, new)])
     return dict(compared.pairs), compared.is_whole
@@ -233,9 +234,9 @@ def unified(old: str, new: str, old_name: str, new_name: str) -> str:
 def _changed_region(old: str, new: str) -> tuple[int, int, int]:
     """Return the region between the first and the last change.
 
-    It consists of the common start, and the ends in both texts; whole lines are around the changes.
-    Most changes of a long text are small: its equal ends are found a thousand times quicker than
-    the text is split into lines.
+    It consists of the common start and of the ends in both texts. Whole lines surround the changes.
+    Most changes of a long text are small. Finding the equal ends is a thousand times faster than
+    splitting the text into lines.
     """
     shorter = min(len(old), len(new))
     head = _equal_length(shorter, lambda low, high: old.startswith(new[low:high], low))
@@ -267,8 +268,8 @@ def _equal_length(limit: int, is_equal: Callable[[int, int], bool]) -> int:
 def by_words(old: str, new: str) -> list[DiffPiece]:
     """Return the texts as pieces that are the same, added or removed.
 
-    Without the added pieces they join to the old text, and without the removed pieces to the new
-    text.
+    Joined without the added pieces they give the old text; joined without the removed pieces, the
+    new one.
     """
     before = _lines(old)
     after = _lines(new)
@@ -296,7 +297,7 @@ def by_words(old: str, new: str) -> list[DiffPiece]:
 
 
 def _words(text: str) -> list[str]:
-    # `findall` would hold the interpreter's lock for all of a long text.
+    # `findall` would hold the interpreter's lock while it reads a long text.
     return [match[0] for match in _WORD.finditer(text)]
 
 
@@ -310,8 +311,8 @@ def _word_pieces(
 ) -> Iterator[tuple[PieceKind, str]]:
     """Return the pieces of two matched sequences of words.
 
-    Words are matched without the spaces behind them; if only the spaces differ, only the spaces are
-    removed and added.
+    Words are matched without the spaces after them. If only spaces differ, only they are removed
+    and added.
     """
     for tag, start, stop, start_new, stop_new in matcher.get_opcodes():
         if tag != "equal":
@@ -331,7 +332,7 @@ def _word_pieces(
 
 
 def _joined(pieces: Iterable[tuple[PieceKind, str]]) -> Iterator[DiffPiece]:
-    """Join neighbouring pieces of one kind, removed before added, without empty ones."""
+    """Join neighbouring pieces of one kind, drop empty ones, and put removed before added ones."""
     ordered: list[tuple[PieceKind, str]] = []
     for is_same, group in groupby(filter(_TEXT, pieces), key=lambda piece: piece[0] == "same"):
         stretch = list(group)
@@ -437,7 +438,7 @@ class LineChange:
 def same_text(first: str, second: str) -> bool:
     """Return whether two texts are the same for people.
 
-    A final newline, line ends and the stored form of accents make no difference.
+    A final newline, line ends and the Unicode form of accents make no difference.
     """
     first = first.removesuffix("\n")
     second = second.removesuffix("\n")
@@ -460,8 +461,8 @@ def change_summary(label: str, old: str, new: str, otherwise: str) -> str:
         changed = lines[head : len(lines) - tail]
         if not (line := next((line.strip() for line in changed if line.strip()), "")):
             continue
-        # Redact before cutting, since half a secret is not recognized, and compare with the
-        # redacted neighbourhood, since the lines around may show that this line is a secret.
+        # Redact before cutting, since half a secret is not recognized. Compare with the redacted
+        # neighbouring lines, since they may show that this line is a secret.
         excerpt = redact(line).text
         around = redact("\n".join([*lines[max(0, head - 2) : head], *changed])).text
         if excerpt not in around:
@@ -516,8 +517,8 @@ def merge_changes(base: str, first: str, second: str) -> str | None:
 
     Returns None if they change the same lines differently, or if they are too large to be compared.
 
-    Unlike in `merge_lines`, neighbouring lines may change on both sides. Additions of both sides at
-    one position stay, those of `first` above; equal additions stay once.
+    Unlike in `merge_lines`, neighbouring lines may change on both sides. If both sides add lines at
+    one position, all stay, those of `first` above; equal lines are added once.
 
     >>> merge_changes("a", "a\nb", "a\nc\n")
     'a\nb\nc\n'
@@ -532,7 +533,7 @@ def merge_changes(base: str, first: str, second: str) -> str | None:
         return None
     replaced_by_first = _by_lines(first_changes)
     replaced_by_second = _by_lines(second_changes)
-    # Compare each pair once: a change of all lines would else be compared for each line.
+    # Compare each pair once. Otherwise a change of all lines would be compared again for each line.
     overlaps = {
         (id(change), id(replaced_by_second[line])): (change, replaced_by_second[line])
         for line, change in replaced_by_first.items()
@@ -569,9 +570,9 @@ def merge_changes(base: str, first: str, second: str) -> str | None:
 def carry_over(base: str, changed: str, text: str) -> str | None:
     r"""Return `text` with the changes from `base` to `changed`.
 
-    Unlike in `merge_changes`, `text` may lack lines that are replaced or removed, or have them in
-    another order. New lines whose predecessors `text` lacks are inserted behind the lines that
-    come before them in `base`.
+    Unlike in `merge_changes`, `text` may lack lines that are replaced or removed, or have lines in
+    another order. New lines whose predecessors are missing in `text` follow the lines that precede
+    them in `base`.
 
     Returns None where the texts are too large to be compared.
 
@@ -613,7 +614,7 @@ def carry_over(base: str, changed: str, text: str) -> str | None:
 
 
 def _other_lines(lines: Sequence[str], known: Collection[int]) -> dict[str, list[int]]:
-    """Return the numbers of the lines that are not among the known ones, by key."""
+    """Return the numbers of lines whose key is not among the known ones."""
     known = set(known)
     numbers: dict[str, list[int]] = {}
     for number, line in enumerate(lines):
@@ -670,10 +671,10 @@ def touch_same_lines(base: str, first: str, base_since: str, second: str) -> boo
 def overlapping_parts(
     base: str, first: str, base_since: str, second: str
 ) -> tuple[str, str, str, str] | None:
-    """Return the parts of the texts where both changes may overlap.
+    """Return the parts of the texts in which both changes may overlap.
 
-    `first` was made from `base`, `second` from `base_since`. Only equal ends of the whole texts are
-    cut off. None: the changes lie apart.
+    `first` was made from `base`, `second` from `base_since`. Only the equal ends of the whole texts
+    are cut off. None: the changes lie apart.
     """
     texts = tuple(
         text if not text or text.endswith("\n") else f"{text}\n"
@@ -714,7 +715,7 @@ def overlapping_parts(
 def effort(old: str, new: str) -> int:
     """Return the cost of comparing two texts.
 
-    It counts the lines between their equal ends, and the pairs of equal lines among these.
+    It counts the lines between the equal ends, and the pairs of equal lines among them.
     """
     head, tail = ends_alike(old, new)
     old_counts, new_counts = (
@@ -730,7 +731,7 @@ def effort(old: str, new: str) -> int:
 def ends_alike(first: str, second: str) -> tuple[int, int]:
     """Return the lengths of the equal beginning and end of two texts.
 
-    They are counted in characters of whole lines, and do not overlap.
+    They are counted in characters of whole lines and do not overlap.
     """
     head = _longest_alike(
         min(len(first), len(second)), lambda size: first.startswith(second[:size])
@@ -749,7 +750,7 @@ def ends_alike(first: str, second: str) -> tuple[int, int]:
 
 
 def _longest_alike(limit: int, is_alike: Callable[[int], bool]) -> int:
-    """Return the largest number up to `most` that is alike, by binary search.
+    """Return the largest equal length up to `limit`, by binary search.
 
     Comparing slices is quicker than comparing characters.
     """
@@ -811,7 +812,7 @@ def _insertions(
 def _added_by_both(first: Sequence[str], second: Sequence[str]) -> Sequence[str]:
     """Combine the lines that two sides added at one position.
 
-    Lines of `second` that `first` contains too are skipped, if equal lines can be distinguished.
+    Lines of `second` that are also in `first` are skipped, if equal lines can be distinguished.
     """
     if _contains_in_order(second, first):
         return second
@@ -832,6 +833,6 @@ def _added_by_both(first: Sequence[str], second: Sequence[str]) -> Sequence[str]
 
 
 def _contains_in_order(lines: Sequence[str], some: Sequence[str]) -> bool:
-    """Return whether `lines` contains `some` lines in their order."""
+    """Return whether `lines` contains the lines of `some`, in their order."""
     rest = iter(lines)
     return all(line in rest for line in some)

@@ -1,6 +1,6 @@
 """Topics that a person may not want agents to remember; each topic has a list of words and phrases.
 
-A rule is a topic if it is a topic's name, alone or behind "topic:". A line is about a topic if it
+A rule names a topic if it is a topic's name, alone or after "topic:". A line is about a topic if it
 has one of the topic's words, in any inflection, or one of its phrases.
 """
 
@@ -10,7 +10,7 @@ from functools import cache
 
 _WORD = re.compile(r"[^\W\d_]+")
 _PREFIX = re.compile(r"(?:topic|thema)\s*:\s*", re.IGNORECASE)
-# A word with * matches every word that begins with it; other words match exactly.
+# A word with * matches every word that begins with it. Other words match exactly.
 _WORDS: Mapping[str, str] = {
     "health": "health* ill illness* sick sickness* disease* disorder* diagnos* symptom* doctor* "
     "physician* hospital* clinic* medic* medication* pill* therap* psych* depress* anxi* "

@@ -2,9 +2,9 @@
 
 The person's rules are the lines of the person's block `never-remember`. An agent's edit or proposal
 is refused if it adds a line that resembles a rule, or is about a topic that a rule names. The
-person, and callers who write with the person's rights, may write anything.
+person may write anything; so may callers with the person's rights.
 
-The rule of something forgotten does not say it. It consists of a short tag for each word; many
+The rule for something forgotten does not contain it. It has a short tag for each word, and many
 other words have the same tag.
 """
 
@@ -42,7 +42,7 @@ class Unwanted(Conflict):
 
 
 def is_unreadable_rule(line: str) -> bool:
-    """Return whether a line is a rule that names what was forgotten by tags alone."""
+    """Return whether a line is a rule for something forgotten, which contains only tags."""
     return _UNREADABLE.match(line.strip()) is not None
 
 
@@ -86,7 +86,7 @@ class ReadableRule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """A person's rules about lines, and the topics that others name."""
+    """A person's rules: lines, and names of topics."""
 
     rules: Sequence[ReadableRule | UnreadableRule]
     topics: Sequence[str] = ()
@@ -141,7 +141,7 @@ NO_RULES = Rules(())
 
 
 def rules_of(tx: Transaction, chain: Chain | None) -> Rules:
-    """Return the rules of a user's chain; none cost no statement."""
+    """Return the rules of a user's chain; without rules it takes no statement."""
     file = chain.files.get(NEVER_REMEMBER) if chain else None
     if chain is None or file is None or chain.owner_kind != "user":
         return NO_RULES
@@ -178,7 +178,7 @@ def unwanted_calls(
 def _with_their_edits(
     refused_calls: set[str], refused_blocks: set[str], edits: Sequence[MemoryEdit]
 ) -> set[str]:
-    """Return the refused calls, and all calls that are tied to them by a block they edit."""
+    """Return the refused calls, and all calls that edit the same blocks as they do."""
     count = -1
     while count != len(refused_calls) + len(refused_blocks):
         count = len(refused_calls) + len(refused_blocks)

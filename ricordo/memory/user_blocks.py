@@ -1,4 +1,4 @@
-"""A user's blocks for programs: through any client of a server, in this process or elsewhere.
+"""A user's blocks for programs, through any client of a server in this process or elsewhere.
 
 The methods call the HTTP API with a client of `letta-client`, and have its rights. Refusals are the
 client's errors, such as `letta_client.NotFoundError`.
@@ -14,7 +14,7 @@ from ricordo.domain.block import Policy
 from ricordo.domain.scope import ActorKind
 from ricordo.domain.version import ProposalStatus
 
-# `letta-client` is a separate package, of which only methods of the client object are used here.
+# `letta-client` is a separate package. Only methods of its client object are used here.
 if TYPE_CHECKING:
     from letta_client import AsyncLetta, Letta
 

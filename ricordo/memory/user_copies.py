@@ -1,8 +1,8 @@
 """Copies of an agent's blocks for one user.
 
-An agent's memory of a conversation with a user stays with that user: the first edit of one of the
-agent's blocks in such a conversation creates the user's copy, which replaces the block for this
-user from then on. Blocks that are `shared` are edited in place.
+In a conversation with a user, an agent's memory stays with that user. The first edit of one of the
+agent's blocks there creates the user's copy, which then replaces the block for this user. Blocks
+that are `shared` are edited in place.
 """
 
 import re
@@ -29,7 +29,7 @@ _UNFIT = re.compile(r"[^a-z0-9]+")
 def needs_copy(block: Block, user_id: str | None) -> bool:
     """Return whether an edit of this block is made in the user's copy.
 
-    In a conversation about a user, this is true for blocks of the agent that are not shared.
+    In a conversation with a user, this is true for unshared blocks of the agent.
     """
     return bool(user_id and block.chain_id and not block.is_users and not block.shared)
 
@@ -47,7 +47,7 @@ def with_copies(
 ) -> tuple[AgentState, list[MemoryEdit]]:
     """Replace the agent's own blocks by the user's copies.
 
-    Both the state and the edits get the copies, which are in this locked chain.
+    Both the state and the edits get the copies; the user's chain is locked.
     """
     user_id = state.conversation.user_id
     originals = {edit.base.id: edit.base for edit in edits if needs_copy(edit.base, user_id)}
@@ -70,8 +70,8 @@ def with_copies(
 def copy_of(tx: Transaction, agent: Agent, block: Block, chain_id: str, author: Actor) -> Block:
     """Return the user's copy of an agent's block, with the block's text.
 
-    The chain is locked. If the copy was created meanwhile, it is used, and the edit is merged with
-    its text later.
+    The chain is locked. If the copy was created meanwhile, it is used, and the edit is later merged
+    with its text.
     """
     chain = versions.lock(tx, chain_id)
     assert chain is not None  # noqa: S101 - the caller has locked it
@@ -112,7 +112,7 @@ def copy_of(tx: Transaction, agent: Agent, block: Block, chain_id: str, author: 
 def _free_label(chain: Chain, agent: Agent, block: Block) -> str:
     """Return a label for the copy that is free in the user's chain.
 
-    It is the block's own label, or one with the agent's name.
+    It is the block's label, or that label with the agent's name.
     """
     folder = _UNFIT.sub("-", agent.name.lower()).strip("-")[:_LONGEST]
     # Two agents may have the same name; an id is unique.

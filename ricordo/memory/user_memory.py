@@ -1,7 +1,7 @@
 """A user's own memory: read, write, delete, restore, rename and propose blocks.
 
-Every change locks the chain first, so that the memory does not change between reading and writing.
-A read takes no lock.
+Every change locks the chain first, so memory does not change between reading and writing. A read
+takes no lock.
 """
 
 from collections.abc import Mapping
@@ -100,7 +100,7 @@ def open_memory(
         return UserMemory(user, chain)
     new_chain = Chain(new_id("chain"), user.organization_id, "user", user.id)
     if makes:
-        # Two concurrent first writes would create two chains, so the second waits here.
+        # Two concurrent first writes would create two chains, so the second one waits here.
         users.lock(tx, user.id)
         if chain := versions.of_owner(tx, scope, "user", user.id):
             return UserMemory(user, chain)
@@ -114,9 +114,9 @@ def listed(tx: Transaction, memory: UserMemory) -> tuple[Block, ...]:
 
 
 def listed_at(tx: Transaction, memory: UserMemory, time: int) -> tuple[Block, ...]:
-    """Return the blocks as they were at a time, by their labels of then.
+    """Return the blocks as they were at a time, by the labels that they had then.
 
-    Settings are those of today; a block that was deleted since has those of its end.
+    Settings are the current ones; a block deleted since then has its last settings.
     """
     now = {block.label: block for block in listed(tx, memory)}
     past = history.all_at(tx, memory.chain.id, time)
@@ -139,7 +139,7 @@ def listed_at(tx: Transaction, memory: UserMemory, time: int) -> tuple[Block, ..
 def _settings_of(
     tx: Transaction, memory: UserMemory, now: Mapping[str, Block], version: BlockVersion
 ) -> Block:
-    """Return the block of a past version with its settings of today, or of its end."""
+    """Return the block at a past version, with its current or last settings."""
     label = history.label_now(tx, version)
     if block := now.get(label):
         return block
@@ -304,7 +304,7 @@ def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: Chang
         settings = dict(last_deleted.settings)
     else:
         settings = {}
-    # A deleted block that was restored under another label has the old id already.
+    # A deleted block that was restored under another label already has the old id.
     if last_deleted and not blocks.is_there(tx, last_deleted.block_id):
         settings["id"] = last_deleted.block_id
     block = make(tx, chain, label, text=text, metadata=metadata, settings=settings, is_revival=True)
@@ -353,7 +353,7 @@ def rename(
 def require_free(tx: Transaction, block: Block, new_label: str) -> None:
     """Raise Conflict if the block cannot have this label.
 
-    The label must be free in its chain and in each agent that the block is attached to.
+    It must be free in the chain and in each agent that has the block.
     """
     if blocks.labelled(tx, block.chain_id, new_label):
         raise Conflict(f'A memory block "{new_label}" already exists. Choose another label.')
@@ -429,7 +429,7 @@ def propose_edit(
 def _metadata(by: Actor | ChangeMetadata, message: str) -> ChangeMetadata:
     """Return the metadata of a change by this author.
 
-    `message` becomes the reason of metadata without one.
+    `message` becomes the reason if the metadata has none.
     """
     if isinstance(by, ChangeMetadata):
         return replace(by, reason=by.reason or message)

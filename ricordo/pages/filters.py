@@ -19,24 +19,25 @@ from ricordo.pages.reasons import shown_reason
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
-# Characters of a text that is rendered as Markdown; a longer text is shown as it is. The time grows
-# with the length, by up to 25 µs a character: half a second for the worst text.
+# Characters of a text that is rendered as Markdown; a longer text is shown as it is. Rendering
+# takes up to 25 µs a character, so half a second for the worst text.
 MOST_MARKDOWN = 20_000
 _MOST_QUERY = 500  # characters of a query whose words are marked
 _SHORT = 4  # characters of a word that is matched without its ending
-# Lines with more characters are shown in pieces, since browsers take seconds to find the text
-# direction of a line of a megabyte.
+# Longer lines are shown in pieces, since browsers take seconds to find the text direction of a line
+# of a megabyte.
 _LONG_LINE = 50_000
 _PIECE = 5_000
-# A tag of rendered Markdown, whose attributes are quoted and escaped, or the number of a marked run
-# of its text.
+# A tag of rendered Markdown, in which attributes are quoted and escaped, or the number of a marked
+# run of its text.
 _TAG_OR_MARK = re.compile("<[^<>]*>|\ue000([0-9]{1,9})\ue001")
 
 
 def at(timestamp: str | None) -> Markup:
-    """Format a time of the API for the browser's own time zone.
+    """Format a time of the API for the browser's time zone.
 
-    None and the beginning of 1970 give an empty text; the latter marks things that always existed.
+    None and the beginning of 1970 give an empty text. The latter stands for things that always
+    existed.
     """
     if not timestamp or timestamp.startswith("1970-01-01T00:00:00"):
         return Markup("")
@@ -49,7 +50,7 @@ def at(timestamp: str | None) -> Markup:
 def shown(content: Any) -> Any:
     """Return the printed form of a template's expression, with marks for hidden text.
 
-    Markup is not changed, since the filter that produced it has marked hidden text already.
+    Markup is not changed, since the filter that made it has already marked hidden text.
     """
     if isinstance(content, str) and not isinstance(content, Markup):
         return with_marks(content)
@@ -83,7 +84,7 @@ def cut(text: str | None, length: int = MOST_MARKDOWN) -> str:
 def markdown(text: str | None) -> Markup:
     """Render Markdown as HTML that loads nothing and runs nothing.
 
-    HTML in it is shown as text, and images are links.
+    HTML in it is shown as text, and images become links.
     """
     text = text or ""
     if len(text) > MOST_MARKDOWN:
@@ -92,7 +93,7 @@ def markdown(text: str | None) -> Markup:
 
 
 def editable_markdown(text: str) -> Markup:
-    """Render Markdown for an editor that saves it again; formulas are kept as written."""
+    """Render Markdown for an editor that saves it again; formulas stay as written."""
     if len(text) > MOST_MARKDOWN:
         return Markup("<pre>{}</pre>").format(text)
     return Markup(_markdown(has_formulas=False).render(text))  # noqa: S704 - no HTML of the text
@@ -116,7 +117,7 @@ def _plain(text: str) -> Markup:
 def _shown_marks(text: str, render: Callable[[str], str]) -> Markup:
     """Return the rendered text with an element in place of each run of hidden characters.
 
-    In a tag's attribute the run's placeholder stays.
+    In the attribute of a tag, the placeholder of the run stays.
     """
     runs = unseen_runs(text)
     if not runs:

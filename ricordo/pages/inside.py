@@ -1,6 +1,6 @@
 """This server's API, as pages call it: with the rights of the caller.
 
-So no page shows more than the API.
+So a page shows no more than the API.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ class RefusedByApi(RicordoError):
 class Api:
     """The API, called for one page.
 
-    `user` is the user whom the caller acts for; None means the user in the request's header.
+    `user` is the user that the caller acts for; None means the user in the request's header.
     """
 
     def __init__(self, request: Request, user: str | None = None) -> None:
@@ -62,7 +62,7 @@ class Api:
     async def find(self, path: str, **query: Any) -> Any:
         """Return the answer to GET, or None for a refusal.
 
-        So a page can leave a part out.
+        So a page can leave out a part.
         """
         try:
             return await self.ask("GET", path, query=query)
@@ -82,9 +82,8 @@ class Api:
     ) -> Any:
         """Return the answer, decoded if it is JSON. Raises RefusedByApi.
 
-        `if_match` is the entity tag, without quotes, of the changed thing. `if_none_match` "*"
-        creates it only if it is new. `form` is sent instead of a JSON body: its bytes and their
-        type.
+        `if_match` is the entity tag, without quotes, of what is changed. With "*", `if_none_match`
+        only allows creation. `form` replaces a JSON body: its bytes and their media type.
         """
         headers = []
         if if_match:
@@ -102,7 +101,7 @@ class Api:
             answer = orjson.loads(content)
         if status < 400:
             return answer
-        # A page with a malformed id in its address does not exist.
+        # If a page's address has a malformed id, the page does not exist.
         if isinstance(answer, dict) and "examples" in answer:
             status = 404
         raise RefusedByApi(status, answer)

@@ -1,7 +1,7 @@
-"""The navigation of the pages: entries in groups, by the rights of the caller.
+"""The navigation of the pages: entries in groups, according to the caller's rights.
 
-Everybody has Chat, Memory and Search. Builders also see agents, tools, files and archives;
-operators also see the server's pages. All other pages are behind "More".
+Everybody has Chat, Memory and Search. Builders also see agents, tools, files and archives.
+Operators also see the pages of the server. All other pages are behind "More".
 """
 
 import re
@@ -22,7 +22,7 @@ _BUILDS = ("agents:write",)
 class Link:
     """An entry of the navigation, for callers with one of the scopes.
 
-    Without scopes it is for everybody. `counts`: the entry shows the number of open decisions.
+    Without scopes it is for everybody. With `counts`, the entry shows the number of open decisions.
     """
 
     title: str
@@ -79,7 +79,7 @@ _SERVER = (
     Link("Users and keys", "/ui/settings", "key", (ADMIN,)),
     Link("Invitations", "/ui/invitations", "people", (ADMIN,)),
 )
-# Pages of the feature `web`; other pages are shown if their feature is loaded.
+# Pages of the feature `web`. Other pages are shown if their feature is loaded.
 _OWN = {
     "/ui/chat",
     "/ui/search",
@@ -110,7 +110,7 @@ class _Links:
     known_paths: AbstractSet[str]
 
     def visible(self, links: Iterable[Link]) -> tuple[Link, ...]:
-        """Return the links that the caller may open, the shown page's marked."""
+        """Return the links that the caller may open, with the shown page's link marked."""
         targets = [(link, link.path or own_memory(self.me)) for link in links if self._may(link)]
         return tuple(
             replace(link, path=target, is_here=_is_at(self.path, target))
@@ -137,7 +137,7 @@ def navigation(me: Scope, path: str, plugin_pages: Iterable[PluginPage]) -> list
     builds = me.may(*_BUILDS) or me.subject_id is None
     more = links.visible((*_MORE, *others))
     if me.subject_id == NOBODY:
-        # A workspace and the notes of sleeping agents belong to a user, and this key has none.
+        # A workspace and the notes of sleeptime agents belong to a user, and this key has no user.
         hidden = ("/ui/workspace", "/ui/sleeptime")
         more = tuple(link for link in more if link.path not in hidden)
     groups = [
@@ -150,7 +150,7 @@ def navigation(me: Scope, path: str, plugin_pages: Iterable[PluginPage]) -> list
 
 
 def own_memory(me: Scope) -> str:
-    """Return the page of the caller's own memory; empty for a caller without one."""
+    """Return the page of the caller's memory; empty for a caller without memory."""
     if me.role == "service" or me.subject_id == NOBODY or not me.user_id.startswith("user-"):
         return ""
     return f"/ui/people/{me.user_id}"
@@ -163,7 +163,7 @@ def _is_at(path: str, target: str) -> bool:
 
 
 def _with_one_here(groups: list[Group]) -> list[Group]:
-    """Mark only the entry with the longest path, as "/ui/people/ID" and not "/ui/people"."""
+    """Mark only the entry with the longest path: "/ui/people/ID" rather than "/ui/people"."""
     longest = max(
         (len(link.path) for group in groups for link in group.links if link.is_here), default=0
     )

@@ -1,4 +1,4 @@
-"""Reasons of changes of memory in words for people.
+"""Reasons for changes of memory, phrased for people.
 
 Programs write reasons too: summaries of a change, and verbs with a block's label.
 """
@@ -10,7 +10,7 @@ _SUMMARY = re.compile(r'[^"\n]{1,255}: (?P<sign>[+-]) "(?P<line>.*)"', re.DOTALL
 _DAY = re.compile(r"\s*(?:[-*+]\s+)?(?:\d{4}-\d{2}-\d{2}:\s+)?")
 _COPIED = "Copy of the agent's block"
 _UNDONE = re.compile(r"Undo run-\S+")
-# Verbs before a block's label.
+# Verbs that stand before a block's label.
 _VERBS = {
     "Make": "Begun",
     "Create": "Begun",
@@ -22,7 +22,7 @@ _VERBS = {
 
 
 def shown_reason(reason: str | None, label: str = "") -> str:
-    """Return the reason of a block's change in words for people."""
+    """Return the reason for a block's change, phrased for people."""
     text = (reason or "").strip()
     if summary := _SUMMARY.fullmatch(text):
         line = _DAY.sub("", summary["line"], count=1).lstrip("\\#").strip(' "“”')

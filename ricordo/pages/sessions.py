@@ -1,4 +1,4 @@
-"""A browser's session: its cookie, and how long it lasts by the person's choice."""
+"""A browser's session: its cookie, and how long it lasts."""
 
 from fastapi import Request, Response
 

@@ -58,7 +58,7 @@ _NOTICE_SECONDS = 60
 _SEE_OTHER = 303
 _INTERNAL = 500
 _BAD_GATEWAY = 502
-# Browsers read "//host" and "/\\host" as another server, and leave out tabs and line breaks.
+# Browsers read "//host" and "/\\host" as another server, and ignore tabs and line breaks.
 _LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
 # Fields of a form.
 _MOST_FIELDS = 1000
@@ -81,7 +81,7 @@ class PageRoute(GuardedRoute):
 class Pages(Routes):
     """The pages of one module.
 
-    `scope` works like that of API routes: pages need `<scope>:read`, and forms `<scope>:write`.
+    `scope` works as for API routes: pages need `<scope>:read`, and forms `<scope>:write`.
     """
 
     guarded_class = PageRoute
@@ -104,7 +104,7 @@ def _explaining(endpoint: Callable[..., Any]) -> Callable[..., Any]:
             else:
                 status = status_of(error)
             if status >= _INTERNAL and not isinstance(error, DatabaseFailed):
-                status = _BAD_GATEWAY  # the failure is behind the page
+                status = _BAD_GATEWAY  # the failure is not in the page itself
             if is_part(request):
                 template = "refused.html"
             else:
@@ -128,7 +128,7 @@ async def render(
     runtime: Runtime = request.app.state.runtime
     waiting_count = 0
     if me is not None and me.may(APPROVE, OVERRIDE) and not is_part(request):
-        with suppress(DatabaseFailed):  # the page says so then
+        with suppress(DatabaseFailed):  # the page then says so
             waiting_count = await runtime.store.read(lambda tx: proposals.count_decidable(tx, me))
     notice = _notice(request)
     variables = {
@@ -155,16 +155,17 @@ async def render(
     response = HTMLResponse(text, status, HEADERS)
     if notice:
         response.delete_cookie(_NOTICE_COOKIE, path=f"{base_of(request)}/")
-    # If it stayed, every request with the ended session would count as an attempt with a wrong key.
+    # If the cookie stayed, every request with the ended session would count as an attempt with a
+    # wrong key.
     if me is None and COOKIE in request.cookies:
         response.delete_cookie(COOKIE, path=f"{base_of(request)}/")
     return response
 
 
 def done(request: Request, path: str, notice: str = "", *, undo: str = "") -> Response:
-    """Redirect to a page after a form; the page shows the words.
+    """Redirect to a page after a form; that page shows the notice.
 
-    With `undo` the page offers to POST there.
+    With `undo`, the page offers to send a POST to this path.
     """
     response = RedirectResponse(
         f"{base_of(request)}{quote(path, safe='/?=&%#,:')}", _SEE_OTHER, HEADERS
@@ -183,7 +184,10 @@ def done(request: Request, path: str, notice: str = "", *, undo: str = "") -> Re
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """Return the fields of a form; if a name is repeated, its last field. Raises Invalid."""
+    """Return the fields of a form; a repeated name has the value of its last field.
+
+    Raises Invalid.
+    """
     return dict(await fields_of(request))
 
 
@@ -202,7 +206,7 @@ async def fields_of(request: Request) -> list[tuple[str, str]]:
 
 
 def require_id(text: str, kind: str) -> str:
-    """Return an id from a form or a query, which then may stand in a path of the API.
+    """Return an id from a form or a query, which can then be used in a path of the API.
 
     Anything else could lead to another route. Raises NotFound.
     """
@@ -212,9 +216,9 @@ def require_id(text: str, kind: str) -> str:
 
 
 def typed_number(text: str) -> int | str | None:
-    """Return a number from a form; other text as it is, and None if it is empty.
+    """Return a number from a form. Other text is returned as it is, and an empty text as None.
 
-    A number with too many digits for any setting is returned as text, which the API then refuses.
+    A number with too many digits for any setting is returned as text, and the API refuses that.
     """
     text = text.strip()
     if text.isdecimal() and len(text) <= _MOST_DIGITS:
@@ -231,17 +235,17 @@ def local_path(path: str) -> str:
 
 
 def is_part(request: Request) -> bool:
-    """Return True for a request of htmx, which inserts the answer into a page."""
+    """Return True for a request by htmx, which inserts the answer into a page."""
     return request.headers.get("hx-request") == "true"
 
 
 def base_of(request: Request) -> str:
-    """Return the path under which a proxy or another app serves this server."""
+    """Return the path prefix under which a proxy or another app serves this server."""
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
 def address_of(path: str, **query: Any) -> str:
-    """Return the path with these query parameters, without empty ones."""
+    """Return the path with these query parameters; empty ones are left out."""
     parameters = {name: field for name, field in query.items() if field not in (None, "", [])}
     if not parameters:
         return path

@@ -1,6 +1,6 @@
 """The styles and scripts of the pages, which anybody may load.
 
-Browsers keep them: their addresses have a hash of their content.
+Browsers keep them, since their addresses contain a hash of their content.
 """
 
 from functools import cache

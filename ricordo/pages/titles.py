@@ -4,7 +4,7 @@
 def title_of(label: str, title: str | None, owner_name: str, *, is_self: bool) -> str:
     """Return a block's title for people.
 
-    A block of one agent has the agent's folder in its label, which is left out.
+    The label of a block of one agent starts with the agent's folder, which is left out.
     """
     if title:
         return title

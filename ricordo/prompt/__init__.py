@@ -1,1 +1,4 @@
-"""From stored state to model input. Pure: the same state gives the same prompt."""
+"""From stored state to model input.
+
+It has no side effects, and the same state gives the same prompt.
+"""

@@ -1,11 +1,11 @@
 """The system message: template, memory section and metadata.
 
-It is rendered again only when it must change. The memory replaces `{CORE_MEMORY}` in the template,
-or is appended if the template lacks it. Parts that change often come last, so that providers'
-prompt caches hit.
+It is rendered again only if it must change. The memory replaces `{CORE_MEMORY}` in the template, or
+is appended if the template lacks it. Parts that change often come last, so that the providers'
+prompt caches are used.
 
 The format of the memory section is the retired Letta V1 server's (blueprint §0.3), to the byte.
-Only a closing tag inside a value is disarmed, so that no text can leave its block.
+Only a closing tag inside a value is changed, so that no text can end its block.
 """
 
 import re
@@ -42,7 +42,7 @@ _RULES_INTRODUCTION = (
     "These rules must be followed to ensure "
     "proper tool execution and workflow. A single response may contain multiple tool calls."
 )
-# A policy is shown only if edits need more than a tool call. The first line is a wire fact.
+# A policy is shown only if an edit needs more than a tool call. The first line is a wire fact.
 _RULE_LINES: dict[Policy, str] = {
     "read_only": "- read_only=true\n",
     "propose": "- policy=propose (your edits wait for the owner)\n",
@@ -64,19 +64,19 @@ _SECTIONS = (
 _IN_BLOCK = ("value", "description", "metadata")
 _IN_DIRECTORY = ("value", "description", "instructions", "file", "directory")
 _TAG_CHARACTERS = 2_000  # characters of tags that are listed
-# Tags stand at line ends. A closing tag inside a value was disarmed, so the first closing tag ends
+# Tags stand at line ends. Closing tags inside values were changed, so the first closing tag ends
 # its section.
 _SECTION = re.compile(r"<(memory_blocks|memory_metadata|tool_usage_rules|directories)>\n")
 
 
 @dataclass(frozen=True, slots=True)
 class SystemPrompt:
-    """A rendered system prompt, with digests of its sources.
+    """A rendered system prompt, with digests of what it was rendered from.
 
     Attributes:
         memory: Digest of the template and the memory section.
         date: Digest of the local date.
-        archive: Digest of the archive's tags, and of the fact that it has passages.
+        archive: Digest of the archive's tags, and of whether it has passages.
     """
 
     text: str
@@ -91,12 +91,12 @@ class SystemPrompt:
     def is_current(
         self, stored_key: str, *, first_step: bool, mode: MemoryInPrompt = "step"
     ) -> bool:
-        """Return whether the stored prompt can stay.
+        """Return whether the stored prompt can be kept.
 
-        Compare the memory section; at a turn's first step, also compare the date and the archive.
-        The modes "turn" and "lazy" also keep a prompt whose memory has changed only by edits in the
-        transcript behind it: "turn" until the next turn, "lazy" until the next day. In "lazy" mode
-        the archive does not count.
+        Compare the memory section. At the first step of a turn, compare the date and the archive
+        too. With the modes "turn" and "lazy", a prompt is also kept if its memory changed only by
+        edits that the transcript shows: "turn" keeps it until the next turn, "lazy" until the next
+        day. In the mode "lazy" the archive does not count.
         """
         memory, date, archive = (*stored_key.split(":"), "", "", "")[:3]
         may_be_older = mode == "lazy" or (mode == "turn" and not first_step)
@@ -109,22 +109,22 @@ class SystemPrompt:
 
 
 def told_memory(stored_key: str) -> str:
-    """Return the digest of the memory that a stored prompt and its transcript tell.
+    """Return the digest of the memory that a stored prompt and its transcript show together.
 
-    With edits behind the prompt, the memory of the prompt itself is not it: if memory equals that
-    again, someone else has restored it.
+    With edits in the transcript, this is not the memory in the prompt itself. If the memory equals
+    that again, somebody else has restored it.
     """
     memory, _, _, in_transcript = (*stored_key.split(":"), "", "", "", "")[:4]
     return in_transcript or memory
 
 
 def key_after_edits(stored_key: str, memory: str) -> str:
-    """Return the key of a stored prompt whose transcript tells the edits up to this memory."""
+    """Return the key of a stored prompt whose transcript shows the edits up to this memory."""
     return ":".join((*(*stored_key.split(":"), "", "")[:3], memory))
 
 
 def key_without_edits(stored_key: str) -> str:
-    """Return the key of a stored prompt whose transcript may have lost edits."""
+    """Return the key of a stored prompt whose transcript may no longer show its edits."""
     return ":".join(stored_key.split(":")[:3])
 
 
@@ -141,8 +141,8 @@ def system_prompt(
     """Return the system prompt for this state.
 
     `recall_count` is the number of messages outside the window; `rule_lines` describe the rules.
-    With `is_brief`, for a small model, only the date and the count follow the memory. With
-    `has_line_numbers` the lines of memory are numbered for models that edit better with that.
+    With `is_brief`, for a small model, the memory is followed only by the date and the count. With
+    `has_line_numbers`, the lines of memory are numbered, for models that edit better with numbers.
     """
     agent = state.agent
     section = MemorySection(
@@ -199,8 +199,8 @@ def _metadata(state: AgentState, local: datetime, recall_count: int, tags: Seque
             "access them)"
         )
     if tags:
-        # Agents may copy tags from untrusted content: they get one line, and cannot end the
-        # section.
+        # Agents may copy tags from untrusted content. So tags are kept on one line and cannot end
+        # the section.
         lines.append(
             disarm(
                 "- Available archival memory tags: "
@@ -241,7 +241,7 @@ def with_skills(system: str, skills: Sequence[ClientSkill]) -> str:
 
 
 def _listed(tags: Sequence[str]) -> str:
-    """Return the first tags that have room, and the number of the others."""
+    """Return the first tags for which there is room, and the number of the others."""
     lengths = accumulate(len(tag) + 2 for tag in tags)
     count = sum(length <= _TAG_CHARACTERS for length in lengths)
     rest = [f"and {len(tags) - count} more"] if count < len(tags) else []
@@ -255,8 +255,8 @@ def _digest(*parts: str) -> str:
 def sections(system: str) -> dict[str, str]:
     """Split a stored system message into its sections by their tags.
 
-    `base` is the text outside all other sections. If two sections have the same name, use the later
-    section: the template may contain the tag, and our sections follow the template.
+    `base` is the text outside all other sections. If two sections have the same name, the later one
+    counts. The template may contain the tag, and our sections follow the template.
     """
     spans: dict[str, tuple[int, int]] = {}
     without_end: set[str] = set()
@@ -285,8 +285,8 @@ def sections(system: str) -> dict[str, str]:
 class MemorySection:
     """The content of the memory section.
 
-    `provider` is the model's: one provider's models edit better with line numbers. Without
-    `has_line_numbers` they are left out, since edits may be newer than the section.
+    `provider` is the model's. Models of one provider edit better with line numbers. Without
+    `has_line_numbers` they are removed, since edits may be newer than the section.
     """
 
     agent_type: AgentType
@@ -317,7 +317,8 @@ def _blocks(section: MemorySection) -> str:
     numbered = section.has_line_numbers and is_numbered(section.agent_type, section.provider)
     if not section.blocks and not numbered:
         return ""
-    # Tags of all blocks are disarmed in each block: otherwise one could forge the end of another.
+    # Tags of all blocks are changed in each block. Otherwise one block could forge the end of
+    # another.
     tags = (*_IN_BLOCK, *(block.shown_label for block in section.blocks))
     warning = f"<warning>\n{LINE_NUMBER_WARNING}\n</warning>\n" if numbered else ""
     parts: list[str] = []
@@ -330,8 +331,8 @@ def _blocks(section: MemorySection) -> str:
             f"<{block.shown_label}>\n<description>\n{disarm(block.description or '', *tags)}\n</description>\n"
             f"<metadata>\n{_RULE_LINES.get(block.rule, '')}{_SHARED if block.shared else ''}"
             f"- chars_current={len(block.value)}\n"
-            # Disarm the value last, since a line number can complete a tag, for example in a block
-            # labelled "5" whose fourth line ends with `</`.
+            # Change the value last, since a line number can complete a tag, as in a block labelled
+            # "5" whose fourth line ends with `</`.
             "- "
             f"chars_limit={block.limit}\n</metadata>\n{warning}<value>\n{disarm(text, *tags)}</value>\n</{block.shown_label}>\n"
         )
@@ -346,10 +347,10 @@ def disarm(text: str, *tags: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _closing(tags: tuple[str, ...]) -> re.Pattern[str]:
-    """Return the pattern of closing tags of these names, as models read them.
+    """Return the pattern of closing tags with these names, as models may read them.
 
-    Spacing, case and attributes do not matter, as in `< /value x>`. Nor do invisible characters,
-    and wide ones that look the same.
+    Spacing, case and attributes do not matter, as in `< /value x>`. The same holds for invisible
+    characters, and for wide ones that look the same.
     """
     unseen = f"[\\s{UNSEEN_CLASS}]*"
     names = "|".join(f"[{UNSEEN_CLASS}]*".join(map(_like, name)) for name in (*_SECTIONS, *tags))

@@ -1,9 +1,9 @@
-"""The transcript as a model gets it: results packaged and cut, and always valid.
+"""The transcript as a model gets it, always valid, with results packaged and cut.
 
-No history can stop an agent. Results, events and user messages look to a model like small JSON
-texts with a kind or status and a local time (blueprint §17). A message is stored as it was sent,
-and packed for each request. An event is stored packed, as an `EventPart`, so that text which only
-looks like an event is packed as text.
+So no history can stop an agent. A model sees results, events and user messages as small JSON texts
+with a kind or status and a local time (blueprint §17). A message is stored as it was sent, and
+packaged for each request. An event is stored packaged, as an `EventPart`. So a text that only looks
+like an event is packaged as text.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ _SMALLEST_CAP = 5_000
 _CHARS_PER_TOKEN = 4
 _SHARE_OF_WINDOW = 0.2
 _NO_PICTURE = TextPart("(a picture that this model could not take)")
-# Tools whose results repeat the whole block, with the arguments that contain the written text.
+# Tools whose results repeat the whole block, with the arguments that contain the new text.
 _WHOLE_BLOCK_RESULTS: Mapping[str, tuple[str, ...]] = {
     "memory_insert": ("new_string", "new_str"),
     "memory_replace": ("new_string", "new_str"),
@@ -40,9 +40,9 @@ _WHOLE_BLOCK_RESULTS: Mapping[str, tuple[str, ...]] = {
     "core_memory_append": ("content",),
     "core_memory_replace": ("new_content",),
 }
-# The roles of messages that are valid in any order, unless they hold calls.
+# The roles of messages that are valid in any order, if they contain no calls.
 _TALKING = frozenset(("user", "assistant", "system", "summary"))
-# Results of calls without another, by the reason of their turn's end.
+# Results of calls that have none, by the reason why their turn ended.
 INTERRUPTED = (
     "interrupted: the server stopped before this call had a result. "
     "It may or may not have taken effect."
@@ -70,10 +70,9 @@ def transcript(
     Args:
         messages: The window.
         timezone: The time zone of times in the text.
-        context_window: Its size in tokens decides the length of results.
+        context_window: Its size in tokens decides how long results may be.
         packs_user_messages: The model reads user messages as events with a time.
-        has_plain_results: Results are texts without an envelope, and edits of memory show only
-            the change.
+        has_plain_results: Results are plain texts, and edits of memory show only the change.
     """
     cap = max(_SMALLEST_CAP, int(_SHARE_OF_WINDOW * context_window * _CHARS_PER_TOKEN))
     request_messages: list[Message] = []
@@ -108,7 +107,7 @@ def transcript(
 
 
 def _with_speaker(message: Message) -> Message:
-    """Return another agent's message in a group, with its name in front.
+    """Return a message of another agent in the group, with the agent's name in front.
 
     Few providers pass on the name of a message.
     """
@@ -116,7 +115,7 @@ def _with_speaker(message: Message) -> Message:
 
 
 def _pictures(message: Message, timezone: str) -> Message:
-    """Return the results' pictures as a message behind them.
+    """Return the pictures in results as a message that follows the results.
 
     Few providers take pictures in results.
     """
@@ -160,11 +159,11 @@ def has_pictures(messages: Iterable[Message]) -> bool:
 
 
 def paired(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages with every tool call answered exactly once, right after it.
+    """Return the messages, with each tool call answered exactly once, right after it.
 
     Missing results are added, and results without a call are left out. Answers to calls that waited
-    are left out: the outcome is in the results. A call with the id of an earlier one, as some
-    models make, gets another id, and so does its result.
+    are left out, since the results show the outcome. Some models reuse the id of an earlier call.
+    Such a call gets another id, and so does its result.
     """
     valid: list[Message] = []
     open_calls: dict[str, ToolCallPart] = {}
@@ -195,9 +194,9 @@ def paired(messages: Iterable[Message]) -> list[Message]:
 def _with_unique_ids(
     message: Message, used_ids: set[str], other_ids: dict[str, str]
 ) -> tuple[Message, dict[str, str]]:
-    """Return the message with unique ids of calls, and the new ids by old ones.
+    """Return the message with unique call ids, and a map from old to new ids.
 
-    `other_ids` are the new ids of the last calls; results refer to the old ones.
+    `other_ids` are the new ids of the last calls, to which results still refer by the old ids.
     """
     calls = message.tool_calls
     if calls:
@@ -211,9 +210,9 @@ def _with_unique_ids(
 
 
 def _answering(message: Message, open_calls: dict[str, ToolCallPart]) -> Message | None:
-    """Return the message with the results of open calls, which are open no longer.
+    """Return the message with the results of open calls, and close these calls.
 
-    Returns None if no result has an open call.
+    Returns None if no result belongs to an open call.
     """
     results = message.tool_returns
     answering = [part for part in results if open_calls.pop(part.call_id, None) is not None]
@@ -223,9 +222,9 @@ def _answering(message: Message, open_calls: dict[str, ToolCallPart]) -> Message
 
 
 def _with_fresh_ids(message: Message, used_ids: set[str]) -> tuple[Message, dict[str, str]]:
-    """Return the message with unique call ids, and the new ids by old ones.
+    """Return the message with unique call ids, and a map from old to new ids.
 
-    Only ids that results refer to are returned.
+    Only ids that results refer to are in the map.
     """
     parts: list[Part] = []
     other_ids: dict[str, str] = {}
@@ -289,9 +288,9 @@ def _plain_result(part: ToolReturnPart, call: ToolCallPart | None, cap: int) -> 
 
 
 def _changed_lines(block_text: str, call: ToolCallPart) -> str:
-    """Return only the text that an edit wrote instead of the whole block.
+    """Return only the text that an edit wrote, instead of the whole block.
 
-    If the result says something else, it is returned itself.
+    If the result says something else, it is returned unchanged.
     """
     try:
         arguments = orjson.loads(call.arguments or b"{}")
@@ -363,7 +362,7 @@ def heartbeat_event(reason: str, time: str) -> EventPart:
 def rejection_event(label: str, proposal_id: str, reason: str, time: str) -> EventPart:
     """Return the event of a rejected proposal with the user's reason.
 
-    It does not contain the proposed text.
+    The event does not contain the proposed text.
     """
     reason = redact(reason).text
     fields = {
@@ -393,9 +392,9 @@ def login_event(time: str) -> EventPart:
 
 
 def summary_event(summary: str, count: int | None, time: str) -> EventPart:
-    """Return the alert in place of evicted messages.
+    """Return the alert that replaces evicted messages.
 
-    They are the first `count` messages, or all messages if it is None.
+    These are the first `count` messages; None means all.
     """
     # wire facts of the retired Letta V1 server, with the space before the summary.
     if count is None:
@@ -414,7 +413,7 @@ def summary_event(summary: str, count: int | None, time: str) -> EventPart:
 
 
 def packed(message: Message, timezone: str) -> Message:
-    """Return a user message as JSON, for types of agents that get them so.
+    """Return a user message as JSON, for types of agents that expect this form.
 
     Texts are packed one by one; pictures and events stay as they are.
     """

@@ -1,8 +1,8 @@
-"""The last resort before a call: cut a transcript until it fits.
+"""The last resort before a call: cut a transcript until it fits the window.
 
-The result is valid. Compaction is tried first, and loses nothing. Truncation helps if compaction
-cannot: if one message is larger than the window, or if a turn's newest exchange alone fills it.
-Only the model's input gets shorter; stored messages stay whole.
+The result is valid. Compaction is tried first, since it loses nothing. Truncation helps where
+compaction cannot: if one message is larger than the window, or the turn's newest exchange alone
+fills it. Only the model's input gets shorter; stored messages stay whole.
 """
 
 from bisect import bisect_left
@@ -23,13 +23,13 @@ from ricordo.domain.message import (
 from ricordo.errors import ModelError
 
 Count = Callable[[Message], int]
-"""Returns a message's tokens by our own estimate, as `ricordo.llm.tokens.message_tokens`."""
+"""Returns a message's tokens by our estimate, as `ricordo.llm.tokens.message_tokens` does."""
 Excess = Callable[[Iterable[Message]], int]
-"""Returns the tokens of messages beyond the allowed number."""
+"""Returns by how many tokens the messages exceed the limit."""
 
-# The fewest tokens beside the system message that allow a request.
+# The fewest tokens besides the system message with which a request is sent.
 LEAST_ROOM = 64
-# In characters: shorter texts are not cut while a longer text can be cut.
+# In characters. Shorter texts are not cut while longer ones can be.
 _SHORT_TEXT = 300
 _CHARACTERS = 4
 # The note is ASCII, since the tokens of other letters take longer to count.
@@ -54,7 +54,7 @@ def fit(
 ) -> tuple[Message, ...]:
     """Cut the transcript until `percent` of its estimate is within `budget` tokens.
 
-    The longest texts are cut first, and the user's last message after all others; then whole
+    The longest texts are cut first, and the user's last message after all others. Then whole
     exchanges are removed, oldest first. The system message stays whole, and every call keeps its
     one result. Raises SystemPromptTooLong if the system message leaves no room.
     """
@@ -77,10 +77,10 @@ def fit(
 
 
 def exchanges(messages: Sequence[Message]) -> list[tuple[int, int]]:
-    """Return the begin and end of each inseparable piece of a transcript.
+    """Return the beginning and end of each inseparable piece of a transcript.
 
-    A piece is a message, or calls with all their results. A person's decisions about calls belong
-    to them too. If results are late, the messages between a call and its results belong to the
+    A piece is a message, or calls with all their results. A person's decisions on the calls belong
+    to the piece too. If results are late, the messages between a call and its results belong to the
     piece.
     """
     pieces: list[tuple[int, int]] = []
@@ -120,12 +120,12 @@ def shorten(text: str, limit: int) -> str:
 def _attempts(
     messages: tuple[Message, ...], longest: int, excess: Excess
 ) -> Iterator[tuple[Message, ...]]:
-    """Yield ever shorter transcripts, each made from the transcript before.
+    """Yield ever shorter transcripts, each made from the one before.
 
     `longest` is the most characters that a text of the budget can have.
     """
     newest = _newest_user_index(messages)
-    # A summary is in its stored form, or in the form of `prompt/transcript.py`.
+    # The summary has its stored form, or the form of `prompt/transcript.py`.
     if len(messages) > 1 and (messages[1].role == "summary" or messages[1].is_event):
         summary = [1]
     else:
@@ -138,20 +138,20 @@ def _attempts(
     yield messages
     messages = _capped(messages, -1, 1, longest, excess)
     yield messages
-    # The system message and the user's last message, as far as it fits.
+    # The system message, and as much as possible of the user's last message.
     system = tuple(message for message in messages[:1] if message.role == "system")
     newest_message = messages[indexes.index(newest)]
     if newest_message.role in ("user", "summary"):
-        # No character takes more than one token.
+        # A character takes at most one token.
         room = max(1, -excess((*system, newest_message.with_text(""))))
         system = (*system, newest_message.with_text(shorten(newest_message.text, room)))
     yield system
 
 
 def _newest_user_index(messages: Sequence[Message]) -> int:
-    """Return the index of the newest user message, else of the newest event.
+    """Return the index of the newest user message, or else of the newest event.
 
-    Without them it is the last message.
+    If there is neither, it is the last message.
     """
     users = [index for index, message in enumerate(messages) if message.role == "user"]
     spoken = [index for index in users if not messages[index].is_event]
@@ -161,7 +161,7 @@ def _newest_user_index(messages: Sequence[Message]) -> int:
 def _capped(
     messages: tuple[Message, ...], spared: int, shortest: int, longest: int, excess: Excess
 ) -> tuple[Message, ...]:
-    """Cut the texts to the largest length with which all fit.
+    """Cut all texts to the largest length with which they fit.
 
     One message is `spared`. If no length fits, they are cut to `shortest`.
     """
@@ -204,7 +204,7 @@ def _cut(part: Part, cap: int) -> Part:
         return part
     match part:
         case TextPart():
-            # The provider's signature was for the whole text.
+            # The provider's signature is only valid for the whole text.
             return replace(part, text=shorten(part.text, cap), signature=None)
         case ToolReturnPart():
             return replace(part, content=shorten(part.content, cap), is_json=False)
@@ -214,9 +214,9 @@ def _cut(part: Part, cap: int) -> Part:
 
 
 def _short_arguments(arguments: str, cap: int) -> str:
-    """Return the arguments with shorter texts in them, or "{}".
+    """Return the arguments with shorter texts, or "{}".
 
-    Providers refuse a call whose arguments are no JSON object.
+    Providers refuse a call whose arguments are not a JSON object.
     """
     try:
         parsed = orjson.loads(arguments)
@@ -245,9 +245,9 @@ def _with_short_texts(content: Any, limit: int) -> Any:
 def _remaining_indexes(
     messages: tuple[Message, ...], protected: set[int], excess: Excess
 ) -> list[int]:
-    """Return the indexes of messages that stay when the oldest exchanges go.
+    """Return the indexes of the messages that remain when the oldest exchanges are removed.
 
-    The messages in `protected` stay, and so does the last exchange.
+    The messages in `protected` remain, and so does the last exchange.
     """
     over = excess(messages)
     removed = set[int]()

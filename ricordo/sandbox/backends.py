@@ -1,7 +1,7 @@
 """Ways to confine a process: bubblewrap, Landlock with seccomp, or none.
 
-A process runs unconfined only if the operator chose that. A backend makes the command line of the
-first program in the sandbox, `launcher.py`, which later receives the details of a call.
+A process runs unconfined only if the operator chose this. A backend makes the command line of the
+first program in the sandbox, `launcher.py`. That program later receives the details of a call.
 """
 
 import base64
@@ -24,8 +24,8 @@ from ricordo.sandbox.seccomp import is_known_machine, make_filter
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
-# Visible settings of the machine: library paths, certificates, time zone, fonts and file types. No
-# users and no hosts.
+# Parts of the machine's settings that are visible: library paths, certificates, time zone, fonts
+# and file types. Users and hosts are not visible.
 _SETTINGS = (
     "/etc/ld.so.cache",
     "/etc/alternatives",
@@ -39,17 +39,17 @@ _SETTINGS = (
 )
 _DEVICES = ("/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _WORKSPACE = "/sandbox"
-# Numbers of users that exist nowhere. If root runs the server, each process gets a user of its own,
-# which owns nothing, so that the limit on processes counts only its own processes.
+# User numbers that no machine uses. If root runs the server, each process gets a separate user that
+# owns nothing, so that the limit on processes counts only its processes.
 _USERS = range(1 << 30, 1 << 31)
 BackendName = Literal["bubblewrap", "landlock", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """The fixed conditions of a process, set at its start.
+    """The fixed conditions of a process, which are set at its start.
 
-    `python` is its interpreter; with `sees_packages` that finds the packages of its environment.
+    `python` is its interpreter; with `sees_packages`, it finds the packages of its environment.
     `workspace_mb` is the size of a workspace in memory.
     """
 
@@ -64,9 +64,9 @@ class Confinement:
         return [str(self.python), *flags, "-X", "utf8", "-c", _launcher(), json.dumps(options)]
 
     def visible(self) -> list[Path]:
-        """Return the readable folders besides the system's.
+        """Return the readable folders other than the system's.
 
-        They are the call's own folders, and the folders of the interpreter and its environment.
+        They are the call's folders, and the folders of the interpreter and its environment.
         """
         return [*self.readable, *places_of(self.python)]
 
@@ -74,7 +74,7 @@ class Confinement:
 class Backend(Protocol):
     """A way to confine a process.
 
-    With `is_shared` it sees the machine's processes, and its workspace is a folder.
+    With `is_shared`, it sees the machine's processes, and its workspace is a folder on disk.
     """
 
     name: BackendName
@@ -86,15 +86,18 @@ class Backend(Protocol):
     ) -> list[str]:
         """Return the command line.
 
-        `channels` are open files for the launcher; its `user` is the user to become.
+        `channels` are open files for the launcher, and `user` is the user that it becomes.
         """
 
     def filter_of(self, confinement: Confinement) -> bytes:
-        """Return the content of the command's open file `filter`."""
+        """Return the content of the file `filter`, which the command has open."""
 
 
 class Bubblewrap:
-    """Namespaces by the program bwrap; only bound paths are visible, read-only."""
+    """Namespaces, made by the program bwrap.
+
+    Only bound paths are visible, and they are read-only.
+    """
 
     name: BackendName = "bubblewrap"
     is_shared = False
@@ -116,8 +119,8 @@ class Bubblewrap:
             "--unshare-uts",
             "--unshare-cgroup-try",
         ]
-        # A process of root changes its user inside. So limits on processes hold, and the rights of
-        # folders above an environment do not matter.
+        # If root runs the server, the process changes its user inside. Then limits on processes
+        # hold, and the rights of folders above an environment do not matter.
         if is_root:
             arguments += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
         else:
@@ -165,7 +168,7 @@ class Bubblewrap:
 class Landlock:
     """Landlock for files and seccomp for system calls, without any network.
 
-    They need no helper and no special right.
+    They need no helper program and no special right.
     """
 
     name: BackendName = "landlock"
@@ -192,7 +195,7 @@ class Landlock:
 
 
 class NoSandbox:
-    """A plain process with limits and a watcher; the operator chose it by name."""
+    """A plain process with limits and a watcher. It is used only if the operator names it."""
 
     name: BackendName = "none"
     is_shared = True
@@ -208,7 +211,7 @@ class NoSandbox:
 
 
 def candidates(setting: str, data_dir: Path) -> list[Backend]:
-    """Return the allowed backends that this machine seems to have, the best first."""
+    """Return the allowed backends that this machine seems to support, the best first."""
     if setting == UNSAFE:
         return [NoSandbox()]
     backends: list[Backend] = []
@@ -224,9 +227,9 @@ def candidates(setting: str, data_dir: Path) -> list[Backend]:
 
 
 def why_none(setting: str, tried: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the operator's error message for a machine without a working backend.
+    """Return the error message for the operator of a machine without a working backend.
 
-    `tried` holds the failures of the backends that seemed to be there.
+    `tried` contains the failures of the backends that seemed to be supported.
     """
     if sys.platform != "linux" or not is_known_machine():
         return (
@@ -250,9 +253,9 @@ def why_none(setting: str, tried: Mapping[str, str] = MappingProxyType({})) -> s
 
 
 def exposed(confinement: Confinement, data_dir: Path) -> Path | None:
-    """Return the readable folder that holds the data folder, if there is one.
+    """Return the readable folder that contains the data folder, if there is one.
 
-    Landlock cannot exclude the data folder from it.
+    Landlock could not exclude the data folder from it.
     """
     visible = (*map(Path, _SYSTEM), *confinement.visible())
     return next((path for path in visible if _is_inside(data_dir, path)), None)
@@ -291,7 +294,7 @@ def _launcher() -> str:
 
 
 def some_user() -> int:
-    """Return a free user number if root runs the server, else 0."""
+    """Return an unused user number if root runs the server, else 0."""
     if os.geteuid() == 0:
         return secrets.choice(_USERS)
     return 0
@@ -302,9 +305,9 @@ def _outermost_first(paths: Iterable[Path]) -> Sequence[Path]:
 
 
 def _bound(paths: Iterable[Path]) -> list[str]:
-    """Return bubblewrap's options that show these paths read-only.
+    """Return bubblewrap's options that make these paths visible, read-only.
 
-    Folders above them are created readable; otherwise only root could pass them.
+    The folders above them are created readable, because otherwise only root could pass them.
     """
     arguments: list[str] = []
     for path in paths:

@@ -1,7 +1,7 @@
 """Child processes that start without a copy of the server's memory.
 
-uvloop forks the whole server for each process. Starting a process blocks the event loop for tens of
-milliseconds. `subprocess` does not.
+For each process, uvloop forks the whole server. With that, starting a process would block the event
+loop for tens of milliseconds. `subprocess` does not.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ class Child:
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
         self._transports: list[asyncio.BaseTransport] = []
-        # A write-only stream needs a reader for as long as it is open.
+        # A stream that is only written needs a reader as long as it is open.
         self._unused_reader = asyncio.StreamReader()
         self._exit = asyncio.create_task(self._follow())
         self.stdin: asyncio.StreamWriter | None = None
@@ -72,7 +72,7 @@ class Child:
     async def _follow(self) -> int:
         try:
             descriptor = os.pidfd_open(self.pid)
-        except (AttributeError, OSError):  # of another system, or an old kernel
+        except (AttributeError, OSError):  # on another system, or with an old kernel
             return await asyncio.to_thread(self._process.wait)
         loop = asyncio.get_running_loop()
         is_over = asyncio.Event()
@@ -97,7 +97,7 @@ async def start_child(
 
     `popen_options` are parameters of `subprocess.Popen`.
     """
-    # It takes a millisecond, and the commands are the server's own.
+    # It takes a millisecond, and the commands come from the server itself.
     process = subprocess.Popen(  # noqa: ASYNC220, S603
         command,
         bufsize=0,

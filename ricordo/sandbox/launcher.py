@@ -1,8 +1,8 @@
-"""The first program in the sandbox, which becomes the program of a call.
+"""The first program in the sandbox, which turns into the program of a call.
 
-It runs alone, with only the standard library. If no helper has confined it, it forks a child and
-watches over it. The child gives up its user, its files (Landlock) and the system calls that it does
-not need (seccomp). Then it waits for the call, sets the limits, and runs the program.
+It runs alone, with only the standard library. If no helper program has confined it, it forks a
+child and watches it. The child gives up its user, its files (Landlock) and the system calls that it
+does not need (seccomp). Then it waits for the call, sets the limits, and runs the program.
 """
 
 import base64
@@ -25,14 +25,14 @@ _SUBREAPER = 36
 _KEEP_CAPABILITIES = 8
 _AMBIENT = 47
 _SECCOMP = 22
-_READ_ANYTHING = 2  # CAP_DAC_READ_SEARCH: Landlock decides which files are read
+_READ_ANYTHING = 2  # CAP_DAC_READ_SEARCH: Landlock decides which files may be read
 _CAPSET = {"x86_64": 126, "aarch64": 91}
-# System calls of Landlock, with the same numbers on every machine.
+# System calls of Landlock; their numbers are the same on every machine.
 _RULESET = 444
 _ADD_RULE = 445
 _RESTRICT = 446
-# Rights of Landlock for folders and files: execute, read, and all changes. The rights to truncate
-# and to call ioctl came in later versions.
+# Rights of Landlock for folders and files: execute, read, and all changes. Later versions added the
+# rights to truncate and to call ioctl.
 _READ = 0xD
 _READ_FILE = 0x5
 _WRITE = 0x77BF
@@ -41,13 +41,13 @@ _IOCTL = 1 << 15
 
 
 def main(options: dict[str, Any]) -> None:
-    """Confine this process unless that is done already, then receive a call and run it."""
+    """If this process is not confined yet, confine it. Then receive a call and run it."""
     if "life" in options:
         _watch_over_a_child(options["life"], options["status"])
         _confine(options)
     else:
         _drop_user(options["user"])
-    # Most programs need these modules, so a waiting process has them loaded already.
+    # Most programs need these modules, so a waiting process has already loaded them.
     import dataclasses  # noqa: F401
     import inspect  # noqa: F401
     import traceback  # noqa: F401
@@ -94,7 +94,7 @@ def main(options: dict[str, Any]) -> None:
 def run_program(program: str) -> NoReturn:
     """Run Python as the main module.
 
-    An exception goes to standard error, with only the program's own lines.
+    An exception goes to standard error, without lines of this launcher.
     """
     import linecache
     import traceback
@@ -129,7 +129,7 @@ def run_program(program: str) -> NoReturn:
 
 
 def _become(argv: list[str], environment: dict[str, str]) -> NoReturn:
-    # Python ignores these signals, and the program would inherit that.
+    # Python ignores these signals, and the program would inherit this.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -157,7 +157,8 @@ def _limit(limits: dict[str, int]) -> None:
     seconds = limits["cpu_seconds"]
     new_limits = {
         resource.RLIMIT_CORE: (0, 0),
-        # Not the address space: some languages reserve much of it without using it.
+        # The limit does not concern address space, since some languages reserve much of it without
+        # using it.
         resource.RLIMIT_DATA: (limits["memory"], limits["memory"]),
         resource.RLIMIT_STACK: (8 * 2**20, _STACK),
         resource.RLIMIT_NOFILE: (limits["open_files"], limits["open_files"]),
@@ -177,7 +178,7 @@ def _limit(limits: dict[str, int]) -> None:
 
 
 def _drop_user(user: int) -> None:
-    """Become this user, or `nobody` if the machine has no such number.
+    """Become this user; if the machine has no such number, become `nobody`.
 
     0 keeps the current user.
     """
@@ -226,8 +227,8 @@ def _confine(options: dict[str, Any]) -> None:
     if options["user"]:
         _control(_KEEP_CAPABILITIES, 1)
         _drop_user(options["user"])
-        # Parent folders of readable ones may be root's alone. So this one capability of root stays,
-        # and Landlock bounds it.
+        # Folders above readable ones may be accessible only to root. So this one capability of root
+        # is kept; Landlock limits what it allows.
         header = struct.pack("Ii", 0x20080522, 0)
         bits = 1 << _READ_ANYTHING
         _call(_CAPSET[os.uname().machine], header, struct.pack("6I", bits, bits, bits, 0, 0, 0))

@@ -1,4 +1,4 @@
-"""One process in the sandbox, from its start to its last child's end."""
+"""One process in the sandbox, from its start until its last child has ended."""
 
 import asyncio
 import json
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 _READY = 20.0  # seconds for a process to be confined and ready
 _CHUNK = 1 << 16  # bytes
-_LINE = 1 << 26  # bytes of a line that a stream gives at once
+_LINE = 1 << 26  # the most bytes of a line that a stream returns at once
 
 
 @cache
 def program_beside(module: str) -> str:
     """Return the text of `program.py` in a module's folder.
 
-    `module` is the module's `__file__`. The sandbox's `run_python` and `open` run the text.
+    `module` is the module's `__file__`. `run_python` and `open` of the sandbox run this text.
     """
     return Path(module).with_name("program.py").read_text("utf-8")
 
@@ -74,7 +74,7 @@ class SandboxProcess:
     async def wait_until_ready(self) -> None:
         """Wait until the process is confined.
 
-        Raises Unavailable with the process's last error line if it ended before.
+        Raises Unavailable with the last line of its errors if the process ended before.
         """
         loop = asyncio.get_running_loop()
         ready = b""
@@ -90,9 +90,9 @@ class SandboxProcess:
     async def send(
         self, call: "SandboxCall", program: str, limits: dict[str, int], *, has_proxy: bool
     ) -> socket.socket | None:
-        """Send the call, that is the program to become.
+        """Send the call, which says what program to become.
 
-        Returns the listening socket for a proxy if `has_proxy`.
+        With `has_proxy`, returns the listening socket for a proxy.
         """
         files = [(_plain_path(path), content) for path, content in call.files.items()]
         request = {
@@ -105,7 +105,7 @@ class SandboxProcess:
         }
         head = json.dumps(request).encode()
         loop = asyncio.get_running_loop()
-        with suppress(ConnectionError):  # the process was killed, which its end reports
+        with suppress(ConnectionError):  # the process was killed, which is reported when it ends
             await loop.sock_sendall(self.control, struct.pack(">I", len(head)) + head)
             for _, content in files:
                 await loop.sock_sendall(self.control, content)
@@ -114,7 +114,7 @@ class SandboxProcess:
         return None
 
     async def _listener(self) -> socket.socket:
-        """Receive the listening socket of the sandbox's own network."""
+        """Receive the listening socket in the network of the sandbox."""
         loop = asyncio.get_running_loop()
         readable = asyncio.Event()
         loop.add_reader(self.control, readable.set)
@@ -129,9 +129,9 @@ class SandboxProcess:
         return socket.socket(fileno=descriptors[0])
 
     async def wait(self) -> int:
-        """Return the exit code in a shell's form.
+        """Return the exit code as a shell reports it.
 
-        It is 128 plus the signal's number for a process that a signal ended.
+        For a process that a signal ended, it is 128 plus the signal's number.
         """
         await self.process.wait()
         code = self.process.returncode or 0
@@ -144,15 +144,15 @@ class SandboxProcess:
         return 128 - code if code < 0 else code
 
     def kill(self) -> None:
-        """Kill the process and everything it started."""
-        # A process that bubblewrap has just started does not end with its parent yet. It ends when
-        # its control socket is closed before a call came.
+        """Kill the process and everything that it started."""
+        # A process that bubblewrap has just started does not yet end with its parent. It ends when
+        # its control socket is closed before a call arrives.
         with suppress(OSError):
             self.control.shutdown(socket.SHUT_RDWR)
         if self.process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
-                # The group ends at once, with forks in progress. In a process namespace everything
-                # else ends with the first process.
+                # The whole group ends at once, even during a fork. In a process namespace,
+                # everything else ends with the first process.
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     async def end(self) -> None:
@@ -177,9 +177,9 @@ class SandboxProcess:
 
 
 def _remove(workspace: Path) -> None:
-    """Remove a workspace with folders of any depth.
+    """Remove a workspace, with folders of any depth.
 
-    Parts that cannot be removed stay for the next sweep.
+    Parts that cannot be removed are left to the next sweep.
     """
     with suppress(OSError):
         remove_tree(workspace)
@@ -190,7 +190,7 @@ async def start(
 ) -> SandboxProcess:
     """Start a process that waits for a call.
 
-    With a shared backend it has a folder of its own in `workspaces`.
+    With a shared backend, it gets a separate folder in `workspaces`.
     """
     to_close: list[int] = []
     control, launcher_control = socket.socketpair()
@@ -273,7 +273,7 @@ class Output:
 
 
 async def feed(process: SandboxProcess, stdin: bytes) -> None:
-    """Write the text to the program's standard input, and close that."""
+    """Write the text to the program's standard input, and close the input."""
     with suppress(ConnectionError):
         process.stdin.write(stdin)
         await process.stdin.drain()
@@ -281,7 +281,7 @@ async def feed(process: SandboxProcess, stdin: bytes) -> None:
 
 
 def _plain_path(path: str) -> str:
-    """Return a file's path within the workspace. Raises Invalid if it leads out."""
+    """Return a file's path within the workspace. Raises Invalid if the path leads outside."""
     parts = Path(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
         raise Invalid(

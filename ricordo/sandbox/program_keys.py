@@ -25,8 +25,8 @@ class ProgramKeys:
     def issue(self, scope: Scope, tool: str) -> Iterator[str]:
         """Provide a key for a tool's program, while the block runs.
 
-        It sees as much as the caller and may do less: it decides no proposals, acts for no other
-        user, and manages no users, keys and providers. The history names the tool beside the
+        It sees as much as the caller but may do less: it decides on no proposals, acts for no other
+        user, and manages no users, keys or providers. The history names the tool in addition to the
         caller.
         """
         key = PREFIX + token_urlsafe(32)

@@ -1,6 +1,6 @@
-"""The way out of the sandbox: an HTTP proxy to public addresses only.
+"""The way out of the sandbox: an HTTP proxy that reaches public addresses only.
 
-It listens on a socket of the sandbox's own network.
+It listens on a socket in the network of the sandbox.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _HEAD = 16_384  # bytes of a request's line and headers
 _PORTS = (80, 443)
 _CONNECT = 10.0  # seconds
 _CHUNK = 1 << 16  # bytes
-_MOST = 32  # connections of one call at once
+_MOST = 32  # connections of one call at the same time
 
 
 @asynccontextmanager
@@ -28,8 +28,8 @@ async def serve(
 ) -> AsyncIterator[None]:
     """Serve the proxy on this listening socket until the block ends.
 
-    `is_open` allows public addresses at the ports of HTTP and HTTPS. `server` (http://host:port)
-    allows that address; each request to it carries `key`, whatever the program sent.
+    With `is_open`, public addresses are allowed, at the ports of HTTP and HTTPS. `server`
+    (http://host:port) is also allowed. Each request to it carries `key`, whatever the program sent.
     """
     proxy = _Proxy(is_open, server, key)
     answering = await asyncio.start_server(proxy.answer, sock=listener, limit=_HEAD)
@@ -51,7 +51,7 @@ class _Proxy:
         self.running: set[asyncio.Task[None]] = set()
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection: a tunnel for CONNECT, one forwarded request otherwise."""
+        """Serve one connection: a tunnel for CONNECT, otherwise one forwarded request."""
         task = asyncio.current_task()
         assert task
         self.running.add(task)
@@ -69,7 +69,7 @@ class _Proxy:
     def _is_server(self, host: str, port: int) -> bool:
         """Return True if this is the allowed server of this machine.
 
-        Any name of the loopback counts as the same host.
+        Any name of the loopback interface counts as the same host.
         """
         if self._server is None or port != self._server[1]:
             return False
@@ -85,14 +85,14 @@ class _Proxy:
         port = parts.port or 80
         if is_tunnel:
             host, _, number = target.rpartition(":")
-            host = host.strip("[]")  # some clients write an address of IPv6 without brackets
+            host = host.strip("[]")  # some clients write an IPv6 address without brackets
             port = int(number)
         if not is_tunnel and parts.scheme != "http":
             return await _refuse(
                 writer, 400, "This is a proxy: ask for http://host/path, or CONNECT host:443."
             )
         is_server = self._is_server(host, port)
-        # A tunnel or a bare line break could carry a request without the key's header.
+        # A tunnel or a bare line break could transport a request without the key's header.
         is_unclear = is_tunnel or re.search(rb"[\r\n]", head.replace(b"\r\n", b""))
         if is_server and self._key and is_unclear:
             return await _refuse(
@@ -152,7 +152,7 @@ def _is_loopback(host: str) -> bool:
 async def _copy(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, closes: bool = False
 ) -> None:
-    """Copy to the end; with `closes` the other direction ends too."""
+    """Copy until the end; with `closes`, also end the other direction."""
     with contextlib.suppress(ConnectionError):
         while chunk := await reader.read(_CHUNK):
             writer.write(chunk)

@@ -1,7 +1,7 @@
-"""The system calls forbidden in the sandbox, as a seccomp filter. Pure.
+"""A seccomp filter with the system calls that are forbidden in the sandbox. Pure.
 
-It refuses access to other processes, mounts and namespaces, services of the kernel, and sockets
-that lead outside. A call that the kernel added after this list was written is refused as unknown.
+It refuses access to other processes, mounts, namespaces, services of the kernel, and sockets that
+lead outside. A call that is newer than this list is refused as unknown.
 """
 
 import errno
@@ -60,7 +60,7 @@ _REFUSED = {
     "remap_file_pages": (216, 234),
     "lookup_dcookie": (212, 18),
     "memfd_secret": (447, 447),
-    "memfd_create": (319, 279),  # memory that no limit of a process counts
+    "memfd_create": (319, 279),  # memory that no limit for processes counts
     "shmget": (29, 194),
     "semget": (64, 190),
     "msgget": (68, 186),
@@ -87,15 +87,15 @@ _REFUSED = {
     "ioperm": (173, -1),
     "vhangup": (153, 58),
 }
-# Without a process namespace: calls that reach other processes and files of the same user.
+# Calls that reach other processes and files of the same user if there is no process namespace.
 _SHARED = {
     "sched_setaffinity": (203, 122),
     "truncate": (76, 45),
     "pidfd_open": (434, 434),
     "pidfd_send_signal": (424, 424),
 }
-# System calls that then succeed without effect: Landlock does not protect modes, owners and times,
-# and a process that left its group would outlive the call.
+# System calls that succeed without effect: Landlock does not protect modes, owners and times, and a
+# process that left its group would outlive the call.
 _WITHOUT_EFFECT = {
     "setsid": (112, 157),
     "setpgid": (109, 154),
@@ -131,8 +131,8 @@ _CLONE = (56, 220)
 _CLONE3 = (435, 435)
 _IOCTL = (16, 29)
 _PRLIMIT = (302, 261)
-_NEWEST = 462  # the newest call that was considered (mseal, Linux 6.10)
-_NAMESPACES = 0x7E020080  # CLONE_NEW* flags, of time too
+_NEWEST = 462  # the newest call that was examined (mseal, Linux 6.10)
+_NAMESPACES = 0x7E020080  # CLONE_NEW* flags, including the one for time
 _TIOCSTI = 0x5412
 _TIOCLINUX = 0x541C
 _AF_UNIX = 1
@@ -153,7 +153,7 @@ _RETURN = 0x06
 _ALLOW = 0x7FFF0000
 _ERROR = 0x00050000
 _KILL = 0x80000000
-# Offsets in struct seccomp_data; the lower half of each argument.
+# Offsets in struct seccomp_data; for arguments, those of the lower half.
 _NUMBER = 0
 _ARCHITECTURE = 4
 _ARGUMENT = (16, 24, 32)
@@ -169,7 +169,7 @@ def make_filter(*, is_shared: bool, may_signal: bool = True, has_sockets: bool =
 
     Args:
         is_shared: The program sees the machine's processes and network, as under Landlock.
-        may_signal: The kernel keeps the program's signals inside; this matters only with
+        may_signal: The kernel keeps the program's signals inside. This matters only with
             `is_shared`.
         has_sockets: The program may open internet sockets, in a network namespace of its own.
     """
@@ -187,13 +187,13 @@ def make_filter(*, is_shared: bool, may_signal: bool = True, has_sockets: bool =
                 steps.extend((_step(_EQUAL, numbers[column], 0, 1), _step(_RETURN, _ERROR | error)))
 
     def check(call: tuple[int, int], argument: int, *tests: bytes) -> None:
-        """Decide this call by its tests, which fall through to a permission."""
+        """Decide on this call by these tests; if none decides, it is permitted."""
         body = [_step(_LOAD, _ARGUMENT[argument]), *tests, _step(_RETURN, _ALLOW)]
         steps.extend((_step(_EQUAL, call[column], 0, len(body)), *body))
 
     refused = _step(_RETURN, _ERROR | errno.EPERM)
     refuse(_REFUSED, errno.EPERM)
-    # Its flags are in memory, which a filter cannot read. The C library works without it.
+    # Its flags are in memory, where a filter cannot read them. The C library works without it.
     refuse({"clone3": _CLONE3}, errno.ENOSYS)
     if is_shared:
         refuse(_SHARED, errno.EPERM)

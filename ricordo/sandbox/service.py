@@ -1,6 +1,6 @@
 """The sandbox for programs of users and models.
 
-Each call is confined and limited, and ends with everything that it started.
+Each call is confined and limited, and ends together with everything that it started.
 """
 
 import asyncio
@@ -29,18 +29,18 @@ StoppedBy = Literal["", "time", "cpu", "memory", "output"]
 _WARM = 2  # waiting processes per environment
 _ENVIRONMENTS = 4  # environments with waiting processes
 _IDLE = 300.0  # seconds after which a waiting process ends
-# Calls that share a user: the user's limit of processes has room for this number of full calls.
+# Calls that share a user number; the user's limit of processes has room for this many full calls.
 _CALLS_OF_USER = 4
-_UNSEEN = 0.3  # seconds of processor time that a program can use after the last measurement
-_CPU_EXITS = (128 + 24, 128 + 9)  # exit codes of a program that reached its processor time
+_UNSEEN = 0.3  # seconds of processor time that a program may use after the last measurement
+_CPU_EXITS = (128 + 24, 128 + 9)  # exit codes of a program that reached its limit of processor time
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
     """The resources that a call may use.
 
-    0 `seconds` means no limit, for long-lived programs. `file_mb` is the size limit of a file, and
-    of the workspace.
+    If `seconds` is 0 there is no time limit, as for long-lived programs. `file_mb` limits the size
+    of a file, and of the workspace.
     """
 
     memory_mb: int = 512
@@ -54,12 +54,12 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True)
 class SandboxCall:
-    """One program to run: `argv`, in a workspace of its own that holds `files`.
+    """One program to run: `argv`, run in a separate workspace that contains `files`.
 
-    It has only the variables of `environment`. The folders in `readable` can be read at their
-    paths. `has_network` gives a proxy to public addresses, `may_call_server` to one address of this
-    server, such as http://127.0.0.1:8283; requests there carry `server_key`, if set. `on_output`
-    gets each piece of "stdout" or "stderr" as it comes.
+    The program has only the variables of `environment`. The folders in `readable` can be read at
+    their paths. `has_network` gives a proxy to public addresses, `may_call_server` one to an
+    address of this server, such as http://127.0.0.1:8283. Requests to the server carry
+    `server_key`, if set. `on_output` gets each piece of "stdout" or "stderr" as it comes.
     """
 
     argv: Sequence[str] = ()
@@ -76,9 +76,9 @@ class SandboxCall:
 
 @dataclass(frozen=True, slots=True)
 class SandboxResult:
-    """The end of a program.
+    """How a program ended.
 
-    `answer` is its output on descriptor 3, `reason` a sentence for a program that was stopped.
+    `answer` is its output on descriptor 3, `reason` a sentence if the program was stopped.
     """
 
     exit_code: int
@@ -91,10 +91,10 @@ class SandboxResult:
 
 
 class Sandbox:
-    """Runs programs in the best backend of this machine.
+    """Runs programs in the best backend that this machine supports.
 
-    Nothing is started, looked up or created before the first call. `keys` admit running programs to
-    the server.
+    Nothing is started, looked up or created before the first call. `keys` are the keys with which
+    running programs may call the server.
     """
 
     def __init__(self, settings: Settings, sandbox_settings: SandboxSettings | None = None) -> None:
@@ -113,7 +113,7 @@ class Sandbox:
     def name(self) -> str:
         """The name of the backend in use, "" if none works.
 
-        Before the first call, it is the backend that would be tried first.
+        Before the first call it is the backend that would be tried first.
         """
         if self._problem:
             return ""
@@ -130,7 +130,7 @@ class Sandbox:
     def why_not(self) -> str | None:
         """Return the reason why code cannot run on this machine; None if it can.
 
-        The reason names the package to install or the setting to change.
+        The reason names a package to install or a setting to change.
         """
         if self._problem or self._backend:
             return self._problem
@@ -141,8 +141,8 @@ class Sandbox:
     async def run(self, call: SandboxCall) -> SandboxResult:
         """Run a program to its end.
 
-        Raises Unavailable if code cannot run, Forbidden if it asks for a network that is not
-        allowed.
+        Raises Unavailable if code cannot run, and Forbidden if the call asks for a network that is
+        not allowed.
         """
         if not call.argv:
             raise Invalid("Name the program to run.")
@@ -154,7 +154,7 @@ class Sandbox:
     async def run_python(
         self, program: str, request: bytes, python: Path | None = None, **call_options: Any
     ) -> SandboxResult:
-        """Run Python in a waiting process of the server's interpreter, or of `python`.
+        """Run Python in a waiting process, with the server's interpreter or with `python`.
 
         The program is the main module. It reads the request from standard input, and writes its
         answer to file descriptor 3. `call_options` are fields of SandboxCall.
@@ -168,7 +168,7 @@ class Sandbox:
     async def open(self, call: SandboxCall, program: str = "") -> AsyncIterator[SandboxProcess]:
         """Run a program until the block ends, with everything that it started.
 
-        A Python `program`, instead of `argv`, can write to descriptor 3, which `process.answer`
+        Instead of `argv`, a Python `program` can write to descriptor 3, which `process.answer`
         reads.
         """
         confinement = self._confinement(call, Path(sys.executable), sees_packages=bool(program))
@@ -273,8 +273,7 @@ class Sandbox:
     def _folder(self) -> Path:
         """Return the folder of this sandbox's workspaces."""
         if self._workspaces is None:
-            # Not in the data folder, since programs run as other users, who may not enter that
-            # folder.
+            # It is not in the data folder, which the users that programs run as may not enter.
             parent = Path(tempfile.gettempdir())
             self._workspaces = open_work_folder(
                 self._data_dir, SANDBOX, location=parent, mode=0o711
@@ -282,9 +281,9 @@ class Sandbox:
         return self._workspaces.path
 
     async def _take(self, confinement: Confinement) -> SandboxProcess:
-        """Return a waiting process or a new process.
+        """Return a waiting process, or else a new process.
 
-        Another process is started, which waits for the next call.
+        Another process is started and waits for the next call.
         """
         if confinement not in self._warm and len(self._warm) >= _ENVIRONMENTS:
             for task in self._warm.pop(next(iter(self._warm))):
@@ -305,7 +304,7 @@ class Sandbox:
     async def _wait_for(self, starting: asyncio.Task[SandboxProcess]) -> SandboxProcess:
         """Return the process that a task starts.
 
-        A start is never interrupted: if the call is cancelled meanwhile, the process is ended
+        A start is never interrupted. If the call is cancelled meanwhile, the process is ended
         later.
         """
         try:
@@ -356,10 +355,10 @@ class Sandbox:
             yield
 
     def _room_of_others(self, process: SandboxProcess, limits: SandboxLimits) -> int:
-        """Return the number of processes that the kernel's limit allows beyond the call's.
+        """Return how many processes the kernel's limit must allow beyond those of the call.
 
-        The limit counts all processes of a user. Other calls with the same user have processes now
-        and may start some more; `watch` limits the call's own processes.
+        The limit counts all processes of a user. Other calls with the same user have processes, and
+        may start some more; `watch` limits the processes of this call.
         """
         if not process.workspace or os.geteuid() == 0:
             return 0
@@ -412,8 +411,8 @@ class Sandbox:
         if collected.full.done():
             stopped_by = "output"
         elif not stopped_by and call.limits.cpu_seconds and code in _CPU_EXITS:
-            # The kernel's own limit came first. A program that was killed for another reason had
-            # used less processor time at the last measurement.
+            # The kernel's limit came first. At the last measurement, a program that was killed for
+            # another reason had used less processor time.
             is_spent = process.cpu_used + _UNSEEN >= call.limits.cpu_seconds
             if code == _CPU_EXITS[0] or is_spent:
                 stopped_by = "cpu"

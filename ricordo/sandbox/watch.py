@@ -1,6 +1,6 @@
 """Watch the resources that a program and its child processes use together.
 
-The kernel's limits count for each process alone.
+The kernel's limits apply to each process alone.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes
 
 
 async def watch(process: "SandboxProcess", limits: "SandboxLimits") -> Literal["memory", "cpu"]:
-    """Return the resource once the program has used too much of it.
+    """Return the name of a resource once the program has used too much of it.
 
     "memory" also means too many processes and files.
     """
@@ -36,7 +36,7 @@ async def watch(process: "SandboxProcess", limits: "SandboxLimits") -> Literal["
         if len(tree) > limits.processes + 3:
             return "memory"
         max_memory = limits.memory_mb * 2**20
-        # Resident memory is cheap to read, but counts shared pages several times.
+        # Resident memory is fast to read, but counts shared pages several times.
         if sum(map(_resident, tree)) > max_memory and sum(map(_proportional, tree)) > max_memory:
             return "memory"
         if process.workspace:
@@ -50,7 +50,7 @@ async def watch(process: "SandboxProcess", limits: "SandboxLimits") -> Literal["
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yield this process, and all that it started, directly or not, depth first."""
+    """Yield this process and all that it started, directly or indirectly, depth first."""
     waiting = [pid]
     while waiting:
         process = waiting.pop()
@@ -66,7 +66,7 @@ def descendants(pid: int) -> Iterator[int]:
 def processes_of_user() -> int:
     """Return the number of this user's processes and threads.
 
-    The user's limit on processes counts them all.
+    The user's limit on processes counts all of them.
     """
     count = 0
     for entry in Path("/proc").glob("[0-9]*"):
@@ -91,16 +91,16 @@ def _resident(pid: int) -> int:
 
 
 def _proportional(pid: int) -> int:
-    """Return the process's memory in bytes; shared pages count in part."""
+    """Return the process's memory in bytes; shared pages count partly."""
     with suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:
         return next((int(line.split()[1]) * 1024 for line in file if line.startswith(b"Pss:")), 0)
     return _resident(pid)
 
 
 def _has_too_many_files(pid: int) -> bool:
-    """Return True if a workspace in memory holds too many files.
+    """Return True if a workspace in memory contains too many files.
 
-    The kernel's own memory for them is not limited otherwise.
+    The kernel's memory for them has no other limit.
     """
     with suppress(OSError):
         for folder in ("sandbox", "tmp", "dev/shm"):
@@ -113,12 +113,13 @@ def _has_too_many_files(pid: int) -> bool:
 def is_workspace_full(workspace: Path, tree: list[int], max_size: int) -> bool:
     """Return True if a workspace on disk has grown too large.
 
-    Files that are open but deleted count too. So does a folder whose path is too long for the
-    system, since its content cannot be measured.
+    Files that are open although deleted count too. A folder whose path is too long for the system
+    counts as too large, since its content cannot be measured.
     """
     size = count = 0
     folders = [str(workspace)]
-    while folders:  # os.walk would call itself for each level, and a program may make thousands
+    # os.walk calls itself for each level, and a program may make thousands of levels
+    while folders:
         try:
             with os.scandir(folders.pop()) as entries:
                 for entry in entries:

@@ -1,8 +1,8 @@
 """Times in questions ("in May 2023", "7.5.2023", "last week") as ranges of time.
 
-They are compared with the times of messages, in eight languages. A doubtful word is not a time:
-"may I", "march on", "2022 steps" name nothing. Days are days in UTC. The names of months, days and
-spans are in `data/calendar.toml`.
+Times in messages are compared with these ranges. Eight languages are known. A word that may not be
+a time is not read as one: "may I", "march on", "2022 steps" name no time. Days are days in UTC. The
+names of months, days and spans are in `data/calendar.toml`.
 """
 
 import re
@@ -14,7 +14,8 @@ from typing import Final
 
 from ricordo.search.words import language_of, load_words
 
-YEARS_BACK: Final = 5  # a month without a year means this year's or one of the five before
+# A month without a year means this year's, or that of one of the five years before.
+YEARS_BACK: Final = 5
 QUERY_LENGTH: Final = 1_000  # characters of a question that are read
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -33,7 +34,7 @@ AMBIGUOUS, NEVER_ALONE, EVERY, THINGS = (
 )
 ALONE_ONLY_AFTER: Final[dict[str, list[str]]] = _calendar["alone_only_after"]
 PREPOSITIONS: Final[list[str]] = _calendar["prepositions"]
-# Kind and regular expression; then kind, number of spans back, and regular expression.
+# Entries: kind and regular expression; then kind, number of spans back, and regular expression.
 COUNTED: Final[list[tuple[str, str]]] = list(_calendar["counted"].items())
 RELATIVE: Final[list[tuple[str, int, str]]] = [
     (entry["kind"], entry["back"], "|".join(entry["said"])) for entry in _calendar["relative"]
@@ -43,8 +44,8 @@ Days = tuple[date, date]  # half-open
 _Reader = Callable[[re.Match[str], date, bool], list[Days]]
 
 
-# Patterns accept any word in place of a month, and the tables decide, which is faster than patterns
-# of all month names.
+# Patterns accept any word as a month, and the tables decide. This is faster than patterns with all
+# month names.
 _WORD = r"[^\W\d_]+(?:-feira)?"
 _YEAR = r"(?P<year>(?:19|20)\d\d)(?![\d.,:%-]*\d|%|\w)"
 _DAY = r"(?P<day>0?[1-9]|[12]\d|3[01])(?P<ordinal>(?:st|nd|rd|th|er|e|o|a)\b|[.°])?"
@@ -82,7 +83,7 @@ def named_times(query: str, now: int) -> list[tuple[int, int]]:
     is_written_as_name = _NAME_INSIDE.search(query[:QUERY_LENGTH]) is not None
     groups: list[tuple[int, list[Days]]] = []
     for pattern, read in _READERS if _DIGIT.search(text) else _READERS_OF_WORDS:
-        # A match is blanked for the next patterns, so that "7 May 2023" does not also name May.
+        # A match is blanked for later patterns, so that "7 May 2023" does not also name May.
         for match in list(pattern.finditer(text)):
             if days := read(match, today, is_written_as_name):
                 groups.append((match.start(), days))
@@ -194,8 +195,8 @@ def _season_of(year: int, season: str) -> list[Days]:
 def _last_one(match: re.Match[str], today: date, _: bool) -> list[Days]:
     """Return the days of "last May", "last summer" or "last Monday".
 
-    It is the latest month that has begun, the latest season that is over, or the latest weekday
-    before today.
+    It is the latest month that has begun, the latest season that has ended, or the latest such
+    weekday before today.
     """
     word = match["word"]
     years = (today.year, today.year - 1)
@@ -204,7 +205,7 @@ def _last_one(match: re.Match[str], today: date, _: bool) -> list[Days]:
     if word in SEASONS:
         seasons = [days for year in years for days in reversed(_season_of(year, word))]
         return [days for days in seasons if days[1] <= today][:1]
-    # "This may" is rather the verb.
+    # In "this may", the word is more likely the verb.
     is_doubtful = word in AMBIGUOUS and match["last"] in ("this", "past")
     if word not in MONTHS or is_doubtful:
         return []
@@ -213,9 +214,9 @@ def _last_one(match: re.Match[str], today: date, _: bool) -> list[Days]:
 
 
 def _word_alone(match: re.Match[str], today: date, _: bool) -> list[Days]:
-    """Return a month after a preposition in recent years, or the last such weekday.
+    """Return the last such month (after a preposition) or weekday.
 
-    Today counts as a weekday.
+    Today may be that weekday.
     """
     word = match[0]
     if word in WEEKDAYS:
@@ -275,7 +276,7 @@ def _span(today: date, kind: str, count: int) -> Days:
     return start, start + timedelta(days=days)
 
 
-# The order matters: a match of one pattern is hidden from the next.
+# The order matters, since a match of one pattern is hidden from later ones.
 _READERS: Final[list[tuple[re.Pattern[str], _Reader]]] = [
     (_YEAR_FIRST, _numbers),
     (
@@ -303,7 +304,7 @@ _READERS: Final[list[tuple[re.Pattern[str], _Reader]]] = [
     (re.compile(rf"(?<!\w){_YEAR}"), _year_alone),
 ]
 _DIGIT = re.compile(r"\d")
-# The patterns that can match without a digit; most questions have none.
+# Patterns that can match without a digit, since most questions have none.
 _READERS_OF_WORDS: Final = [
     (pattern, read)
     for pattern, read in _READERS

@@ -1,9 +1,9 @@
 """One search, from its query to its hits.
 
 It reads the index, scores words and vectors, filters, and takes the best. It takes one statement
-for the partitions, buffers and uncached postings, one if documents were flushed since the last
-search, and one if vectors came. If a word of the query is unknown, one more looks for it inside
-other words.
+for the partitions, buffers and uncached postings. A second is needed if documents were flushed
+since the last search, a third if vectors are compared. If a word of the query is unknown, another
+statement looks for it inside other words.
 """
 
 import math
@@ -70,12 +70,12 @@ MOST_INFIXES = 8
 MOST_VARIANTS = 64
 MOST_SHARED_VARIANTS = 1024
 SPOKEN = ("user", "assistant")
-# Weights of weaker matches: inside a word, of another inflection, and of a related word.
+# Weights of weaker matches: inside a word, of another inflection, or of a related word.
 VARIANT_WEIGHT = 0.5
-# Number of best hits by words whose similarity is always computed, also if the first pass over the
-# vectors left them out.
+# For this many of the best hits by words, similarity is always computed, even if the first pass
+# over the vectors left them out.
 COMPARED = 1000
-# Number of the newest texts without a vector that a search embeds.
+# The most texts without a vector, newest first, that a search embeds.
 MOST_NEW_TEXTS = 50
 _DAY = 24 * 60 * 60 * SECOND
 _USER = ROLES.index("user")
@@ -114,7 +114,7 @@ def find(
     lexical = scoring.lexical(documents, postings if query.mode != "vector" else [])
     similar = search.similar(query, may, lexical) if query.mode != "fts" else None
     if query.mode == "vector" and similar is None:
-        # Nothing is embedded, or no model can be asked; search by words is better than no answer.
+        # Nothing is embedded, or no model can be asked. A search by words is better than no answer.
         lexical = scoring.lexical(documents, postings)
     times = _times(query.text[:QUERY_LENGTH], tx.clock.now() // _DAY)
     scored = fusion.fuse(
@@ -164,9 +164,9 @@ def _share(score: Any, most: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Variants:
-    """Terms that are weaker than those of the query.
+    """Terms that count less than the query's terms.
 
-    `forms` are other inflections, and `related` the terms near in meaning to a term of the query.
+    `forms` are other inflections, and `related` are terms with a similar meaning.
     """
 
     forms: Sequence[str]
@@ -216,8 +216,8 @@ class _Search:
         self._vectors: Mapping[int, Vectors] = {}
         # The stored vectors of each owner's view, by the owner's index; None where none is stored.
         self._stored: dict[int, Vectors | ShownVectors | None] = {}
-        # New texts: those that a search embeds, by the owner's index and the position, and those
-        # with a vector of a search by position.
+        # New texts: those that a search embeds, by owner's index and position; and those whose
+        # vector came with the query, by position.
         self._newest: dict[int, dict[int, NewText]] = {}
         self._new: dict[int, NewText] = {}
         self._query_vectors: dict[str, Floats] = {}
@@ -269,13 +269,13 @@ class _Search:
             may &= records["created_at"] <= filters.end
         if filters.tags:
             may &= self._with_tags(set(filters.tags), needs_all=filters.all_tags)
-        # Everything is faster without a mask.
+        # Without a mask everything is faster.
         if self.view.documents.is_whole and may.all():
             return None
         return may
 
     def _in_conversation(self, conversation_id: str, shared: Iterable[tuple[str, int]]) -> Bools:
-        """Return the positions of the conversation's messages and of those it shares."""
+        """Return the positions of messages in the conversation, and of those that it shares."""
         records = self.view.records
         in_conversation: Bools = records["conversation"] == fingerprint(conversation_id)
         for conversation, newest in shared:
@@ -299,16 +299,16 @@ class _Search:
         return carried >= (len(tags) if needs_all else 1)
 
     def own_bonus(self, text: str) -> Floats | None:
-        """Return the bonuses of what users said, for a query about themselves."""
+        """Return bonuses for texts by users, for a query in which users ask about themselves."""
         speaks_of_asker, speaks_of_answer = persons(text)
-        # What an agent answered, and the sources of a summary, are not only the user's words.
+        # For answers of an agent, and as sources of a summary, texts by users are not better.
         if not speaks_of_asker or speaks_of_answer or asks_for_summary(text):
             return None
         bonuses: Floats = (self.view.records["role"] == _USER) * np.float32(fusion.OWN_BONUS)
         return bonuses
 
     def _running(self, filters: MessageFilter | PassageFilter) -> Integers:
-        """Return the positions of messages in the turn that searches."""
+        """Return the positions of the messages in the turn that runs this search."""
         if filters.turn_began is None or filters.own_conversation is None:
             return np.empty(0, dtype=np.int64)
         records = self.view.records
@@ -354,7 +354,7 @@ class _Search:
         return start + int(np.argmax(score))
 
     def before(self, best: Integers, filters: MessageFilter | PassageFilter) -> dict[int, int]:
-        """Return the number of the turn before each position, if the filters allow it."""
+        """Return the number of the turn before each position; the filters must allow that turn."""
         if isinstance(filters, PassageFilter) or not filters.reads_before or not len(best):
             return {}
         records = self.view.records
@@ -371,9 +371,9 @@ class _Search:
         return {p: number for p, number in pairs if number is not None}
 
     def _turn_before(self, order: Integers, index: int, is_spoken: Bools) -> int | None:
-        """Return the number of the last spoken turn before this place in its session.
+        """Return the number of the last spoken turn before this index in its session.
 
-        Results of tools may lie between.
+        Results of tools may stand between the two.
         """
         records = self.view.records
         later = records[order[index]]
@@ -448,10 +448,9 @@ class _Search:
         return postings, best_score
 
     def _related(self, word: Posting, related: Sequence[str], running: Integers) -> Posting:
-        """Return the documents with a related word instead of the word, as one posting.
+        """Return the documents that have a related word instead of the word, as one posting.
 
-        Together they count as one word: several related words count once, and not more than the
-        word itself.
+        All related words count as one, and not more than the word itself.
         """
         times = np.zeros(len(self.view.records), dtype=np.uint8)
         for term in related:
@@ -466,14 +465,14 @@ class _Search:
     def _spread(self, term: str, running: Integers) -> Posting:
         posting = self.view.spread(self.posting(term), term)
         if posting.spread is None and len(running):
-            # The question itself must not lift the turns around it.
+            # The question must not raise the turns around it.
             posting = some_of(posting, np.isin(posting.positions, running, invert=True))
         return posting
 
     def _variants(self, absent: Sequence[str]) -> list[Posting]:
-        """Return the postings of words that contain an unknown word, one for each unknown word.
+        """For each unknown word, return one posting of the words that contain it.
 
-        These are compounds with the word, and words that begin with it.
+        These are compounds with the word and words that begin with it.
         """
         inner = [part for word in absent if (part := infix(word))][:MOST_INFIXES]
         if not inner:
@@ -493,9 +492,9 @@ class _Search:
         return joined
 
     def _placed_variants(self, terms: Sequence[tuple[str, PartitionRow, Posting]]) -> Posting:
-        """Return the first terms in visible documents, as one posting.
+        """Return the first such terms that occur in visible documents, as one posting.
 
-        Hidden documents' terms must not crowd them out.
+        Terms of hidden documents must not take their places.
         """
         chosen: dict[str, list[Posting]] = {}
         for term, partition, posting in sorted(terms, key=itemgetter(0)):
@@ -509,7 +508,7 @@ class _Search:
     ) -> dict[str, list[tuple[str, PartitionRow, Posting]]]:
         by_seq = {partition.seq: partition for partition in self._partitions}
         by_part: dict[str, list[tuple[str, PartitionRow, Posting]]] = {}
-        # The vocabulary may also contain words of hidden documents, so more of it is read.
+        # The vocabulary also contains words of hidden documents, so more of it is read.
         if all(view.partition_positions is None for view in self._views):
             limit = MOST_VARIANTS
         else:
@@ -525,7 +524,7 @@ class _Search:
         return by_part
 
     def read_vectors(self, query: Query) -> frozenset[str]:
-        """Read the stored vectors; return the models whose query vector is missing."""
+        """Read the stored vectors; return the models for which the query has no vector."""
         usable = [
             partition for partition in self._partitions if partition.embedding in query.vectors
         ]
@@ -587,7 +586,9 @@ class _Search:
         return vector
 
     def _model(self, index: int, query: Query) -> str:
-        """Return the model of an owner's vectors; the query's first one where none is stored.
+        """Return the model of an owner's vectors.
+
+        If none are stored, it is the first model of the query.
 
         Empty without any model.
         """
@@ -595,9 +596,9 @@ class _Search:
         return (partition.embedding if partition else None) or next(iter(query.vectors), "")
 
     def new_texts(self, query: Query, may: Bools | None) -> tuple[tuple[NewText, str], ...]:
-        """Return the newest texts without any vector, each with what is to be embedded.
+        """Return the newest texts without any vector, each with the text to embed.
 
-        There are none if the query has `sought_new` already.
+        Returns none if the query has `sought_new` texts before.
         """
         texts: list[tuple[NewText, str]] = []
         for index in self._stored:
@@ -644,7 +645,7 @@ class _Search:
     def _similar_new(
         self, query: Query, index: int, common: fusion.CommonDirections | None
     ) -> Similarities:
-        """Return the similarities of one owner's newest texts that searches embedded."""
+        """Return the similarities of one owner's newest texts, which searches embedded."""
         model = self._model(index, query)
         if not self._newest.get(index):
             return fusion.NO_SIMILARITIES
@@ -688,13 +689,13 @@ def _compare(
 
 
 def _from_outside(numbers: Integers, nearest: Sequence[tuple[int, float]]) -> Similarities:
-    """Return an outside index's similarities by position instead of number."""
+    """Return the similarities of an external index, with positions instead of numbers."""
     similarities = {
         number: similarity for number, similarity in nearest if not math.isnan(similarity)
     }
     document_numbers = np.array(sorted(similarities), dtype=np.int64)
-    # Unchanged partitions have ascending numbers. A scan of a million numbers would take as long as
-    # everything else.
+    # Unchanged partitions have ascending numbers. The numbers of unchanged partitions ascend.
+    # Scanning a million numbers would take as long as all the rest.
     if (numbers[1:] > numbers[:-1]).all():
         positions = np.searchsorted(numbers, document_numbers)
         positions = positions[positions < len(numbers)]

@@ -1,9 +1,9 @@
 """Flushing: rows of the write buffer become postings and documents of their partition.
 
-The written data is computed first, in a transaction that only reads. So the database is locked only
-while it is written, under a lock on the partition's row. A deleted document waits in the buffer
-with its words until every blob that holds it is rewritten, in portions. The buffer's rows go last,
-so that after a kill everything is repeated.
+The data to write is computed first, in a transaction that only reads. So the database is locked
+only during the write, under a lock on the partition's row. A deleted document and its words stay in
+the buffer until every blob with the document is rewritten, in portions. The buffer's rows are
+deleted last, so that after a kill everything is repeated.
 """
 
 from collections import defaultdict
@@ -33,7 +33,7 @@ from ricordo.storage.schema.core_tables import (
 )
 
 FLUSHED_AT_ONCE = 768
-# Fewer rows of long texts: each different word takes time, since its postings are rewritten.
+# Long texts are flushed in fewer rows, since the postings of each different word are rewritten.
 TERMS_WRITTEN_AT_ONCE = 14_000
 
 _TIMES = [bytes((times,)) for times in range(256)]
@@ -48,17 +48,17 @@ _COUNTED = (
 )
 assert reader.POSTING.itemsize == 5  # noqa: S101 - `_postings` writes such records by hand
 
-# Limits of one transaction of a deletion: rows of the buffer, terms in one chunk of 40 kB each, and
+# Limits of one transaction of a deletion: rows of the buffer, terms in one chunk (40 kB each), and
 # chunks of documents.
 ROWS_AT_ONCE = 200
 TERMS_AT_ONCE = 100
 _CHUNKS_AT_ONCE = 8
 
 Positions = npt.NDArray[np.int64]
-# Number, documents, deleted documents and generation of a partition; () if there is none.
+# Number of the partition, documents, deleted documents and generation; () if there is none.
 State = tuple[int, ...]
-# One portion of a deletion. It returns how many documents it marks as deleted, or None if it
-# changes no blob.
+# One portion of a deletion. It returns the number of documents that it marks as deleted, or None if
+# it changes no blob.
 Step = Callable[[Transaction], int | None]
 
 _Json = jobs.c.payload.type
@@ -102,11 +102,11 @@ _DELETE_TERMS = delete(search_terms).where(
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """Packed rows of a write buffer.
+    """Rows of a write buffer in the form in which they are flushed.
 
     `partition` is the partition's new state. `rows` are the numbers of the flushed rows, and
-    `added` is the number of new positions. The next fields are rows for its tables, and `words` are
-    new words.
+    `added` is the number of new positions. The other fields are rows for the partition's tables;
+    `words` are new words.
     """
 
     owner_id: str
@@ -144,7 +144,7 @@ def pack_rows(tx: Transaction, owner_id: str, limit: int = FLUSHED_AT_ONCE) -> P
 def write_rows(tx: Transaction, packed: PackedRows) -> bool:
     """Write packed rows under a lock on the partition.
 
-    Returns False, without writing, if the partition has changed.
+    Returns False, without writing, if the partition has changed since.
     """
     # Lock before reading, so that a second writer sees the rows of the first.
     partition = lock_partition(tx, packed.owner_id)
@@ -176,9 +176,9 @@ def write_rows(tx: Transaction, packed: PackedRows) -> bool:
 
 
 def _settled(rows: Sequence[BufferRow]) -> tuple[list[BufferRow], list[BufferRow]]:
-    """Return the first rows for one transaction, and the documents that they add on balance.
+    """Return the first rows for one transaction, and the number of documents that they add.
 
-    They end before the deletion of a flushed document.
+    They end before the deletion of a document that was flushed earlier.
     """
     added: dict[int, BufferRow] = {}
     terms = set[str]()
@@ -196,9 +196,9 @@ def _settled(rows: Sequence[BufferRow]) -> tuple[list[BufferRow], list[BufferRow
 
 
 def _postings(rows: Sequence[BufferRow], position: int) -> list[tuple[str, int, bytes]]:
-    """Return term, chunk and bytes of the postings of these rows, in the order of the key.
+    """Return term, chunk and bytes of these rows' postings, in the order of the key.
 
-    The first part of the first row has this position.
+    `position` is that of the first part of the first row.
     """
     chunks: dict[int, defaultdict[str, bytearray]] = {}
     parts = [part for row in rows for part in reader.occurrences_by_part(row)]
@@ -207,7 +207,7 @@ def _postings(rows: Sequence[BufferRow], position: int) -> list[tuple[str, int, 
         encoded_position = row_position.to_bytes(4, "little")
         for term, times in part.items():
             postings[term] += encoded_position + _TIMES[times]
-    # In this order each page of the table is visited once.
+    # In this order, each page of the table is visited only once.
     return sorted(
         [
             (term, chunk, bytes(content))
@@ -218,7 +218,7 @@ def _postings(rows: Sequence[BufferRow], position: int) -> list[tuple[str, int, 
 
 
 def _add_words(tx: Transaction, partition: Any, new_words: set[str]) -> None:
-    """Add words to the partition's vocabulary, except those cached as known."""
+    """Add words to the partition's vocabulary, except those that the cache knows."""
     cache = reader.shared_cache(tx).words
     generation, known_words = cache.get(partition.seq) or (partition.generation, frozenset[str]())
     if generation != partition.generation:
@@ -252,7 +252,7 @@ class Deletion:
     def steps(self) -> Iterator[Step]:
         """Yield the steps of the deletion in order.
 
-        A step may be repeated, but none may be left out.
+        A step may be repeated, but none may be omitted.
         """
         for chunks in portions(_chunks(self.positions, reader.DOCUMENT_CHUNK), _CHUNKS_AT_ONCE):
             yield partial(self._mark_documents, chunks)
@@ -267,7 +267,7 @@ class Deletion:
     def run(self, tx: Transaction, step: Step) -> bool:
         """Run one step.
 
-        Returns False, without any change, if the partition was rebuilt or purged meanwhile.
+        Returns False, without a change, if the partition was rebuilt or purged meanwhile.
         """
         partition = lock_partition(tx, self.owner_id)
         if (partition.seq if partition else None) != self.partition:
@@ -302,7 +302,7 @@ class Deletion:
     def _rewrite_postings(self, chunk: int, terms: Sequence[str], tx: Transaction) -> int | None:
         """Remove the documents from the postings of these terms.
 
-        A term without documents leaves the vocabulary.
+        A term without any documents is removed from the vocabulary.
         """
         is_deleted = np.zeros(reader.POSTING_CHUNK, dtype=np.bool_)
         is_deleted[self._positions_in(chunk, reader.POSTING_CHUNK)] = True
@@ -343,7 +343,7 @@ class Deletion:
 
 
 def next_deletion(tx: Transaction, owner_id: str, limit: int) -> Deletion | None:
-    """Return the documents to delete by a buffer's oldest rows; None for none.
+    """Return the documents that the oldest rows of a buffer delete; None for none.
 
     Many are deleted at once, so that each blob is rewritten once.
     """
@@ -353,7 +353,7 @@ def next_deletion(tx: Transaction, owner_id: str, limit: int) -> Deletion | None
         if not row.is_deleted:
             added.add(row.document)
         elif row.document not in added:
-            # The flush handles a document that was added and deleted in the buffer.
+            # A document that was added and deleted within the buffer is left to the flush.
             deleted.setdefault(row.document, []).append(row)
     if not deleted:
         return None

@@ -1,4 +1,4 @@
-"""The joint score of words, vectors, speaker and time, and the best documents.
+"""The joint score of words, vectors, speaker and time; and the selection of the best documents.
 
 It is pure numpy, without SQL.
 """
@@ -21,40 +21,42 @@ from ricordo.search.scoring import (
     SlotLayout,
 )
 
-# `bench/ranking.py` fits these numbers on two kinds of talk. The weight of the similarity in the
-# score, if there is any; the words have the remaining weight.
+# `bench/ranking.py` fits these numbers on two sets of conversations. The weight of the similarity
+# in the score, if there is one. The words have the remaining weight.
 SIMILARITY_SHARE = 0.42
-# Bonuses for a document by a speaker, or from a time, that the question names, and for what a user
-# said if the question is about themselves. The best score by words and similarity is 1.
+# Bonuses for documents: by a speaker or from a time that the question names, and by a user if users
+# ask about themselves. For comparison, the best score by words and similarity is 1.
 SPEAKER_BONUS = 0.2
 TIME_BONUS = 0.36
 OWN_BONUS = 0.38
-# Shares of a turn's neighbours in its similarity: of the turns next to it, and of those beyond. An
-# answer is about what was asked: the turn next to a long one has the first share, however far.
+# Shares of neighbours in a turn's similarity: of the turns next to it, and of those beyond. An
+# answer is about its question. So the turn next to a long one has the first share, however far away
+# it is.
 NEARBY = (0.3, 0.15)
-# Sizes of the sample for the common directions of a partition's vectors; none below the minimum.
+# Limits of the sample from which the common directions of a partition's vectors are computed; below
+# the minimum there are none.
 LEAST_SAMPLE = 100
 MOST_SAMPLE = 2048
 DIRECTIONS = 3
 _ROUNDS = 8
-# Top-k search: split the scores into groups (so many for each of k, of limited size), and search
-# only the best of each group.
+# Top-k search: split the scores into groups (their number depends on k, their size is limited), and
+# search only the best of each group.
 GROUPS = 4
 LARGEST_GROUP = 64
-# If fewer than one in this many scores are better, only the better scores are counted from then on.
+# If fewer than one in this many scores are better, only the better ones are counted from then on.
 FEW_AHEAD = 8
 
 
-# Digits of a similarity: products of long vectors differ beyond the sixth by the machine, and by
-# how many are computed at once.
+# The number of digits of a similarity. Later digits of products depend on the machine, and on how
+# many products are computed at once.
 _DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class CommonDirections:
-    """The common part of vectors: their `mean` (d,) and main `directions` (3, d).
+    """What vectors have in common: their `mean` (d,) and main `directions` (3, d).
 
-    The vectors differ most in these directions, which seldom express a subject.
+    In these directions the vectors differ most, but the directions seldom express a subject.
     """
 
     mean: Floats
@@ -65,7 +67,7 @@ class CommonDirections:
 class Similarities:
     """Similarities (m,) of the documents at these ascending, unique positions (m,).
 
-    The similarities of all other documents are unknown.
+    Similarities of all other documents are unknown.
     """
 
     positions: Integers
@@ -75,15 +77,15 @@ class Similarities:
         return len(self.positions)
 
     def rounded(self) -> "Similarities":
-        """Return them without their last digits.
+        """Return the similarities without their last digits.
 
-        The last digits depend on the number of vectors that are compared at once, which includes
-        hidden texts.
+        The last digits depend on how many vectors are compared at once, which includes hidden
+        texts.
         """
         return Similarities(self.positions, np.round(self.values, _DIGITS))
 
     def of_texts(self, documents: DocumentColumns) -> "Similarities":
-        """Return the similarity of each text from those of its parts, at its first position."""
+        """Return the similarity of each text, computed from its parts, at its first position."""
         if documents.starts is None or not len(self):
             return self
         firsts = documents.first_of(self.positions)
@@ -113,7 +115,7 @@ NO_SIMILARITIES = Similarities(np.empty(0, dtype=np.int64), np.empty(0, dtype=np
 
 
 def joined(parts: Sequence[Similarities]) -> Similarities:
-    """Join the similarities of several partitions, whose positions ascend from one to the next."""
+    """Join the similarities of several partitions, whose positions follow one another."""
     if len(parts) < 2:
         return parts[0] if parts else NO_SIMILARITIES
     return Similarities(
@@ -123,9 +125,9 @@ def joined(parts: Sequence[Similarities]) -> Similarities:
 
 
 def common_of(vectors: npt.NDArray[Any]) -> CommonDirections | None:
-    """Return the common part of vectors (m, d); None if they are too few.
+    """Return what vectors (m, d) have in common; None if they are too few.
 
-    The same vectors always give the same result.
+    Equal vectors always give the same result.
     """
     count, dimensions = vectors.shape
     if count < LEAST_SAMPLE or dimensions <= DIRECTIONS:
@@ -147,9 +149,9 @@ def common_of(vectors: npt.NDArray[Any]) -> CommonDirections | None:
 
 
 def focus(query: Floats, common: CommonDirections | None) -> Floats:
-    """Return the query's vector (d,) without the common part.
+    """Return the query's vector (d,) without the vectors' common part.
 
-    Products with it then order documents by subject.
+    Products with the result order documents by subject.
     """
     if common is None:
         return query
@@ -158,7 +160,7 @@ def focus(query: Floats, common: CommonDirections | None) -> Floats:
 
 
 def speaks(documents: DocumentColumns, postings: Sequence[Posting]) -> Bools | None:
-    """Return the documents by a speaker that these terms name, (n,); None if none is named."""
+    """Return the documents whose speaker these terms name, (n,); None if none is named."""
     spreads = [
         posting.spread.is_named
         for posting in postings
@@ -186,11 +188,11 @@ def fuse(
     may: Bools | None = None,
     bonuses: Floats | None = None,
 ) -> Floats:
-    """Return the score of each document, about 1 for the best plus bonuses.
+    """Return the score of each document: about 1 for the best, plus bonuses.
 
-    Only documents that `may` be found are compared. `times` are ranges and `spoken` documents
-    with a bonus, and `bonuses` are further ones by document. The score of a text in parts is at its
-    first position; the other positions have 0.
+    Only documents allowed by `may` are compared. `times` are ranges, `spoken` marks documents by a
+    named speaker, and `bonuses` are further bonuses by document. The score of a text in parts is at
+    its first position; the other positions have 0.
     """
     if may is None and not documents.is_whole:
         may = documents.alive
@@ -204,17 +206,17 @@ def fuse(
     is_hit = score > 0
     if compared is not None:
         is_hit[compared.positions] = True
-        # A new document has no vector yet: its words count for its meaning too.
+        # A new document has no vector yet, so its words also count as its meaning.
         score[compared.positions] *= np.float32(1 - SIMILARITY_SHARE)
     if spoken is not None:
         score += np.float32(SPEAKER_BONUS) * spoken
     if times:
         score[within(documents.created_at, times)] += np.float32(TIME_BONUS)
     if bonuses is not None:
-        # A bonus alone is no hit.
+        # A document with only a bonus is no hit.
         score += bonuses * is_hit
     if compared is not None:
-        # Without any hit by words the similarity counts alone, and the bonuses do not change.
+        # If no document matches by words, only similarity counts; the bonuses do not change.
         score[compared.positions] += np.float32(SIMILARITY_SHARE if best else 1) * compared.values
     score *= documents.worth
     if documents.starts is not None:
@@ -234,7 +236,7 @@ def within(created_at: Integers, times: Sequence[tuple[int, int]]) -> Bools:
 def scaled(
     documents: DocumentColumns, similar: Similarities, may: Bools | None
 ) -> Similarities | None:
-    """Return texts' similarities with shares of their neighbours', scaled to 0..1.
+    """Return the similarities of texts with shares of their neighbours, scaled to 0..1.
 
     Returns None if there are none.
     """
@@ -242,8 +244,8 @@ def scaled(
     if not len(visible):
         return None
     compared = len(documents) if may is None else np.count_nonzero(may)
-    # If only the most similar documents were compared, the others get at most the lowest of their
-    # similarities.
+    # If only the most similar documents were compared, every other one gets at most the lowest
+    # similarity of these.
     if 2 * len(visible) >= compared:
         usual = visible.values.mean()
     else:
@@ -258,15 +260,15 @@ def scaled(
     high = smoothed.max()
     if high == low:
         return Similarities(whole.positions, np.ones(len(whole), dtype=np.float32))
-    # Slightly more than 0 for the least similar document, so that it is the last hit.
+    # The least similar document gets slightly more than 0, so that it is still the last hit.
     return Similarities(
         whole.positions, np.maximum((smoothed - low) / (high - low), np.float32(1e-6))
     )
 
 
 def _of_far_neighbours(far: FarNeighbours, similarities: Similarities) -> Floats:
-    """Return the sum of each text's far neighbours' similarities; 0 for unknown ones."""
-    # The last number is for texts without a neighbour, whose position is NO_NEIGHBOUR.
+    """Return the sum of the similarities of each text's far neighbours; unknown ones count 0."""
+    # The last number belongs to texts without a neighbour, whose position is NO_NEIGHBOUR.
     known: Floats = np.zeros(len(far.before) + 1, dtype=np.float32)
     known[similarities.positions] = similarities.values
     positions = similarities.positions
@@ -274,7 +276,7 @@ def _of_far_neighbours(far: FarNeighbours, similarities: Similarities) -> Floats
 
 
 def _smooth(layout: SlotLayout, positions: Integers, similarities: Floats) -> Floats:
-    """Add shares of their neighbours' similarities to known ones."""
+    """Add shares of the neighbours to the known similarities."""
     slots: Floats = np.zeros(layout.size, dtype=np.float32)
     slot = layout.slot[positions]
     slots[slot] = similarities
@@ -287,9 +289,9 @@ def _smooth(layout: SlotLayout, positions: Integers, similarities: Floats) -> Fl
 
 
 def top(documents: DocumentColumns, scores: Floats, mask: Bools | None, k: int) -> Integers:
-    """Return the positions of the k best scores above 0 that the mask allows, best first.
+    """Return the positions of the k best scores above 0, best first, with the mask.
 
-    Among equals the newest come first. Without a mask all are allowed.
+    Among equal scores the newest document comes first. Without a mask all are allowed.
     """
     if mask is not None:
         allowed = np.flatnonzero(mask)
@@ -301,15 +303,15 @@ def top(documents: DocumentColumns, scores: Floats, mask: Bools | None, k: int) 
 
 
 def _best(scores: Floats, k: int) -> Integers:
-    """Return the positions of the k best scores above 0, with ties and maybe a few more."""
+    """Return the positions of the k best scores above 0, including ties and perhaps a few more."""
     threshold = bar(scores, k) if 0 < k < len(scores) else 0
     return np.flatnonzero(scores >= threshold if threshold > 0 else scores > 0)
 
 
 def bar(scores: Floats, k: int) -> np.float32:
-    """Return a score that at least k of more than k scores reach, and not many more.
+    """Return a threshold that at least k of the scores reach, but not many more.
 
-    It is the k-th best of the best scores of each of many groups.
+    It is the k-th best among the best scores of many groups.
     """
     size = min(len(scores) // (GROUPS * k), LARGEST_GROUP)
     if size > 1:
@@ -335,9 +337,9 @@ def ranks(
 
 
 def _ranks(few_scores: Floats, scores: Floats, may: Bools | None, none: float) -> list[int | None]:
-    """Return the rank of each of a few scores among all; None for those not above `none`."""
+    """Return the rank of each of a few scores among all scores; None for those not above `none`."""
     ranks: dict[float, int] = {}
-    # Starting with the lowest: few scores are better, and only these matter for the next.
+    # Start with the lowest: few scores are better, and only these matter for the next one.
     for score in sorted({score for score in few_scores.tolist() if score > none}):
         better = scores > score
         if may is not None:

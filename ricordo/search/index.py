@@ -1,8 +1,8 @@
 """The public part of the search index: store and index, unindex, find.
 
 A partition is the scope of one search, named by its owner: an agent's messages or an archive's
-passages. Filters apply before the limit. A query is data and has no syntax. The other modules of
-this folder implement the index; most need numpy, which is not imported at start.
+passages. Filters apply before the limit. A query is data and has no special syntax. The other
+modules of this folder implement the index. Most need numpy, which is not imported at start.
 """
 
 import re
@@ -32,14 +32,14 @@ _INDEXED_PASSAGES = select(passages).where(passages.c.id.op("IN")(_IDS))
 _LABELS = select(passages_tags.c.passage_id, passages_tags.c.tag).where(
     passages_tags.c.passage_id.op("IN")(_IDS)
 )
-# "Anna Bell: I like tea" was said by Anna Bell. A name has at most three words, otherwise any
+# "Anna Bell: I like tea" was said by Anna Bell. A name has at most three words. Otherwise any
 # sentence with a colon would name a speaker.
 _SPEAKER = re.compile(r"\s*([^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,2}): ")
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query: its text, and data about its meaning.
+    """A query: its text and its meaning.
 
     `vectors` are its vectors by model, `nearest` the hits of an outside index by partition, and
     `related` are related words. `new_vectors` are vectors of texts without a
@@ -60,9 +60,9 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class NewText:
-    """A text without a stored vector of the model: its document and part, its version and length.
+    """A text that has no stored vector of the model: its document and part, its version and length.
 
-    Version and length tell an edited text from the old one (see `BufferRow`).
+    Version and length distinguish an edited text from the old one (see `BufferRow`).
     """
 
     model: str
@@ -76,13 +76,13 @@ class NewText:
 class MessageFilter:
     """A filter of messages of these agents; an empty field matches any.
 
-    Times are microseconds, both ends included. `subject_id` is as in a Scope: None for all
-    messages, NOBODY for those about no user, a user's id for these and the user's. Messages of
-    `own_conversation` match with any user. Its messages since `turn_began` never match: they are in
-    the window, and the question would be its own best hit. `reads_before` adds the turn before each
-    hit. `own_first` puts messages about the subject before shared messages, and skips agents that
-    have none about the subject. `shared` are the conversations whose messages a fork shares, each
-    with the seq of the last shared message (see `conversations.shared_by`).
+    Times are microseconds, both ends included. `subject_id` is as in a Scope: None selects all
+    messages, NOBODY those about no user, and a user's id these and that user's. Messages of
+    `own_conversation` match whichever user they are about. Its messages since `turn_began` never
+    match. They are in the window, and the question would be its best hit. With `reads_before`, each
+    hit has the turn before it. `own_first` puts messages about the subject before shared ones, and
+    skips agents without messages about the subject. `shared` are the conversations whose messages a
+    fork shares, each with the last shared seq (see `conversations.shared_by`).
     """
 
     agent_ids: tuple[str, ...]
@@ -120,10 +120,10 @@ class PassageFilter:
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """One hit: the document's number (`seq`), its relevance, and the turn `before` it.
+    """One hit: the document's number (`seq`), its relevance, and `before`, the turn before it.
 
-    `before` is None if that turn may not be seen. `part` is the number of the part of a long text
-    that matches best, 0 for an uncut text (see `text_parts.py`).
+    `before` is None if the caller may not see that turn. `part` is the number of the best matching
+    part of a long text; 0 for an uncut text (see `text_parts.py`).
     """
 
     document: int
@@ -136,9 +136,8 @@ class SearchHit:
 class SearchResult:
     """The best hits, best first.
 
-    `missing` names models for which the query has no vector, although documents have one.
-    `new_texts` are texts whose vectors are missing; then there are no hits, and the search has to
-    be repeated.
+    `missing` names models for which documents have a vector but the query has none. `new_texts` are
+    texts without vectors. If there are any, there are no hits, and the search must be repeated.
     """
 
     hits: tuple[SearchHit, ...] = ()
@@ -198,8 +197,8 @@ def index_messages(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
 def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
     """Index stored passages in their transaction.
 
-    Passages that are stored together count as parts of one text, so a hit in one also raises its
-    neighbours.
+    Passages that are stored together count as parts of one text, so a hit in one also raises those
+    next to it.
     """
     entries = [
         (
@@ -246,7 +245,7 @@ def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
 
 
 def tags_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the tags of these passages by id; passages without tags are not in it."""
+    """Return the tags of these passages by id; passages without tags are missing."""
     tags: dict[str, list[str]] = {}
     for row in tx.all(_LABELS, {"ids": list(ids)}):
         tags.setdefault(row.passage_id, []).append(row.tag)
@@ -317,7 +316,7 @@ def passage_entry(passage: Any, tags: Sequence[str], conversation: str | int) ->
 def _put(
     tx: Transaction, entries: Sequence[tuple[str, str, IndexEntry]], *, is_deleted: bool = False
 ) -> None:
-    """Add rows of documents, or of their deletions, to the owners' buffers."""
+    """Add rows for documents, or for their deletion, to the owners' buffers."""
     grouped: dict[tuple[str, str], list[IndexEntry]] = {}
     for owner_id, organization_id, entry in entries:
         grouped.setdefault((owner_id, organization_id), []).append(entry)

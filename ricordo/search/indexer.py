@@ -1,7 +1,7 @@
 """The jobs of the index: flush buffers, remove deleted documents, embed new ones.
 
-Each step is a short transaction that leaves the index whole, so a killed job continues where it
-was. Models and outside indexes are called between transactions.
+Each step is a short transaction that leaves the index complete, so a killed job can continue.
+Models and external indexes are called between transactions.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ DELETIONS_AT_ONCE = 4096
 class Indexer:
     """The work of the index's jobs.
 
-    `messages_index` names an outside index for messages. A flush waits `pause` seconds for more
+    `messages_index` names an external index for messages. A flush waits `pause` seconds for more
     rows.
     """
 
@@ -61,7 +61,7 @@ class Indexer:
                 continue
             waiting = await self.store.read(lambda tx: write_buffer.count(tx, owner_id))
             if row_count and 0 < waiting < FLUSHED_AT_ONCE:
-                # One flush of many rows costs less than many small ones, which would delay the
+                # One flush of many rows costs less than many small ones, and leaves more time for
                 # partitions with fewer writes.
                 await asyncio.sleep(self.pause)
             if packed := await self.store.read(lambda tx: pack_rows(tx, owner_id)):
@@ -78,7 +78,7 @@ class Indexer:
     async def embed(self, job: Job, report: Report) -> None:
         """Embed the partition's documents that have no vector of the owner's model yet.
 
-        Searches use the vectors of the earlier model until all documents have new ones.
+        Until all documents have vectors of the new model, searches use those of the earlier model.
         """
         # Imports numpy, which a server loads at its first search or flush.
         from ricordo.search.vectors import drop_vectors
@@ -102,7 +102,7 @@ class Indexer:
                 await self.store.write(lambda tx, model=model: drop_vectors(tx, owner_id, model))  # type: ignore[misc]
 
     async def sweep(self, _job: Job, report: Report) -> None:
-        """Add jobs for missing flushes and vectors, e.g. after a kill or new settings."""
+        """Add jobs for missing flushes and vectors, for example after a kill or new settings."""
         after = ""
         while ids := await self.store.read(
             lambda tx, after=after: partitions.owner_ids(tx, after, SWEPT_AT_ONCE)  # type: ignore[misc]
@@ -128,7 +128,7 @@ class Indexer:
             return default
 
     def index_of(self, owner: Any) -> VectorIndex | None:
-        """Return the outside index of the owner's vectors, if there is one.
+        """Return the external index of the owner's vectors, if there is one.
 
         `owner` is None if the owner was deleted.
         """
@@ -153,7 +153,7 @@ class Indexer:
                     lambda tx, b=batch, v=vectors, s=size: add_vectors(tx, b, v, s)  # type: ignore[misc]
                 )
             except Conflict:
-                # Another server stored them first, or the model now has vectors of another size.
+                # Another server stored them first, or the size of the model's vectors has changed.
                 if await self.store.read(read) == batch:
                     log.warning(
                         "the model's vectors changed their size: embedding again",
@@ -168,7 +168,7 @@ class Indexer:
     ) -> tuple[dict[tuple[int, int], Sequence[float]], int]:
         """Return the vectors of a batch by document and part, and their size.
 
-        An outside index has one vector for each document, of the whole text.
+        An external index has one vector for each document, made from its whole text.
         """
         # Imports numpy, which a server loads at its first search or flush.
         from ricordo.search.vectors import documents_of
@@ -192,7 +192,7 @@ class Indexer:
                 size = len((await embed(embedder, [""], clearance))[0])
             return {(record.document, record.part): record.vector for record in records}, size
         await index.upsert(batch.owner_id.removesuffix(NEW), embedder.handle, records)
-        # The vectors are in the outside index; empty ones here only count the embedded documents.
+        # The vectors are in the external index. Empty ones here only count the embedded documents.
         return {}, 1
 
     async def _delete_documents(self, owner_id: str) -> int:
@@ -211,9 +211,10 @@ class Indexer:
         return len(deletion.rows)
 
     async def _remove_outside(self, owner_id: str, documents: Sequence[int]) -> None:
-        """Remove documents from the outside index.
+        """Remove documents from the external index.
 
-        Call it before the buffer's rows are deleted: after a kill, the rows cause a second call.
+        Call it before the buffer's rows are deleted. After a kill, the remaining rows cause a
+        second call.
         """
         owner = await self.store.read(lambda tx: partitions.owner_of(tx, owner_id))
         index = self.index_of(owner)
@@ -230,7 +231,7 @@ async def _embed(
     *,
     is_usable: bool = False,
 ) -> list[VectorRecord]:
-    """Return the records with vectors, without texts that the provider refuses.
+    """Return the records with vectors; texts that the provider refuses are left out.
 
     Raises ModelError if the model refuses every text.
     """

@@ -1,11 +1,11 @@
 """Views of a partition: its flushed documents and write buffer as arrays.
 
-The parts of a long text have positions of their own (see `text_parts.py`), like documents.
+Each part of a long text has a position, as a document does (see `text_parts.py`).
 
-Views are cached with the buffer rows that were read, so the next search reads only new rows. A
-user's search gets a view that holds only the documents that this user may see. So no user's scores
-depend on hidden documents: neither the rarity of words, nor the mean length of texts, nor the
-neighbours of a turn.
+Views are cached together with the buffer rows that they contain, so the next search reads only new
+rows. A user's search gets a view that holds only the documents that this user may see. So hidden
+documents influence no user's scores: neither the rarity of words, nor the mean length of texts, nor
+the neighbours of a turn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,16 +22,17 @@ from ricordo.search import reader, scoring
 from ricordo.search.scoring import Bools, Integers, Posting, Spread
 from ricordo.search.write_buffer import ROLES, BufferRow, fingerprint, unpack
 
-# The posting of a term in at least this share of the documents, e.g. a speaker's name, is spread
-# once and cached.
+# If a term occurs in at least this share of the documents, as a speaker's name may, its posting is
+# spread once and cached.
 SPREAD_SHARE = 1 / 16
 LEAST_SPREAD = 4096
 MOST_SPREADS = 4
-# Bytes of a view for each document, without its record: columns, layout, neighbours and spreads.
+# Bytes that a view needs for each document beside its record: columns, layout, neighbours and
+# spreads.
 BYTES_PER_DOCUMENT = 64 + 5 * MOST_SPREADS
 # Bytes for each term of each document in the buffer.
 _BYTES_PER_TERM = 100
-# Bytes of a part of a view for each document of the whole: its position in the part.
+# Bytes that a part of a view needs for each document of the whole: its position in the part.
 _BYTES_PER_HIDDEN = 8
 
 
@@ -42,10 +43,10 @@ _numbers = count()
 class PartitionView:
     """A partition's documents by position.
 
-    `buffered` are terms that are not flushed yet, `spreads` those of frequent terms. In a part of a
-    view, `partition_positions` holds the partition's position of each document, `view_positions`
-    the position in this view of each of the partition's documents (-1: left out), and `audience`
-    names the user. In a whole view these are None.
+    `buffered` are terms that are not flushed yet; `spreads` are those of frequent terms. A part of
+    a view has three more fields. `partition_positions` maps its documents to positions in the
+    partition, `view_positions` maps the partition's documents to positions in the view (-1: left
+    out), and `audience` names the user. In a whole view these are None.
     """
 
     records: reader.Documents
@@ -60,7 +61,7 @@ class PartitionView:
 
     @cached_property
     def documents(self) -> scoring.DocumentColumns:
-        # Computed on demand, since a view never needs them if only its parts are searched.
+        # Computed on demand, since a view is often searched only through its parts.
         return scoring.documents_of(self.records, self.alive)
 
     def placed(self, posting: Posting) -> Posting:
@@ -77,12 +78,12 @@ class PartitionView:
     def posting(self, flushed: Posting, term: str) -> Posting:
         """Return the term's posting in all documents of the view.
 
-        It ascends as far as documents were flushed in order.
+        It is in ascending order as far as documents were flushed in order.
         """
         posting = reader.joined_postings([flushed, self.posting_in_buffer(term)])
         if self.documents.is_whole:
             return posting
-        # Skip deleted documents here until they are removed from the postings.
+        # Skip deleted documents until they are removed from the postings.
         return reader.some_of(posting, self.alive[posting.positions])
 
     def posting_in_buffer(self, term: str) -> Posting:
@@ -94,7 +95,7 @@ class PartitionView:
     def spread(self, posting: Posting, term: str) -> Posting:
         """Return the term's posting, with its spread if the term is frequent.
 
-        The spread of a frequent term is worth caching.
+        Only the spread of a frequent term is worth caching.
         """
         if len(posting.positions) < max(SPREAD_SHARE * len(self.records), LEAST_SPREAD):
             return posting
@@ -106,11 +107,11 @@ class PartitionView:
         return replace(posting, spread=spread)
 
 
-# A row of the buffer, and the terms of each part of its text.
+# A row of the buffer, with the terms of each part of its text.
 _ReadRow = tuple[BufferRow, list[Mapping[str, int]]]
 _Rows = Mapping[int, _ReadRow]
-# A view with its sources: the partition's number, generation and count of flushed documents, and
-# the rows of the buffer.
+# A view with its sources: the partition's number, its generation, its number of flushed documents,
+# and the rows of the buffer.
 _CachedView = tuple[tuple[int | None, int, int], _Rows, PartitionView]
 
 
@@ -139,8 +140,8 @@ def view_of(
 
 def _read(row: Any) -> _ReadRow:
     buffer_row = unpack(row.partition, row.number, row.data)
-    # The counts replace the lists of terms, and views share interned terms: a cached row takes half
-    # of the memory.
+    # Counts replace the lists of terms, and views share interned terms. This halves the memory of a
+    # cached row.
     counts: list[Mapping[str, int]] = [
         {intern(term): times for term, times in part.items()}
         for part in reader.occurrences_by_part(buffer_row)
@@ -188,7 +189,8 @@ def view_for(
         is_visible |= view.records["user"] == fingerprint(subject_id)
     if own_conversation is not None:
         is_own = view.records["conversation"] == fingerprint(own_conversation)
-        # Most conversations hold nothing of others: all of a user's share one view.
+        # Most conversations contain nothing about other users, so all of a user's conversations
+        # share one view.
         if not (is_own & view.alive & ~is_visible).any():
             part = view_for(cache, owner_id, view, subject_id, None)
             cache.partitions.put(key, (view.version, part), 0)
@@ -237,7 +239,7 @@ def _roles_of(records: reader.Documents) -> frozenset[str]:
 
 
 def joined(arrays: Sequence[reader.Documents]) -> reader.Documents:
-    """Concatenate records as bytes, which is ten times as fast as field by field."""
+    """Concatenate records as bytes, which is ten times as fast as joining each field."""
     filled = [array for array in arrays if len(array)]
     if len(filled) > 1:
         return reader.read_documents(b"".join([array.tobytes() for array in filled]))
@@ -249,12 +251,12 @@ def join_views(
 ) -> PartitionView:
     """Return several partitions as one, in their order.
 
-    Searched together, they share the rarity of words.
+    When they are searched together, they share the rarity of words.
     """
     if len(views) == 1:
         return views[0]
-    # Grouped by audience. If all were kept, these owners would have a joined view for each of their
-    # users.
+    # Grouped by audience. Otherwise the cache would hold a joined view of these owners for each of
+    # their users.
     audiences = tuple(view.audience for view in views)
     key = ("joined views", (tuple(owners), audiences))
     cached = cache.partitions.get(key)

@@ -1,4 +1,4 @@
-"""Partitions of the index: rows, owners, jobs that they need, and their purge."""
+"""Partitions of the index: their rows, owners, jobs and purge."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,10 +25,9 @@ from ricordo.storage.schema import core_tables as tables
 
 EMBED = "search.embed"
 SWEEP = "search.sweep"
-# The end of the name of an index, or of a model's vectors, that is built to replace another one.
+# The end of a name: an index, or a model's vectors, that is built to replace another one.
 NEW = "#new"
-# A row of the index is a blob of some kilobytes, so a portion of them is smaller than one of
-# messages.
+# A row of the index is a blob of some kilobytes, so fewer rows make a portion than for messages.
 PORTION = 200
 
 _IDS = each(bindparam("ids", type_=tables.messages.c.parts.type))
@@ -83,7 +82,7 @@ def is_row(table: Table) -> ColumnElement[bool]:
 
 
 def _some(table: Table, column: str) -> tuple[Any, Any]:
-    """Return two statements: one selects keys of some rows, one deletes a row."""
+    """Return two statements: one selects the keys of some rows, the other deletes a row."""
     keys = select(*(part.label(f"in_{part.name}") for part in table.primary_key.columns))
     some_keys = keys.where(table.c[column] == bindparam(column)).limit(PORTION)
     return some_keys, delete(table).where(is_row(table))
@@ -103,7 +102,7 @@ _SOME_OF_PARTITION = [
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingBatch:
-    """Consecutive positions without a vector of this model, from position `start`.
+    """Consecutive positions that lack a vector of this model, from position `start` on.
 
     `documents` has the number of each document, and the number of its part (0: uncut). None marks
     a deleted document.
@@ -139,7 +138,7 @@ def models_of(tx: Transaction, owner_id: str) -> list[str]:
 def purge_portion(tx: Transaction, owner_id: str) -> bool:
     """Delete up to 200 rows of the owner's buffer or partition.
 
-    At last the partition itself is deleted. Returns True if there may be more to delete.
+    The partition itself is deleted last. Returns True if there may be more to delete.
     """
     if _purge(tx, _SOME_OF_BUFFER, {"owner_id": owner_id}):
         return True
@@ -166,7 +165,7 @@ def owner_ids(tx: Transaction, after: str, limit: int) -> list[str]:
 
 
 def add_embed_job(tx: Transaction, organization_id: str, owner_id: str) -> None:
-    """Add a job that embeds the partition's documents, unless one waits."""
+    """Add a job that embeds the partition's documents, if none waits."""
     job = Job(
         EMBED, organization_id, {"owner_id": owner_id}, key=f"{EMBED}:{owner_id}", is_single=True
     )

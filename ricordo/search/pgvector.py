@@ -1,9 +1,10 @@
-"""Vectors in the store's PostgreSQL, searched by its extension pgvector.
+"""Vectors in the store's PostgreSQL database, searched by its extension pgvector.
 
-Archives choose it as `pgvector`. A small partition is searched exactly. An exact search of a
-partition with many vectors starts the build of an approximate index for it, in the background. The
-table holds whole vectors, the index half precision; its results are sorted by the whole ones. A
-kill may leave an unfinished index, which PostgreSQL never uses; the next pass removes it.
+Archives choose it as `pgvector`. A small partition is searched exactly. When an exact search meets
+a partition with many vectors, an approximate index for it is built in the background. The table
+holds vectors in full precision, the index in half precision. Results of the index are sorted by the
+full vectors. A kill may leave an unfinished index. PostgreSQL never uses it, and the next pass
+removes it.
 """
 
 import asyncio
@@ -30,34 +31,35 @@ T = TypeVar("T")
 Work = Callable[[Transaction], T]
 log = logging.getLogger(__name__)
 NAME = "pgvector"
-# Rows of one transaction: with an index, each written row costs some milliseconds.
+# Rows of one transaction; with an index, writing a row takes some milliseconds.
 _AT_ONCE = 25
 _REMOVED_AT_ONCE = 500
-# More results are found by an exact search: no index is faster at that.
+# More results than this are found by an exact search, since no index is faster then.
 _MAX_FROM_INDEX = 500
 _MAX_RESULTS = 1_000_000
-# The candidates that the index keeps (hnsw.ef_search), and the vectors that it visits at most for a
+# The candidates that the index keeps (hnsw.ef_search), and the most vectors that it visits for a
 # filter (hnsw.max_scan_tuples).
 _CANDIDATES = 300
 _MAX_CANDIDATES = 1000
 _MAX_VISITED = 20_000
-# Measured: the index is faster if a filter admits this many times the limit. Below that, reading
-# all admitted vectors is faster, and exact.
+# Measured: the index is faster if a filter admits at least this many times the limit. Below that,
+# reading all admitted vectors is faster and exact.
 _ENOUGH = 20
 PREFIX = "search_pgvector_"
-# The lock of the whole database for building or removing such an index.
+# The database-wide lock for building or removing such an index.
 BUILDING_LOCK = int.from_bytes(b"pgvector", signed=True)
-_MAX_DIMENSIONS = 4000  # of a halfvec in an index
-# The parameters m and ef_construction of the index. Measured at 300,000 vectors of 256 dimensions:
-# it finds 0.968 of the nearest ten with 200 candidates, and 0.986 with 400.
+_MAX_DIMENSIONS = 4000  # limit for a halfvec in an index
+# The parameters m and ef_construction of the index. Measured with 300,000 vectors of 256
+# dimensions: with 200 candidates it finds 0.968 of the ten nearest, with 400 it finds 0.986.
 _LINKS = 16
 _LINKS_WEIGHED = 100
-# The disk or the memory is full; when an index is built, this is the shared memory of parallel
+# The disk or the memory is full. While an index is built, that may be the shared memory of parallel
 # workers.
 _OUT_OF_ROOM = ("53100", "53200")
 _MAX_GROUPS = 10_000
 
-# The index's predicate holds names that users chose, so PostgreSQL itself writes them as literals.
+# The index's predicate contains names that users chose, so PostgreSQL itself writes them as
+# literals.
 _STATEMENT = text(
     "SELECT format('CREATE INDEX CONCURRENTLY %I ON search_pgvector"
     " USING hnsw ((embedding::halfvec(%s)) halfvec_cosine_ops)"
@@ -121,8 +123,8 @@ _DROP_SOME = text(
     "SELECT ctid FROM search_pgvector WHERE partition = :partition AND model = :model"
     " LIMIT :limit))"
 )
-# A statement that is prepared once must still be planned for its parameters, since the partial
-# index that fits depends on them.
+# A prepared statement must still be planned for its parameters, since they decide which partial
+# index fits.
 _GET_READY = text(
     "SELECT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass(:index) AND indisvalid)"
     " AS is_built,"
@@ -131,7 +133,7 @@ _GET_READY = text(
     " set_config('hnsw.ef_search', CAST(:candidates AS text), true),"
     " set_config('hnsw.max_scan_tuples', CAST(:max_visited AS text), true)"
 ).columns(*(column(name) for name in ("is_built", "plans", "scan", "candidates", "max_visited")))
-# The planner removes the conditions whose parameter is NULL.
+# The planner drops conditions whose parameter is NULL.
 _CONDITIONS = """partition = :partition AND model = :model AND dimension = :dimension
     AND (CAST(:roles AS text[]) IS NULL OR role = ANY(CAST(:roles AS text[])))
     AND (CAST(:conversation AS text) IS NULL OR conversation = CAST(:conversation AS text))
@@ -151,9 +153,9 @@ _FILTERS = ("roles", "conversation", "users", "any_tags", "all_tags", "start", "
 class BuildPlan:
     """The conditions for building an approximate index.
 
-    A group needs `min_vectors`, and no new vectors for `quiet_seconds`: with an index, a row costs
-    three times as much to write. A group is checked again after `retry_seconds`. A build may take
-    `memory` bytes of the database server.
+    A group needs `min_vectors`, and `quiet_seconds` without new vectors, since with an index each
+    row takes three times as long to write. A group is checked again after `retry_seconds`. A build
+    may take `memory` bytes of the database server.
     """
 
     min_vectors: int = 20_000
@@ -177,7 +179,7 @@ class VectorGroup:
 
 
 class PgVectorIndex:
-    """The vectors of one PostgresStore.
+    """The vectors in one PostgresStore.
 
     `plan` has the conditions for a partition's approximate index.
     """
@@ -187,18 +189,17 @@ class PgVectorIndex:
     def __init__(self, store: SqlStore, plan: BuildPlan | None = None) -> None:
         self._store = store
         self._plan = plan or BuildPlan()
-        # The time before which a group is not checked: new vectors and checks put it off.
+        # The time before which a group is not checked again. New vectors and checks postpone it.
         self._not_before: dict[VectorGroup, float] = {}
-        # Acquired before the database's lock, so that the builds of one process wait for each
-        # other.
+        # Acquire it before the database's lock, so that builds of one process wait for each other.
         self._build_lock = asyncio.Lock()
         self._task: asyncio.Task[bool] | None = None
         self._connection: Any = None
         self._is_closed = False
 
     async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
-        """Store these records. Vectors of different dimensions do not mix."""
-        # Sorted, so that two writers never wait for each other in a cycle.
+        """Store these records. Vectors of different dimensions are kept apart."""
+        # Sorted, so that two writers cannot wait for each other in a cycle.
         latest = sorted({record.document: record for record in records}.items())
         rows = [_row(partition, model, record) for _, record in latest]
         for batch in portions(rows, _AT_ONCE):
@@ -217,7 +218,7 @@ class PgVectorIndex:
         parameters = {"partition": partition, "model": model, "limit": _REMOVED_AT_ONCE}
         while await self._ask(self._store.write, lambda tx: tx.run(_DROP_SOME, parameters)):
             pass
-        if not self._build_lock.locked():  # otherwise the next pass removes the index
+        if not self._build_lock.locked():  # otherwise the next pass will remove the index
             with _translated_errors():
                 async with self._build_lock:
                     await asyncio.to_thread(self._build_alone, None)
@@ -232,7 +233,7 @@ class PgVectorIndex:
     ) -> list[tuple[int, float]]:
         """Return the nearest documents, exactly or by the partition's index.
 
-        The index is used if it finds enough documents.
+        The index is used only if it finds enough documents.
         """
         if limit < 1:
             return []
@@ -243,8 +244,8 @@ class PgVectorIndex:
         )
         if not is_built:
             self._ask_for_index(group)
-        # A text without words may have a vector of zeros. Nothing is near it: its similarity is
-        # NaN.
+        # A text without words may have a vector of zeros. Nothing is near such a vector, so its
+        # similarity is NaN.
         return [
             (int(row.document), float(row.similarity))
             for row in rows
@@ -263,9 +264,9 @@ class PgVectorIndex:
                 return await asyncio.to_thread(self._build_alone, group)
 
     async def close(self) -> None:
-        """Stop a running build; the next server removes its remains and builds again."""
+        """Stop a running build. The next server removes what is left and builds again."""
         self._is_closed = True
-        # Cancelled repeatedly, since a request may come between two statements.
+        # Cancel repeatedly, since a cancel between two statements has no effect.
         while self._task and not self._task.done():
             if connection := self._connection:
                 with suppress(Exception):  # it may end by itself meanwhile
@@ -295,8 +296,7 @@ class PgVectorIndex:
                     f"SELECT pg_try_advisory_lock({BUILDING_LOCK})"
                 ).scalar_one()
                 if is_alone:
-                    # A build waits for the end of all transactions that began before it, and blocks
-                    # no other.
+                    # A build waits for all transactions that began before it, but blocks none.
                     _run(connection, "SET lock_timeout = 0; SET statement_timeout = 0")
                     _tidy(connection)
                 if group is None:
@@ -315,8 +315,8 @@ class PgVectorIndex:
 
     def _create(self, connection: Connection, group: VectorGroup) -> None:
         rows = _count(connection, group)
-        # Let the whole graph fit, up to the plan's limit. With less memory a build takes many times
-        # as long.
+        # Give it memory for the whole graph, up to the plan's limit. With less memory a build takes
+        # many times as long.
         needed = min(int(rows * (2 * group.dimension + 1000) * 1.2), self._plan.memory)
         if needed > connection.exec_driver_sql(_MEMORY).scalar_one():
             _run(connection, f"SET maintenance_work_mem = '{needed // 1024}kB'")
@@ -327,7 +327,7 @@ class PgVectorIndex:
         except DBAPIError as error:
             if getattr(error.orig, "sqlstate", None) not in _OUT_OF_ROOM or self._is_closed:
                 raise
-            # Parallel workers use shared memory, of which a container has little. One worker needs
+            # Parallel workers use shared memory, of which containers have little. One worker needs
             # none.
             _tidy(connection)
             _run(connection, "SET max_parallel_maintenance_workers = 0")
@@ -341,14 +341,14 @@ class PgVectorIndex:
 
 
 async def index_of(store: Store) -> dict[str, VectorIndex]:
-    """Return the index by its name, if the store's database supports it.
+    """Return the index by its name; None if the store's database does not support it.
 
-    Otherwise the log has the reason, with advice.
+    In that case the reason and advice are logged.
     """
     if not isinstance(store, SqlStore) or store.engine.dialect.name != "postgresql":
         return {}
     if await store.read(missing_requirement):
-        # The extension was installed after the migration, or by an administrator.
+        # The extension may have been installed after the migration, or by an administrator.
         try:
             await store.write(_make)
         except RicordoError as error:
@@ -393,14 +393,14 @@ def _search(
     is_built = tx.first(_GET_READY, settings).is_built
     if is_built and limit <= _MAX_FROM_INDEX and _admits_enough(tx, parameters):
         rows = tx.all(_near(group.dimension), parameters)
-        # Fewer rows than the limit: there are no more, or the index did not find them.
+        # If there are fewer rows than the limit, there are no more, or the index did not find them.
         if len(rows) == limit:
             return rows, True
     return tx.all(_NEAREST, parameters), bool(is_built)
 
 
 def _admits_enough(tx: Transaction, parameters: dict[str, Any]) -> bool:
-    """Return True if the filter admits enough vectors for the index to be faster.
+    """Return whether the filter admits enough vectors for the index to be faster.
 
     The number is PostgreSQL's estimate.
     """
@@ -420,9 +420,9 @@ _NEAREST = text(
 
 @cache
 def _near(dimension: int) -> TextualSelect:
-    """Return the statement that a group's index serves.
+    """Return the statement that can use a group's index.
 
-    Its expression and its predicate are those of the index.
+    Its expression and predicate equal those of the index.
     """
     half = f"halfvec({dimension:d})"
     return text(
@@ -444,7 +444,7 @@ def _remove(tx: Transaction, parameters: dict[str, Any]) -> None:
 
 
 def _tidy(connection: Connection) -> None:
-    """Remove indexes that are unfinished, or have no vectors any more."""
+    """Remove indexes that are unfinished or no longer have vectors."""
     for name, is_valid, predicate in connection.execute(_OURS, {"prefix": PREFIX}).all():
         # PostgreSQL itself wrote the predicate, with its literals quoted.
         rows = f"SELECT EXISTS (SELECT FROM search_pgvector WHERE {predicate})"  # noqa: S608
@@ -453,13 +453,13 @@ def _tidy(connection: Connection) -> None:
 
 
 def _log_failure(task: asyncio.Task[bool]) -> None:
-    # Searches continue exactly, so only time is lost. The next check tries again.
+    # Searches are still exact, so only time is lost. The next check tries again.
     if not task.cancelled() and (error := task.exception()):
         log.warning("an index of vectors was not built", extra={"reason": error})
 
 
 def _run(connection: Connection, statement: str) -> Any:
-    # Without parameters: otherwise the driver would take a % in a name for a placeholder.
+    # Without parameters, the driver does not take a % in a name for a placeholder.
     return connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
 
@@ -497,9 +497,9 @@ def _literal(vector: Sequence[float]) -> str:
 
 @contextmanager
 def _translated_errors() -> Iterator[None]:
-    """Raise Unavailable with a sentence for an error of the database.
+    """For an error of the database, raise Unavailable with a sentence.
 
-    Such as a removed extension.
+    An example is a removed extension.
     """
     import psycopg
 

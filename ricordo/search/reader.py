@@ -1,10 +1,10 @@
 """The blobs of the index, and the reads of a search.
 
-One statement reads the partitions, their buffers and the postings of a query; a second statement
-reads what changed in cached partitions. A search is one transaction, so it sees a concurrent flush
-whole or not at all. A process caches its reads by a partition's number and generation, and by the
-number of flushed documents: within a generation, flushes only append. So the partition's row, which
-every search reads, shows that another process flushed, deleted or rebuilt something.
+One statement reads the partitions, their buffers and the postings of a query. A second one reads
+what has changed in cached partitions. A search is one transaction, so it sees a concurrent flush
+completely or not at all. A process caches what it read by the partition's number and generation,
+and by the number of flushed documents. Within a generation, flushes only append. Every search reads
+the partition's row, which shows whether another process has flushed, deleted or rebuilt something.
 """
 
 import threading
@@ -44,12 +44,12 @@ DOCUMENT = np.dtype(
         ("form", "u1"),  # see `scoring.py`
     ]
 )
-# `times`: how often the text holds the term, at most 127. The highest bit is set if the speaker's
-# name holds it.
+# `times` is the number of occurrences in the text, at most 127. The highest bit is set if the
+# speaker's name contains the term.
 POSTING = np.dtype([("position", "<u4"), ("times", "u1")])
 NAMED = 0x80
 MOST_TIMES = 0x7F
-# A chunk is the content of one row, which an update rewrites whole.
+# A chunk is the content of one row; an update rewrites it whole.
 DOCUMENT_CHUNK = 1024
 POSTING_CHUNK = 8192
 VECTOR_CHUNK = 256
@@ -57,12 +57,12 @@ VECTOR_CHUNK = 256
 Documents = npt.NDArray[np.void]
 Postings = npt.NDArray[np.void]
 
-# Bytes of memory for partitions, and for the postings of their terms.
+# Memory limit in bytes for partitions and for the postings of their terms.
 PARTITIONS_LIMIT = 224 * 1024 * 1024
 TERMS_LIMIT = 32 * 1024 * 1024
-# Cached words of vocabularies, at some 100 bytes each.
+# The most cached words of vocabularies, at some 100 bytes each.
 WORDS_LIMIT = 100_000
-# The terms of a search through more partitions are not cached: there would be too many.
+# The terms of a search through more partitions are not cached, since there would be too many.
 _MAX_CACHED_OWNERS = 8
 
 _Json = jobs.c.payload.type
@@ -125,7 +125,7 @@ NO_POSTING = Posting(
 
 
 def document_records(rows: list[BufferRow]) -> Documents:
-    """Return the records of these rows, in their order: one for each part of a text."""
+    """Return the records of these rows, in order: one for each part of a text."""
     records = [
         (
             row.document,
@@ -145,7 +145,10 @@ def document_records(rows: list[BufferRow]) -> Documents:
 
 
 def _forms(row: BufferRow) -> list[int]:
-    """Return the `form` of each part of a text; a question ends the part before it."""
+    """Return the `form` of each part of a text.
+
+    A question mark at the end marks only the last part.
+    """
     if len(row.lengths) == 1:
         return [int(row.asks)]
     forms = [number << PART_SHIFT for number in range(1, len(row.lengths) + 1)]
@@ -154,7 +157,7 @@ def _forms(row: BufferRow) -> list[int]:
 
 
 def occurrences_by_part(row: BufferRow) -> list[dict[str, int]]:
-    """Return the occurrences in each part of a text; speaker and labels count for all."""
+    """Return the terms in each part of a text with counts; speaker and labels are in all parts."""
     if len(row.lengths) == 1:
         return [occurrences(row)]
     ends = list(accumulate(row.lengths))
@@ -165,7 +168,7 @@ def occurrences_by_part(row: BufferRow) -> list[dict[str, int]]:
 
 
 def occurrences(row: BufferRow) -> dict[str, int]:
-    """Return the terms of a row with their `times`, including labels."""
+    """Return the terms of a row with their `times`; labels are included."""
     counts: dict[str, int] = dict(Counter(row.text))
     if len(row.text) > MOST_TIMES:
         counts = {term: min(times, MOST_TIMES) for term, times in counts.items()}
@@ -177,9 +180,9 @@ def occurrences(row: BufferRow) -> dict[str, int]:
 
 
 def chunks_of(rows: npt.NDArray[Any], position: int, size: int) -> list[dict[str, Any]]:
-    """Cut rows at the ends of chunks; the first row is at `position`.
+    """Cut rows into chunks; the first row is at `position`.
 
-    Each part has the number of its chunk and its data.
+    Each piece has the number of its chunk and its data.
     """
     end = position + len(rows)
     cuts = [position, *range((position // size + 1) * size, end, size), end]
@@ -201,7 +204,7 @@ def read_postings(data: bytes) -> Postings:
 class SizedCache:
     """A cache of limited total size that drops the least recently used entries.
 
-    An entry is not dropped in favour of another entry of its `group`.
+    An entry does not push out another entry of its `group`.
     """
 
     def __init__(self, limit: int, group: Callable[[Any], Any] = lambda key: key) -> None:
@@ -252,7 +255,7 @@ def shared_cache(tx: Transaction) -> IndexCache:
 
 
 def drop_caches(tx: Transaction) -> None:
-    """Drop the texts that this process caches: words of the index, and messages of windows."""
+    """Drop the texts that this process caches: words of the index, and messages in windows."""
     tx.cache.pop(IndexCache, None)
     tx.cache.pop(MessageCache, None)
 
@@ -260,7 +263,7 @@ def drop_caches(tx: Transaction) -> None:
 def cache_of(tx: Transaction) -> IndexCache:
     """Return the shared cache, or an empty one in a transaction that has written.
 
-    Such a transaction sees rows that may be rolled back.
+    Such a transaction also sees rows that may be rolled back.
     """
     if tx.has_written:
         return IndexCache()
@@ -269,9 +272,9 @@ def cache_of(tx: Transaction) -> IndexCache:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """A partition's row in a search.
+    """The row of a partition, as a search reads it.
 
-    `vectors` is the number of its documents that are embedded by the model `embedding`.
+    `vectors` is the number of its documents that the model `embedding` has embedded.
     """
 
     owner_id: str
@@ -283,7 +286,7 @@ class PartitionRow:
 
     @property
     def state(self) -> tuple[int, int, int]:
-        """The state of the partition. Cached postings of another state are read again."""
+        """The state of the partition. Cached postings from another state are read again."""
         return self.seq, self.generation, self.documents
 
 
@@ -382,7 +385,7 @@ def _read_changes(
 ) -> dict[tuple[int, str | None], dict[int, bytes]]:
     """Update the snapshot's documents, and read the chunks of stale postings.
 
-    It takes one statement, or none.
+    It takes one statement at most.
     """
     snapshot.documents = {
         partition.seq: _cached_documents(cache, partition) for partition in snapshot.partitions
@@ -435,7 +438,7 @@ def posting_of(records: Postings) -> Posting:
 
 
 def decoded(chunks: Mapping[int, bytes]) -> Posting:
-    """Return the posting of one term from its chunks, by number."""
+    """Return the posting of one term from its numbered chunks."""
     data = b"".join(chunks[number] for number in sorted(chunks))
     if data:
         return posting_of(read_postings(data))

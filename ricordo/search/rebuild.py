@@ -1,9 +1,9 @@
 """Rebuild a partition's index, or its vectors alone, while it is searched.
 
-The new index is built under a name of its own from the messages and passages. At the end it takes
-the owner's name in one transaction. Documents that are written meanwhile wait in the owner's write
-buffer, since the job's key prevents flushes. The buffer's rows that the new index holds already are
-deleted. Both are jobs: they may be killed anywhere and run again.
+The new index is built from the messages and passages, under a temporary name. At the end it gets
+the owner's name, in one transaction. Documents written meanwhile wait in the owner's write buffer,
+since the job's key prevents flushes. Rows of the buffer that the new index already contains are
+deleted. Both are jobs, which may be killed at any point and run again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,7 +61,7 @@ _DOCUMENTS = {
     ),
     "passages": (passages, passages.c.archive_id == bindparam("owner_id")),
 }
-# Ordered as an index of both tables is.
+# The order is that of an index in both tables.
 _PORTIONS = {
     kind: select(table)
     .where(
@@ -85,7 +85,7 @@ _WAITING_JOB = jobs.ROWS.select.where(
     jobs_table.c.status == "waiting",
     jobs_table.c.is_single,
 )
-# A deletion changes the owner's row first, so a lock of that row prevents it.
+# A deletion changes the owner's row first, so locking that row prevents it.
 _OWNER_LOCKED = {
     kind: select(table.c.id)
     .where(table.c.id == bindparam("owner_id"))
@@ -103,7 +103,7 @@ _RECORDS = (
     .where(search_partitions.c.owner_id == bindparam("owner_id"))
 )
 _OLD = "#old"
-# Before every document: the lowest possible time and number.
+# Precedes every document: the lowest possible time and number.
 _START = (-(2**63), 0)
 
 
@@ -111,7 +111,7 @@ _START = (-(2**63), 0)
 class RebuildPortion:
     """Documents to index, and the key after which the next portion begins.
 
-    `buffer_seqs` are the rows of the owner's buffer for the same documents.
+    `buffer_seqs` are rows of the owner's buffer for the same documents.
     """
 
     entries: Sequence[IndexEntry]
@@ -147,7 +147,7 @@ def count_documents(tx: Transaction, owner_id: str) -> int:
 def conversations_of(tx: Transaction, owner_id: str) -> dict[int, int]:
     """Return the conversations of passages by document.
 
-    Only the old index has them. Its damaged chunks are left out.
+    Only the old index has this information. Its damaged chunks are left out.
     """
     # Imports numpy, which a server loads at its first search or flush.
     from ricordo.search.reader import DOCUMENT, read_documents
@@ -170,7 +170,7 @@ def read_portion(
 ) -> RebuildPortion | None:
     """Return the next documents of the partition; None after the last.
 
-    Must run in one snapshot.
+    Call it in one snapshot of the database.
     """
     kind = write_buffer.kind_of(owner_id)
     created_at, seq = after
@@ -211,9 +211,9 @@ def drop_remains(tx: Transaction, owner_id: str) -> bool:
 
 
 def take_over(tx: Transaction, owner_id: str, buffer_seqs: Sequence[int]) -> None:
-    """Replace the index by the new index, unless its owner is deleted.
+    """Replace the index by the new one, except if the owner was deleted.
 
-    `buffer_seqs` are the rows of the buffer that the new index holds already.
+    `buffer_seqs` are rows of the buffer that the new index already contains.
     """
     tx.lock(_OWNER_LOCKED[write_buffer.kind_of(owner_id)], {"owner_id": owner_id})
     owner = partitions.owner_of(tx, owner_id)
@@ -257,7 +257,7 @@ async def reindex(indexer: "Indexer", job: Job, report: Report) -> None:
 
 
 async def reembed(indexer: "Indexer", job: Job, report: Report) -> None:
-    """Make all vectors of the partition again.
+    """Embed all texts of the partition again.
 
     Searches use the old vectors until the last new vector is made.
     """
@@ -276,7 +276,7 @@ async def reembed(indexer: "Indexer", job: Job, report: Report) -> None:
     await store.write(lambda tx: drop_vectors(tx, owner_id, handle + NEW))
     partition = await store.read(lambda tx: partitions.partition_of(tx, owner_id))
     if partition is None or partition.embedding is None:
-        # No vectors serve, so there are none to replace.
+        # No vectors are in use, so there are none to replace.
         await store.write(lambda tx: drop_vectors(tx, owner_id, handle))
         await indexer.embed(job, report)
         return

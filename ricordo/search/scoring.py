@@ -1,12 +1,12 @@
 """Lexical scores of documents in pure numpy, without SQL.
 
-Similarities and the final order are in `fusion.py`. A word in one turn of a conversation also
-counts for the turns around it, since an answer seldom repeats the words of its question. So each
-hit is spread to its neighbours during a search, and nothing about neighbours is stored. How much it
-counts there depends on the distance in words: a short turn answers the turn before it, and a page
-of text is understood alone. For that, documents are laid out in slots of `SLOT_WORDS` words: the
-turns of a session one after the other, and a few empty slots between two sessions and around a long
-text. Spreading is then a sum of shifted arrays.
+Similarities and the final order are in `fusion.py`. A word in one turn also counts for the turns
+around it, because an answer seldom repeats the words of its question. So a search spreads each hit
+to the neighbouring turns, and the index stores nothing about neighbours. The share of a neighbour
+depends on the distance in words: a short turn answers the turn before it, but a page of text is
+understood alone. For that, documents are laid out in slots of `SLOT_WORDS` words. The turns of a
+session follow each other; a few empty slots separate sessions and surround a long text. Then
+spreading is a sum of shifted arrays.
 """
 
 from collections.abc import Sequence
@@ -20,47 +20,47 @@ Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
 
-# The `form` of a record. Its lowest bit: the text ends with a question. The others are the number
-# of the part, from 1 on; 0 for an uncut text. The parts of a text have positions one after the
-# other.
+# The `form` of a record: the lowest bit is set if the text ends with a question, the other bits are
+# the number of the part, from 1 on, or 0 for an uncut text. The parts of a text have consecutive
+# positions.
 ASKS = 1
 PART_SHIFT = 1
-# A longer pause (microseconds) between two turns begins another session: a turn after it seldom
+# A longer pause (microseconds) between two turns begins another session. A turn after it seldom
 # answers a turn before it.
 PAUSE = 3 * 60 * 60 * 1_000_000
 NO_CONVERSATION = 0
-# Words of a slot, about a short turn. The distance of two turns is that of their middles.
+# The words in a slot, which is about a short turn. Distances are measured between the middles of
+# two turns.
 SLOT_WORDS = 35
-# How far a hit reaches, in slots. It counts 10 tenths for its own turn, and 4, 3, 2, 1 for turns
-# that are one to four slots away.
+# How far a hit has an effect, in slots. It counts ten tenths for its turn, and 4, 3, 2, 1 tenths
+# for turns that are one to four slots away.
 REACH = 4
 TENTHS = 10
-# Further repeats of a word add nothing to the score. With this limit all sums below stay under 256.
+# More repeats of a word do not raise the score. This limit keeps all sums below under 256.
 MOST_TIMES = 8
-# Parameters of BM25: how fast repeats stop counting, and how much a longer text weakens a hit.
+# Parameters of BM25: how soon repeats stop counting, and how much length weakens a hit.
 SATURATION = 1.2
 LENGTH_SHARE = 0.75
 _NAMED = 128
-# Below this share of all slots, updating only the slots around the hits is faster than updating
-# all.
+# Below this share of all slots, it is faster to update only the slots around the hits.
 FEW_HITS = 1 / 256
-# A question seldom answers another question. A text with more words than this is not treated as a
-# question, even if it ends with one.
+# A question is seldom the answer to another question. A longer text does not count as a question,
+# even if it ends with one.
 QUESTION_MALUS = 0.17
 QUESTION_WORDS = 20
-# Share of the mean of a text's parts in its score by words, and in its similarity; the best part
-# has the rest. With more parts one of them is better by chance.
+# The share of the mean of a text's parts in its score by words and in its similarity. The rest
+# depends on the best part alone. A text of many parts is more likely to have a good one by chance.
 MEAN_SHARE = 0.5
-# Slots on both sides of a text from which its similarity gets a share.
+# A text's similarity gets shares from this many slots on both sides.
 SIMILARITY_REACH = 2
 NO_NEIGHBOUR = -1
 
 
 @dataclass(frozen=True, slots=True)
 class SlotLayout:
-    """The layout of documents in slots.
+    """How documents are laid out in slots.
 
-    `slot` holds the slot of each position. There are `size` slots; from `alone` on they have no
+    `slot` holds the slot of each position. There are `size` slots. From `alone` on, slots have no
     neighbours. `weakening` holds the length term of BM25 for each slot.
     """
 
@@ -72,9 +72,9 @@ class SlotLayout:
 
 @dataclass(frozen=True, slots=True)
 class FarNeighbours:
-    """Turns that follow each other in a session, but too many words apart for their slots.
+    """Turns that follow each other in a session, but are too far apart for neighbouring slots.
 
-    `before` and `after` (n,) hold the first position of that turn by the first position of a text;
+    `before` and `after` (n,) map the first position of a text to that of its neighbour;
     NO_NEIGHBOUR where there is none.
     """
 
@@ -86,8 +86,9 @@ class FarNeighbours:
 class DocumentColumns:
     """A partition's documents by position.
 
-    `count` of them are `alive`. `worth` is the factor of a document's score. If a text is in parts,
-    `starts` are the first positions of all texts, else None. `far` are None where no turn is long.
+    `count` of them are `alive`. `worth` is a factor for a document's score. If a text has parts,
+    `starts` are the first positions of all texts; else it is None. `far` is None if no turn is
+    long.
     """
 
     number: Integers
@@ -130,7 +131,7 @@ class DocumentColumns:
     def text_scores(self, scores: Floats) -> Floats:
         """Return the score of each text at its first position, elsewhere 0.
 
-        It is from the best and the mean score of its parts.
+        It combines the best and the mean score of the parts.
         """
         if self.starts is None:
             return scores
@@ -146,7 +147,7 @@ class DocumentColumns:
 class Spread:
     """The scores of a frequent term for all documents.
 
-    `gain` is by slot. `is_named` marks the documents whose speaker's name holds the term (None: no
+    `gain` is by slot. `is_named` marks documents whose speaker's name contains the term (None: no
     document).
     """
 
@@ -158,8 +159,8 @@ class Spread:
 class Posting:
     """A term's documents: positions, counts in the text, and hits in the speaker's name.
 
-    A frequent term can have a `spread`. The term's weight is that of a term in at least
-    `least_count` documents, so that a related word never weighs more than the word of the query.
+    A frequent term may have a `spread`. The term's weight is that of a term in at least
+    `least_count` documents. So a related word never weighs more than the query's word.
     """
 
     positions: npt.NDArray[Any]
@@ -210,7 +211,7 @@ def _far_neighbours(
     slot: Integers,
     alive: Bools,
 ) -> FarNeighbours | None:
-    """Find the turns that follow each other in a session beyond the reach of similarities."""
+    """Find turns of a session that follow each other but are too far apart for similarities."""
     if starts is None:
         return None
     if order is None:
@@ -237,7 +238,7 @@ def _far_neighbours(
 def _starts(number: Integers, part: npt.NDArray[np.uint8]) -> Integers | None:
     """Return the first positions of all texts; None if each has only one.
 
-    While parts are being deleted, a text may begin with a later part.
+    While parts are being deleted, the first part of a text may be a later one.
     """
     if not part.any():
         return None
@@ -255,9 +256,9 @@ def _arrange(
     length: Floats,
     alive: Bools,
 ) -> tuple[Integers, int, int]:
-    """Lay documents out by conversation, time and number, which is their `order`.
+    """Lay out documents by conversation, time and number; `order` is this order.
 
-    Returns the slots by position, the first slot without neighbours, and the number of slots.
+    Returns the slot of each position, the first slot without neighbours, and the number of slots.
     """
     if order is None:
         order = np.arange(len(conversation))
@@ -266,7 +267,7 @@ def _arrange(
     conversations = conversation[order]
     times = created_at[order]
     lengths = length[order]
-    # From the middle of a text to the middle of the next one.
+    # From the middle of one text to the middle of the next.
     steps = np.rint((lengths[1:] + lengths[:-1]) / np.float32(2 * SLOT_WORDS)).astype(np.int64)
     begins = np.ones(len(order) + 1, dtype=np.bool_)
     begins[1:-1] = (
@@ -314,8 +315,8 @@ def _weakening(
 ) -> Floats:
     """Return the length term of BM25 for each slot.
 
-    It compares the words of a document and of its neighbours, which count as much as their hits,
-    with the mean.
+    It compares with the mean the words of a document and of its neighbours; these count as much as
+    their hits do.
     """
     lengths: Floats = np.zeros(size, dtype=np.float32)
     lengths[slot] = length
@@ -337,7 +338,7 @@ def _weakening(
 def lexical(documents: DocumentColumns, postings: Sequence[Posting]) -> Floats:
     """Return the score of each document, (n,).
 
-    It is 0 without a hit in the document or its neighbours, and has no upper bound.
+    It is 0 if neither the document nor its neighbours have a hit. It has no upper bound.
     """
     layout = documents.layout
     total: Floats = np.zeros(layout.size, dtype=np.float32)
@@ -363,7 +364,7 @@ def lexical(documents: DocumentColumns, postings: Sequence[Posting]) -> Floats:
 def rarity(documents: DocumentColumns, hit_count: int) -> float:
     """Return the weight of a term in `hit_count` documents.
 
-    It is about the score of a document that holds the term once.
+    It is roughly the score of a document that contains the term once.
     """
     other_count = max(documents.count - hit_count + 0.5, 0.5)
     return float(np.log1p(other_count / (hit_count + 0.5)))
@@ -372,7 +373,7 @@ def rarity(documents: DocumentColumns, hit_count: int) -> float:
 def spread_of(documents: DocumentColumns, posting: Posting) -> Spread:
     """Return the posting's scores for all documents.
 
-    A search for a frequent term spends most of its time on them.
+    Without caching, a search for a frequent term spends most of its time on this.
     """
     size = documents.layout.size
     scratch = np.empty((2, size), dtype=np.float32)
@@ -387,11 +388,12 @@ def spread_of(documents: DocumentColumns, posting: Posting) -> Spread:
 def _gain(
     layout: SlotLayout, posting: Posting, hits: npt.NDArray[np.uint8], scratch: Floats
 ) -> Floats:
-    """Return the term's score for each slot at a weight of 1, (size,).
+    """Return the term's score for each slot, (size,), if its weight were 1.
 
-    It is computed in `scratch` (2, size). `hits` (size,) must be zeros, and are zeros again after.
+    `scratch` (2, size) is used as working memory. `hits` (size,) must contain zeros, and does so
+    again at the end.
     """
-    # Scattering is the costly part, so both numbers are packed into one.
+    # Scattering is the slow part, so two numbers are packed into one.
     slots = layout.slot.take(posting.positions)
     hits[slots] = np.minimum(posting.times, MOST_TIMES) + posting.named * np.uint8(_NAMED)
     named = (hits >> np.uint8(7)) * np.uint8(TENTHS)
@@ -412,9 +414,9 @@ def _gain(
 
 
 def _fives(counts: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Return the sums of each number and the four after it.
+    """Return, for each number, its sum with the next four.
 
-    Applied twice, a hit counts 5 in its own slot, and 4, 3, 2, 1 on both sides.
+    Applied twice, a hit counts 5 in its slot, and 4, 3, 2, 1 on both sides.
     """
     pairs = counts[1:] + counts[:-1]
     return (pairs[2:] + pairs[:-2])[1:] + counts[:-REACH]
@@ -442,6 +444,6 @@ def _add_few(
     if posting.named.any():
         hits[slots[posting.named]] += np.uint8(TENTHS)
     counted = hits[touched].astype(np.float32)
-    # A slot touched twice gets the same value twice: assigned, not added.
+    # A slot that occurs twice gets the same value twice, because it is assigned, not added.
     total[touched] = total[touched] + weight * counted / (counted + layout.weakening[touched])
     hits[touched] = 0

@@ -1,24 +1,24 @@
-"""The parts of a long text, each indexed and embedded like a text of its length.
+"""The parts of a long text. Each is indexed and embedded like a separate text of that length.
 
 A short text is one part. A long one is cut into parts of about 150 English words, or 200 tokens, at
-the ends of paragraphs, sentences or words. The cuts depend on the text alone, so the number of a
-part in the index finds its text again.
+the ends of paragraphs, sentences or words. The cuts depend only on the text, so a part is found
+again by its number in the index.
 """
 
-# Characters of a part. A text is cut from one and a half times as many on.
+# Characters of a part. A text is cut if it has more than one and a half times this length.
 PART_CHARACTERS = 900
-# The number of a part takes seven bits in the index; 0 is the number of an uncut text.
+# The number of a part has seven bits in the index. An uncut text has the number 0.
 MOST_PARTS = 127
-# Only this part of a text is indexed, since a whole book in one message must not delay all other
+# Only this much of a text is indexed, since a whole book in one message must not delay all other
 # writes.
 MOST_CHARACTERS = 200_000
 UNCUT = 0
-# Where a text is cut, the best first.
+# Positions for a cut, the best first.
 _ENDS = ("\n\n", "\n", ". ", "! ", "? ", "。", "！", "？", " ")
 
 
 def parts_of(text: str) -> list[str]:
-    """Return the parts of a text, which joined are its indexed beginning."""
+    """Return the parts of a text; joined, they are the part of it that is indexed."""
     text = text[:MOST_CHARACTERS]
     if 2 * len(text) <= 3 * PART_CHARACTERS:
         return [text]

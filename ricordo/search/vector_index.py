@@ -1,7 +1,8 @@
-"""The protocol of an outside service for vectors, with its records and filters.
+"""The feature `vector_services` implements it. The index of this folder does not use it.
 
-The feature `vector_services` implements it; our own index does not use it. Text is the truth and
-vectors are a cache, so the vectors of an implementation may be dropped and sent again at any time.
+The feature `vector_services` implements it; our own index does not use it. The texts are
+authoritative and vectors are a cache, so an implementation's vectors may be dropped and sent again
+at any time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ class VectorRecord:
     """A message, passage or chunk by number, with its vector and filters.
 
     `conversation` is the conversation of a message, or the file of a chunk. `part` is the number of
-    the part of a long text, which only our own index has (see `text_parts.py`).
+    a part of a long text, which only the index of this folder has (see `text_parts.py`).
     """
 
     document: int
@@ -40,10 +41,10 @@ class VectorRecord:
 
 @dataclass(frozen=True, slots=True)
 class VectorFilter:
-    """The conditions of a search; an empty one admits all documents.
+    """The conditions of a search; an empty filter admits all documents.
 
-    Times are inclusive. "" in `users` means no user. One of `tags` must match, with `all_tags`
-    all of them.
+    Times are inclusive. "" in `users` means no user. One of `tags` must match; with `all_tags`, all
+    of them.
     """
 
     roles: tuple[str, ...] = ()
@@ -57,9 +58,9 @@ class VectorFilter:
 
 @runtime_checkable
 class VectorIndex(Protocol):
-    """Vectors by partition and model, which never mix.
+    """Vectors by partition and model; those of different models are kept apart.
 
-    Every method may be repeated, and raises Unavailable with a sentence.
+    Every method may be repeated. Errors are Unavailable, with a sentence.
     """
 
     @property
@@ -70,7 +71,7 @@ class VectorIndex(Protocol):
     async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
         """Store these records; a stored document is replaced.
 
-        After an error some may be stored: send all of them again.
+        After an error some may be stored, so all should be sent again.
         """
         ...
 
@@ -92,7 +93,7 @@ class VectorIndex(Protocol):
     ) -> list[tuple[int, float]]:
         """Return the nearest documents that the filter admits, the best first.
 
-        Each is a document with its cosine similarity.
+        Each result is a document with its cosine similarity.
         """
         ...
 

@@ -1,8 +1,8 @@
 """Vectors of a partition by position: storage, and search of the nearest.
 
-Few vectors are compared exactly. If there are many vectors, a first pass compares one bit for each
-dimension: half of the bits for all vectors, the other half only for promising vectors. The best
-thousand are compared exactly. Vectors are a cache: they can be dropped and rebuilt.
+A few vectors are compared exactly. Of many vectors, a first pass compares one bit for each
+dimension: half of the bits for all vectors, the other half only for promising ones. The best
+thousand are then compared exactly. Vectors are a cache: they can be dropped and rebuilt.
 """
 
 import math
@@ -34,16 +34,16 @@ from ricordo.storage.schema.core_tables import (
 
 FEW = 8192
 LOOKED_AT_AGAIN = 1000
-# The second half of the bits is compared for this many vectors. So 0.970 of the ten nearest are
-# found; comparing all bits of all vectors finds 0.972.
+# The second half of the bits is compared for this many vectors. This finds 0.970 of the ten
+# nearest; comparing all bits of all vectors finds 0.972.
 PROMISING = 16 * LOOKED_AT_AGAIN
 VECTOR = np.dtype("<f2")
-# Sample size for the distance below which vectors are promising.
+# The size of the sample that sets the distance below which vectors are promising.
 _SAMPLE = 8192
-# Batches of comparisons, sized so that their arrays stay in the processor's cache.
+# The size of batches of comparisons, whose arrays should stay in the processor's cache.
 _LOOKED_AT_ONCE = 16_384
 _COMPARED_AT_ONCE = 256
-# The common directions are computed again when the vectors grew by this factor.
+# The common directions are computed again when the number of vectors has grown by this factor.
 _GROWTH = 1.1
 # Vectors are prepared in batches of this size, so that temporary arrays stay small.
 _AT_ONCE = 4096
@@ -69,7 +69,7 @@ _OF_MODEL = (
     search_vectors.c.partition == bindparam("partition"),
     search_vectors.c.embedding == bindparam("embedding"),
 )
-# Vectors are stored in the order of positions, so the last chunk shows how many there are.
+# Vectors are stored in the order of positions, so the last chunk shows their number.
 _LAST_STORED = (
     select(
         search_vectors.c.chunk,
@@ -108,12 +108,12 @@ _SERVE = (
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """The vectors of the first documents of a partition, one a row.
+    """The vectors of the first documents of a partition, one in each row.
 
-    Each has length 1; those of deleted documents are zeros. The `rows` of few vectors are floats.
-    The rows of many are bytes, which times `scales` give the numbers; their `bits` are the
-    dimensions in which a vector lies above the mean, sixty-four to a word, with a row for each
-    word. `common` are the common directions of the first `counted` vectors.
+    Each has length 1; those of deleted documents are zeros. If there are few vectors, the `rows`
+    are floats. If there are many, the rows are bytes, which `scales` turns into numbers. Their
+    `bits` mark the dimensions above the mean, packed 64 to an integer, in one row for each integer.
+    `common` are the common directions of the first `counted` vectors.
     """
 
     rows: npt.NDArray[Any]
@@ -155,7 +155,7 @@ class ShownVectors:
 def vectors_from(new: npt.NDArray[Any], earlier: Vectors | None = None) -> Vectors:
     """Prepare these vectors for searches, and append them to the earlier vectors.
 
-    The common directions are computed again when `shared_by` changes.
+    The common directions are computed again if `shared_by` changes.
     """
     vectors = _appended(new, earlier)
     counted = shared_by(len(vectors))
@@ -201,7 +201,10 @@ def _extended_bits(
     bits: npt.NDArray[np.uint64] | None,
     common: fusion.CommonDirections | None,
 ) -> npt.NDArray[np.uint64]:
-    """Return the bits of all vectors; `bits` are the bits of the first vectors, computed before."""
+    """Return the bits of all vectors.
+
+    `bits` are those of the first vectors, which are already known.
+    """
     parts = [] if bits is None else [bits]
     start = 0 if bits is None else bits.shape[1]
     for position in range(start, len(vectors), _AT_ONCE):
@@ -211,10 +214,10 @@ def _extended_bits(
 
 
 def shared_by(count: int) -> int:
-    """Return how many of `count` vectors the common directions are computed from.
+    """Return from how many of `count` vectors the common directions are computed.
 
-    It is smaller by at most a tenth, so that it seldom changes. It depends on nothing else.
-    If they were used, scores would reveal when a server was started, and who wrote since.
+    It is at most a tenth smaller than `count`, and so changes seldom. It depends on `count` alone.
+    Otherwise scores would reveal when a server was started and who wrote since.
     """
     if count < fusion.LEAST_SAMPLE:
         return count
@@ -222,7 +225,7 @@ def shared_by(count: int) -> int:
 
 
 def _common_of(vectors: Vectors, positions: Integers) -> fusion.CommonDirections | None:
-    """Return the common directions of a sample of the vectors at these positions."""
+    """Return the common directions of some of the vectors at these positions."""
     sample = vectors.floats(positions[:: max(1, len(positions) // fusion.MOST_SAMPLE)])
     return fusion.common_of(sample[sample.any(axis=1)])
 
@@ -251,7 +254,7 @@ def part_of(
 def similarities_shown(
     shown_vectors: ShownVectors, query: Floats, may: Bools | None, also: Bools
 ) -> fusion.Similarities:
-    """Compare as `similarities` does, with positions among the shown documents."""
+    """Compare as `similarities` does; positions count only the shown documents."""
     vectors = shown_vectors.vectors
     positions = shown_vectors.positions
     count = len(positions)
@@ -272,7 +275,7 @@ def similarities_shown(
 
 
 def _compared(vectors: Vectors, focused_query: Floats, positions: Integers) -> Floats:
-    """Return the similarities of many vectors' rows at these positions."""
+    """Return the similarities of these rows, for many vectors."""
     scores: Floats = np.empty(len(positions), dtype=np.float32)
     for start in range(0, len(positions), _COMPARED_AT_ONCE):
         batch = positions[start : start + _COMPARED_AT_ONCE]
@@ -284,9 +287,9 @@ def _compared(vectors: Vectors, focused_query: Floats, positions: Integers) -> F
 
 
 def _as_bytes(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], Floats]:
-    """Return each row in 255 steps, and the size of its step.
+    """Return each row in 255 steps, with the size of a step.
 
-    Bytes take half the memory of half floats, and less than half the time to compare.
+    Bytes take half the memory of half floats, and are compared more than twice as fast.
     """
     bytes_of_rows = np.empty(rows.shape, dtype=np.int8)
     scales: Floats = np.empty(len(rows), dtype=np.float32)
@@ -303,10 +306,9 @@ def _as_bytes(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], Floats]:
 def similarities(
     vectors: Vectors, query: Floats, may: Bools | None, also: Bools
 ) -> fusion.Similarities:
-    """Return the similarities to the query, without the common directions of all.
+    """Return the similarities to the query, without the vectors' common directions.
 
-    Compared are the nearest documents of those that `may` be in the results, and always those in
-    `also`.
+    It compares the nearest documents among those that `may` be found, and always those in `also`.
     """
     count = min(len(vectors), len(also))
     if not count or vectors.rows.shape[1] != len(query):
@@ -335,7 +337,7 @@ def _cached_vectors(
 def read_vectors(tx: Transaction, partitions: Sequence[reader.PartitionRow]) -> dict[int, Vectors]:
     """Return the vectors of each partition that has some, by its number.
 
-    Only vectors that were added since the last search are read.
+    Only vectors added since the last search are read.
     """
     cache = reader.cache_of(tx).partitions
     embedded = [partition for partition in partitions if partition.embedding and partition.vectors]
@@ -371,7 +373,7 @@ def read_vectors(tx: Transaction, partitions: Sequence[reader.PartitionRow]) -> 
 
 
 def _first_look(vectors: Vectors, focused_query: Floats, count: int, may: Bools | None) -> Integers:
-    """Return the positions that are nearest to the query by their bits."""
+    """Return the positions whose bits are nearest to the query's."""
     assert vectors.bits is not None  # noqa: S101 - many vectors always have them
     query_bits = _packed(focused_query[None, :] > 0)[0]
     half = (len(query_bits) + 1) // 2
@@ -384,7 +386,8 @@ def _first_look(vectors: Vectors, focused_query: Floats, count: int, may: Bools 
         allowed_count = int(np.count_nonzero(may[:count]))
     if not allowed_count:
         return np.empty(0, dtype=np.int64)
-    # An odd step, since turns of a conversation alternate, and a filter may leave out every other.
+    # The step is odd because turns of a conversation alternate, and a filter may exclude every
+    # other turn.
     sample = distances[:: (count // _SAMPLE) | 1]
     if allowed_count > PROMISING:
         share = PROMISING / count
@@ -402,9 +405,9 @@ def _first_look(vectors: Vectors, focused_query: Floats, count: int, may: Bools 
 
 
 def _bound(distances: npt.NDArray[Any], share: float) -> int:
-    """Return a bound that at least this share of the distances do not exceed.
+    """Return a bound that at least this share of the distances does not exceed.
 
-    It is below the largest possible number, which marks skipped vectors.
+    It is below the largest possible number, which marks vectors that are skipped.
     """
     highest = int(np.iinfo(distances.dtype).max) - 1
     if share >= 1:
@@ -417,7 +420,7 @@ def _distances(
     bits: npt.NDArray[np.uint64], query_bits: npt.NDArray[np.uint64], count: int
 ) -> npt.NDArray[Any]:
     """Return how many bits of each of the first vectors differ from the query's, (count,)."""
-    # Bytes are the fastest to add up. The largest number is left for vectors that are skipped.
+    # Bytes are the fastest to add up. The largest number is reserved for vectors that are skipped.
     dtype: Any = np.uint8 if len(query_bits) <= 3 else np.uint16
     distances = np.empty(count, dtype=dtype)
     xor_buffer = np.empty(_LOOKED_AT_ONCE, dtype=np.uint64)
@@ -478,8 +481,8 @@ def add_vectors(
 ) -> bool:
     """Store the vectors of a batch by document and part; store zeros for missing vectors.
 
-    The vectors of a partition's first model serve at once. The vectors of a later model are used
-    once all exist. Then new vectors of a model replace its old ones, and this returns True.
+    The vectors of a partition's first model are used at once. Those of a later model are used once
+    all exist. They then replace the old ones, and the result is True.
 
     Raises:
         Conflict: another process stored them meanwhile, or the model's vectors have a new size.
@@ -494,7 +497,7 @@ def add_vectors(
             "These vectors do not continue what is stored. "
             "Go on from there, or drop the vectors first."
         )
-    # Read again, since a document that was deleted meanwhile must not leave a vector.
+    # Read the records again, since a document that was deleted meanwhile must not keep a vector.
     records = _records(tx, partition, batch.start, len(batch.documents))
     rows = np.zeros((len(records), size), dtype=VECTOR)
     for index, record in enumerate(records):
@@ -525,7 +528,7 @@ def documents_of(
     in_parts: bool = True,
     may_embed: Callable[[str | None], bool] = lambda _label: True,
 ) -> list[tuple[str, VectorRecord]]:
-    """Return each existing text of a batch and its unfilled record.
+    """Return each existing text of a batch, with its unfilled record.
 
     Texts with an egress label that `may_embed` refuses are left out.
 
@@ -559,7 +562,7 @@ def documents_of(
 def drop_vectors(tx: Transaction, owner_id: str, model: str) -> None:
     """Delete the vectors of one model.
 
-    If searches use them, they use words alone until new vectors exist.
+    If searches use these vectors, they use words alone until new vectors exist.
     """
     partition = lock_partition(tx, owner_id)
     if partition is None:
@@ -574,7 +577,7 @@ def _serve(
 ) -> None:
     """Let these vectors serve.
 
-    If they replace other vectors, a new generation makes all caches of the partition invalid.
+    If the vectors replace others, a new generation makes all caches of the partition invalid.
     """
     is_other = is_other or (embedding != partition.embedding and partition.embedding is not None)
     tx.run(

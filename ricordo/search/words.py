@@ -1,11 +1,11 @@
-"""The terms of a text, the same for the index, for queries and on every database.
+"""The terms of a text. They are the same in the index, in queries and on both databases.
 
-Words are folded to one spelling and stemmed. A term depends only on the word itself, since a query
-of one word must give the same term as a long text. Scripts without spaces give overlapping pairs of
-characters. A compound gives its parts and the whole without joiners: `foo_bar`, `foo-bar` and
+Words are folded to one spelling and stemmed. A term depends only on its word, since a query of one
+word must give the same term as a long text. Scripts without spaces give overlapping pairs of
+characters. A compound gives its parts, and the whole without joiners: `foo_bar`, `foo-bar` and
 `fooBar` give foo, bar and foobar; `user@example.com` gives user, example, com and userexamplecom;
 `GPT-4` gives gpt, 4 and gpt4. `don't` is dont, `Caroline's` caroline, `l'eau` eau. A number keeps
-its points and loses its thousands' commas: 3.14, 1.2.3 (of `v1.2.3` too), 1000000. Slashes and
+its points and loses the commas of thousands: 3.14, 1.2.3 (also from `v1.2.3`), 1000000. Slashes and
 colons separate. An emoji is a term, and so are `C++` and `C#`.
 """
 
@@ -45,14 +45,14 @@ _ASKER_WORDS, _ASKED_WORDS = (
     for person in ("asker", "asked")
 )
 LATIN_STEMMER: Final = "english"  # for every word in Latin letters, of any language
-# What a question about an earlier answer says, and words of a request for a summary, by language.
+# Phrases that ask for an earlier answer, and words that ask for a summary, by language.
 _ANSWERED, _SUMMARY = (
     {language: frozenset(words.split()) for language, words in _LISTS[name].items()}
     for name in ("answered", "summary")
 )
 TERM_LENGTH: Final = 64
 
-# Scripts without spaces, and Hangul, whose particles are written with their words. Digits and
+# Scripts without spaces, and Hangul, in which particles are attached to words. Digits and
 # punctuation are left out.
 SPACELESS: Final = (
     "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ecf\u0edc-\u0edf"  # Thai, Lao
@@ -65,7 +65,7 @@ SPACELESS: Final = (
     "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff"  # Han
     "\uf900-\ufaff\U00020000-\U000323af"  # Han
 )
-# For a character class: `\w` matches letters and digits only, and vowel signs and other marks
+# For a character class: `\w` matches only letters and digits, but vowel signs and other marks
 # belong to words too.
 MARKS: Final = (
     "".join(
@@ -80,7 +80,7 @@ MARKS: Final = (
 _ACCENTS = re.compile(
     r"[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+"
 )
-# In Cyrillic a breve makes another letter (й, ў), so only stress and diaeresis are removed.
+# In Cyrillic a breve makes another letter (й, ў), so only stress marks and diaeresis are removed.
 _CYRILLIC_ACCENTS = re.compile(r"[\u0300\u0301\u0308]+")
 _LETTERS: Final = str.maketrans(
     {
@@ -111,7 +111,7 @@ _LETTERS: Final = str.maketrans(
         **dict.fromkeys(
             [*range(0x591, 0x5BE), 0x5BF, 0x5C1, 0x5C2, 0x5C4, 0x5C5, 0x5C7, 0x5F3, 0x5F4]
         ),
-        # Hindi is spelled with and without the dot below, and with either sign for a nasal vowel.
+        # Hindi is written with and without the dot below, and with two signs for a nasal vowel.
         "\u093c": None,
         "\u0901": "\u0902",
     }
@@ -133,25 +133,26 @@ _STEMMERS: Final = (
     (0x1F00, LATIN_STEMMER),
     (0x2000, "greek"),
 )
-# Plurals that no English word has. They are conflated in texts of any language.
+# Plural endings that no English word has. They are removed in texts of any language.
 _FOREIGN_PLURAL: Final = re.compile(
     r"(?<=..)(?:(?<=ung|eit|aft)en|(?<=[sz]ion)en|(?<=in)nen|(?<=cion)es)$"
 )
-# Words such as PDFs and 1990s: the stemmer removes a plural s only after a vowel.
+# Plurals such as PDFs and 1990s, since the stemmer removes a plural s only after a vowel.
 _SHORT_PLURAL: Final = re.compile(r"(?<=^[^aeiouy]{3})(?<!s)s$|(?<=^[0-9]{4})s$")
 _PLURAL_LETTERS: Final = ("s", "n", "x")
 _PLURAL_OF: Final = ((re.compile(r"(?<=...)coes$"), "cao"), (re.compile(r"(?<=..[mnv])aux$"), "al"))
 
 _machines: dict[str, Stemmer.Stemmer] = {}
-_machine_in_use = Lock()  # a stemmer is C with one buffer, so only one thread may use it
+# a stemmer is C code with one buffer, so only one thread may use it at a time
+_machine_in_use = Lock()
 
 QUERY_TERMS: Final = 64
 _CACHED_WORDS: Final = 50_000
 _CACHED_QUESTION_WORDS: Final = 10_000
-_MAX_CACHED_LENGTH: Final = 40  # longer words come once: they would only fill the cache
+_MAX_CACHED_LENGTH: Final = 40  # longer words hardly recur, and would only fill the cache
 QUESTION_LENGTH: Final = 20_000  # characters of a question that are read
 
-# Soft hyphens, joiners, direction and variation marks: invisible characters inside words.
+# Soft hyphens, joiners, direction and variation marks, which are invisible inside words.
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u200c-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe00-\ufe0f\ufeff]+"
 )
@@ -183,22 +184,23 @@ _CASE_CHANGE = re.compile(r"(?<=[a-zß-öø-ÿ])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z
 _ACRONYMS = re.compile(r"[A-Z]{2,}s")
 _VERSION = re.compile(r"v([0-9]+\..*)")
 
-# Languages by stop word, in the order of their lists: of equals the first is chosen.
+# Languages by stop word, in the order of their lists. Of equally likely languages the first is
+# chosen.
 _LANGUAGES_OF: Final[dict[str, list[str]]] = {}
 for _code, _stop_words in STOP_WORDS.items():
     for _stop_word in _stop_words:
         _LANGUAGES_OF.setdefault(_stop_word, []).append(_code)
-# Two stop words of another language may be the subject of a shorter query: "dog" and "men" are also
-# Danish, for though and but.
+# In a shorter query, two stop words of another language may be its subject: For example, "dog" and
+# "men" are Danish for though and but.
 _FEW_WORDS: Final = 6
-# Stop words that are usually names when they are written like one.
+# Stop words that are usually names if they are written with a capital.
 _ALSO_NAMES: Final = frozenset({"will", "may"})
 _INFIX_LENGTH: Final = 5
 _LETTERS_ONLY = re.compile(rf"(?:[^\W\d_]|[{MARKS}])+")
-# Endings of German, Dutch and the Romance languages, cut from a word that is searched inside
-# others.
+# Endings of German, Dutch and the Romance languages. They are cut off before a word is looked for
+# inside others.
 _INFLECTION = re.compile(r"(?<=.....)(?:en|er|es|em|e|n|s|a|o|i)$")
-# More related words for one word would make the query too vague.
+# More related words for a word would make the query too vague.
 MOST_RELATED = 3
 _QUESTION_MARKS = ("?", "？", "؟", "⁇", "⁈", "՞", "፧")
 _AFTER_QUESTION = " \t\r\n\"')]}»”’*_!"
@@ -207,7 +209,7 @@ _AFTER_QUESTION = " \t\r\n\"')]}»”’*_!"
 def terms(text: str) -> list[str]:
     """Return the terms of a text in order, with repeats and stop words.
 
-    Each has 1 to 64 characters, without spaces and control characters.
+    Each has 1 to 64 characters, and no spaces or control characters.
     """
     if text.isascii():
         return _terms_of(_ASCII_WORD.findall(text))
@@ -223,7 +225,7 @@ def terms(text: str) -> list[str]:
 def query_terms(text: str) -> list[str]:
     """Return the distinct terms of a query in order, at most 64.
 
-    The stop words of the query's language are left out, unless there are no other words.
+    Stop words of the query's language are left out, if there are other words.
     """
     query_words = _question(text)
     all_pieces = [piece for _, pieces in query_words for piece in pieces]
@@ -244,7 +246,7 @@ def query_terms(text: str) -> list[str]:
 def other_forms(text: str) -> list[str]:
     """Return the terms of other forms of a query's words, at most 64.
 
-    They help in languages that the default stemmer does not know.
+    They help in languages for which the usual stemmer is not made.
     """
     query_words = [piece for _, pieces in _question(text) for piece in pieces]
     language = _language(query_words)
@@ -266,10 +268,10 @@ def other_forms(text: str) -> list[str]:
 
 
 def persons(text: str) -> tuple[bool, bool]:
-    """Return whether a query speaks of the person who asks, and whether of an earlier answer.
+    """Return whether a query is about the asker, and whether about an earlier answer.
 
-    "Where do I work?" speaks of the person, "What did you recommend me?" of both. "Can you tell me
-    where I work?" is a request, and speaks of the person alone.
+    "Where do I work?" is about the person, "What did you recommend me?" about both. "Can you tell
+    me where I work?" is a request, and only about the person.
     """
     pieces = [piece for _, pieces in _question(text) for piece in pieces]
     language = _language(pieces)
@@ -285,20 +287,20 @@ def persons(text: str) -> tuple[bool, bool]:
 
 
 def asks_for_summary(text: str) -> bool:
-    """Return whether a query requests a summary, e.g. of a year."""
+    """Return whether a query asks for a summary, for example of a year."""
     pieces = [piece for _, pieces in _question(text) for piece in pieces]
     return not _SUMMARY.get(_language(pieces), frozenset()).isdisjoint(pieces)
 
 
 def language_of(text: str) -> str:
-    """Return the language code (ISO 639-1) of a query's stop words, else `en`."""
+    """Return the code (ISO 639-1) of the language of a query's stop words, else `en`."""
     return _language([piece for _, pieces in _question(text) for piece in pieces])
 
 
 def infix(term: str) -> str | None:
-    """Return the text to search inside other terms if no document holds this term.
+    """Return the text to look for inside other terms if no document has this term.
 
-    It finds compounds. None for a term that cannot be part of one.
+    It finds compounds. None for a term that cannot be part of another.
     """
     if len(term) == 1:
         if _SPACELESS.fullmatch(term):
@@ -371,7 +373,7 @@ def _parts(word: str) -> list[str]:
 
 
 def _pieces(word: str) -> list[str]:
-    """Return the folded parts of a written word, then the whole of several."""
+    """Return the folded parts of a written word; if there are several, also the whole."""
     # Most words need no splitting.
     is_in_one_case = word.islower() or word.istitle() or word.isdecimal()
     if (word.isascii() and word.isalnum() and is_in_one_case) or _SIGN.fullmatch(word):
@@ -390,7 +392,7 @@ def _pieces(word: str) -> list[str]:
 
 
 def _number(text: str) -> list[str]:
-    """Return a number with points, without the v of a version.
+    """Return a number with its points, but without the v of a version.
 
     A date such as 7.5.2023 also gives its year.
     """
@@ -400,9 +402,9 @@ def _number(text: str) -> list[str]:
 
 
 def _language(words: Iterable[str], needed: int = 2) -> str:
-    """Return the language with the most stop words among these words, else `en`.
+    """Return the language that has the most stop words among these words, else `en`.
 
-    Fewer than `needed` stop words in ASCII letters are not enough for another language.
+    If the stop words are ASCII, another language needs at least `needed` of them.
     """
     stop_words = dict.fromkeys(word for word in words if word in _LANGUAGES_OF)
     matches = Counter(language for word in stop_words for language in _LANGUAGES_OF[word])
@@ -424,9 +426,9 @@ def is_question(text: str) -> bool:
 def related_terms(
     related: Mapping[str, Sequence[str]], words: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Return the terms of related words, a few for each of the query's `words`.
+    """Return the terms of related words, at most a few for each of the query's `words`.
 
-    `related` are the words near in meaning to a word.
+    `related` returns the words that are near to a word in meaning.
     """
     related_words: dict[str, list[str]] = {}
     for word, nearest in related.items():

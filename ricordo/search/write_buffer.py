@@ -1,9 +1,9 @@
-"""The write buffer of the index: documents that are stored and not flushed yet.
+"""The write buffer of the index: documents that are stored but not flushed yet.
 
-They can be searched there. Each document is one row, so any number of them is indexed by one
-statement. A deletion is a row too, with the words to remove. A row's data is a header of fixed
-size, then UTF-8 fields separated by NUL: the speaker's terms, the text's terms, the labels. In the
-terms of a long text, a line ends each part but the last (see `text_parts.py`).
+They can already be searched. Each document is one row, so any number of them is indexed by one
+statement. A deletion is a row too; it contains the words to remove. A row's data is a header of
+fixed size and then UTF-8 fields separated by NUL: the speaker's terms, the text's terms, the
+labels. In the terms of a long text, a line end separates the parts (see `text_parts.py`).
 """
 
 import logging
@@ -27,26 +27,27 @@ from ricordo.storage.schema.core_tables import messages, passages, search_buffer
 
 log = logging.getLogger(__name__)
 FLUSH = "search.flush"
-# This many rows cost a search about a millisecond more, so a flush is due at once. A shorter buffer
-# is flushed soon after its first row, since only flushed documents are found by meaning.
+# At this number of rows a search takes about a millisecond longer, so a flush is due at once. A
+# shorter buffer is flushed soon after its first row, because only flushed documents are found by
+# meaning.
 LONG_BUFFER = 256
-# A process adds at most QUICK_FLUSHES jobs with the quick delay within QUICK_WINDOW: two a second,
-# which a server that is hardly used never needs. Further jobs get the longer delay.
+# Within QUICK_WINDOW a process adds at most QUICK_FLUSHES jobs with the short delay. That is two a
+# second, which a quiet server never needs. Further jobs get the longer delay.
 FLUSH_DELAY = 30 * SECOND
 QUICK_DELAY = SECOND // 2
 QUICK_WINDOW = 5 * SECOND
 QUICK_FLUSHES = 10
 _QUICK = "quick flushes of the search index"
-MOST_OWNERS = 10_000  # owners whose written rows a process counts
+MOST_OWNERS = 10_000  # the most owners for which a process counts written rows
 ROLES = ("", "system", "user", "assistant", "tool", "approval", "summary")
-# A label is a term that no text can hold. It finds the documents that are marked with it.
+# A label is a term that cannot occur in a text. It finds the documents that are marked with it.
 LABEL = "\x01"
 _MAX_TERM_BYTES = 512
 # Indexed words of a text.
 MOST_WORDS = 20_000
-# PostgreSQL clears deleted rows too late: with 100,000 of them in the buffer a search took 20 ms
-# more. So a process vacuums the buffer after this number of deletions, unless another process
-# vacuums it now.
+# PostgreSQL clears deleted rows too late: with 100,000 of them in the buffer, a search took 20 ms
+# longer. So a process vacuums the buffer after this many deletions, unless another process is doing
+# it.
 ROWS_BETWEEN_VACUUMS = 5_000
 _VACUUM = "VACUUM (SKIP_LOCKED, ANALYZE) search_buffer"
 _HEADER = struct.Struct("<??BqQQI")
@@ -66,7 +67,7 @@ _DELETE = delete(search_buffer).where(search_buffer.c.seq.op("IN")(_SEQS))
 class IndexEntry:
     """A document to index or to delete.
 
-    `conversation` (or its fingerprint) and `user_id` are filters. `speaker` may be empty.
+    `conversation` (or its fingerprint) and `user_id` serve as filters. `speaker` may be empty.
     """
 
     id: str
@@ -83,9 +84,9 @@ class IndexEntry:
 class BufferRow:
     """A row of the buffer.
 
-    `seq` is its own number, `document` that of the message or passage. `version` is a checksum of
-    16 bits that tells an edited text from the old one. `lengths` are the numbers of terms of the
-    text's parts: one number for an uncut text.
+    `seq` is the row's number, `document` is the number of the message or passage. `version` is a
+    checksum of 16 bits that distinguishes an edited text from the old one. `lengths` are the
+    numbers of terms in the text's parts; an uncut text has one number.
     """
 
     seq: int
@@ -145,13 +146,13 @@ def put(
 
 
 def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: int) -> None:
-    """Add a job that flushes the owner's buffer, if it is due.
+    """If a flush of the owner's buffer is due, add a job for it.
 
     A long buffer is flushed at once. A short buffer is flushed soon if this process adds few jobs,
-    and later if it adds many, since one flush of many rows costs less than many small flushes.
+    otherwise later, since one flush of many rows costs less than many small ones.
     """
-    # For each owner: the rows that this process wrote since it last added a job, and the time of
-    # that job. A count that is too low is harmless, since a sweep finds the rest.
+    # For each owner: the rows that this process has written since it last added a job, and that
+    # job's time. A count that is too low is harmless, since a sweep finds the rest.
     written: dict[str, tuple[int, int]] = tx.cache.setdefault(flush_when_due, {})
     quick_jobs: deque[int] = tx.cache.setdefault(_QUICK, deque(maxlen=QUICK_FLUSHES))
     earlier_rows, due_at = written.get(owner_id, (0, 0))
@@ -164,14 +165,14 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
     is_long = count >= LONG_BUFFER
     is_quick = len(quick_jobs) < QUICK_FLUSHES or now - quick_jobs[0] >= QUICK_WINDOW
     not_before = now if is_long else now + (QUICK_DELAY if is_quick else FLUSH_DELAY)
-    # A job that waits with the long delay is brought forward.
+    # A waiting job with the long delay is moved forward.
     is_due = is_long or now >= due_at or (is_quick and due_at > not_before)
     if is_due:
         hurries = is_long or is_quick
         is_new = add_flush_job(
             tx, owner_id, organization_id, not_before=not_before, hurries=hurries
         )
-        # 0 after a flush that may come sooner than `not_before`: later rows must add a job again.
+        # 0 after a flush that may come before `not_before`: later rows must then add a job again.
         due_at = not_before if is_new and not is_long else 0
         if is_long or is_new:
             count = 0 if is_long else rows
@@ -182,7 +183,7 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
         written.pop(owner_id, None)
         written[owner_id] = (count, due_at)
         while len(written) > MOST_OWNERS:
-            # The owner with the oldest write; its next write adds a job once more.
+            # This is the owner with the oldest write; its next write adds a job again.
             del written[next(iter(written))]
 
     tx.after_commit.append(remember)
@@ -198,7 +199,7 @@ def add_flush_job(
 ) -> bool:
     """Add a job that flushes this buffer; return False if one waits already.
 
-    With `hurries`, a waiting job is brought forward to `not_before`.
+    With `hurries`, a waiting job is moved forward to `not_before`.
     """
     job = Job(
         FLUSH,
@@ -272,7 +273,7 @@ def pack(entry: IndexEntry, *, is_deleted: bool = False) -> bytes:
 
 
 def _terms_by_part(text: str) -> list[list[str]]:
-    """Return the terms of each part of a text, in all at most `MOST_WORDS`."""
+    """Return the terms of each part of a text, at most `MOST_WORDS` in total."""
     remaining = MOST_WORDS
     terms_by_part = []
     for part in parts_of(text):
@@ -283,9 +284,9 @@ def _terms_by_part(text: str) -> list[list[str]]:
 
 
 def _terms_of_uncut(text: str, parts: Sequence[Sequence[str]]) -> list[str]:
-    """Return the terms that only the uncut text has.
+    """Return the terms that occur only in the uncut text.
 
-    An older version indexed all texts uncut, and a cut may go through a word.
+    An older version indexed all texts uncut, and a cut may split a word.
     """
     known = {term for part in parts for term in part}
     return [term for term in terms(text[:MOST_CHARACTERS])[:MOST_WORDS] if term not in known]
@@ -315,7 +316,7 @@ def unpack(seq: int, document: int, data: bytes) -> BufferRow:
 def fingerprint(name: str | int | None) -> int:
     """Return 64 bits for an id in a filter; 0 for none.
 
-    A fingerprint is returned unchanged.
+    An argument that is already a fingerprint is returned unchanged.
     """
     if isinstance(name, int):
         return name

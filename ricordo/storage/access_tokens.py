@@ -1,6 +1,6 @@
 """Queries of access tokens.
 
-They are rows among the API keys, so they are found, expire and are erased like keys.
+Access tokens are rows among the API keys. They are found, expire and are erased like keys.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,8 @@ def page(
 ) -> Sequence[ApiKey]:
     """Return valid tokens, the newest first.
 
-    A caller limited to a user gets those of their own key, others get all of the organization.
+    A caller that acts for a user gets that user's tokens. Others get all tokens of the
+    organization.
     """
     has_agent: ColumnElement[bool] = true()
     if agent_id:

@@ -48,7 +48,7 @@ def last_turns(
 
 
 def newest_conversation(tx: Transaction, agent_id: str, user_id: str) -> str | None:
-    """Return the id of the user's conversation with the agent whose last turn is newest."""
+    """Return the id of the user's last used conversation with the agent."""
     row = tx.first(_NEWEST_CONVERSATION, {"agent_id": agent_id, "user_id": user_id})
     return row.id if row else None
 

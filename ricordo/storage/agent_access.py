@@ -1,8 +1,8 @@
 """Access to agents.
 
-Everybody in its organization may use an agent. If users are attached to it, only these,
-administrators and developers may. This is a condition of the statements that find agents and their
-conversations, so every way to an agent checks it.
+Access to agents: by default everybody in an agent's organization may use it. If users are attached
+to the agent, only they, administrators and developers may use it. Statements that find agents and
+their conversations contain this condition, so every request checks it.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ MAY_USE = or_(
 )
 _ATTACH = Missing(agents_users)
 _PAIRED = select(agents_pairs.c.other_id).where(equal(agents_pairs, "agent_id"))
-# Agents that work on one memory show it to the same users.
+# Agents that share one memory show it to the same users.
 _IS_ONE = or_(equal(agents_users, "agent_id"), agents_users.c.agent_id.in_(_PAIRED))
 _DETACH = delete(agents_users).where(_IS_ONE, equal(agents_users, "user_id"))
 _DETACH_ALL = delete(agents_users).where(_IS_ONE)
@@ -46,9 +46,9 @@ _OF_USERS = (
 def for_caller(
     scope: Scope, free: Any, restricted: Any, parameters: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the statement for this caller, with its parameters.
+    """Return the right statement for this caller, with its parameters.
 
-    It is `free` for callers that may use every agent, and `restricted` for others.
+    `free` serves callers that may use every agent, `restricted` serves all others.
     """
     if scope.uses_every_agent:
         return free, parameters
@@ -56,7 +56,7 @@ def for_caller(
 
 
 def may_use(scope: Scope, agent_id: ColumnElement[str] = agents.c.id) -> list[ColumnElement[bool]]:
-    """Return the conditions that the caller may use the agent with the id in this column.
+    """Return the conditions that the caller may use the agent whose id is in this column.
 
     There are none for a caller that may use all agents.
     """
@@ -71,7 +71,7 @@ def may_use(scope: Scope, agent_id: ColumnElement[str] = agents.c.id) -> list[Co
 
 
 def attach_user(tx: Transaction, agent_id: str, user_id: str) -> None:
-    """Attach the user to the agent, and to agents on its memory.
+    """Attach the user to the agent, and to all agents that share its memory.
 
     Only attached users may use them.
     """

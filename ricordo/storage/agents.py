@@ -163,8 +163,8 @@ def load(
 ) -> AgentState:
     """Return the agent with its blocks, tools, archives and a conversation.
 
-    Without an id it is the caller's default conversation, which may be new and empty. Raises
-    NotFound.
+    Without a conversation id it is the caller's default conversation, which may be new and empty.
+    Raises NotFound.
     """
     agent, conversation, rows = _load_conversation(tx, scope, agent_id, conversation_id)
     user_id = scope.subject_id or conversation.user_id
@@ -243,7 +243,7 @@ def _default_ids(scope: Scope, agent_id: str) -> list[str]:
 def _conversation_of(
     scope: Scope, rows: Sequence[Row[Any]], *, is_default: bool
 ) -> tuple[Agent, Conversation]:
-    """Return the agent and the conversation of these rows, one row for each archive."""
+    """Return the agent and the conversation from these rows; each row has one archive."""
     agent = _ROWS.of(rows[0][_AGENT])
     conversation = conversations.ROWS.of(rows[0][_CONVERSATION])
     if is_default and scope.subject_id is not None and conversation.user_id != scope.subject:
@@ -255,14 +255,14 @@ def _conversation_of(
 def _with_shared_archives(
     tx: Transaction, main_id: str, agents_own: tuple[Archive, ...]
 ) -> tuple[Archive, ...]:
-    """Return the archives of the agent whose memory is used, then those of the agent itself."""
+    """Return the archives of the agent that owns the memory, then those of the agent itself."""
     shared = archives.of_agent(tx, main_id)
     shared_ids = {archive.id for archive in shared}
     return (*shared, *(archive for archive in agents_own if archive.id not in shared_ids))
 
 
 def _visible_archive(row: Row[Any]) -> Archive:
-    """Return the archive with count and tags of the passages that the conversation's user sees."""
+    """Return the archive with the count and tags of passages visible to the conversation's user."""
     archive = archives.ROWS.of(row[_ARCHIVE])
     if not row.users_passages:
         return archive
@@ -367,7 +367,7 @@ def timezone(tx: Transaction, scope: Scope, agent_id: str) -> str:
 def lock(tx: Transaction, scope: Scope, agent_id: str) -> None:
     """Lock the agent with its attachments until this transaction ends.
 
-    It is called before the agent is read in order to be changed. Turns go on meanwhile.
+    Call it before you read an agent that you will change. Turns go on meanwhile.
     """
     tx.lock(_LOCK, {"id": agent_id, "organization_id": scope.organization_id})
 
@@ -434,9 +434,9 @@ def is_kept_to(user_ids: Sequence[str]) -> ColumnElement[bool]:
 
 
 def last_ended_for(tx: Transaction, scope: Scope, reason: str) -> ColumnElement[bool]:
-    """Return the condition that an agent's last turn ended for this reason.
+    """Return the condition that an agent's last turn ended with this stop reason.
 
-    It concerns the conversation that `load_whole` shows.
+    "Last" refers to the conversation that `load_whole` shows.
     """
     conversation = select(conversations_table.c.id).where(_is_shown(tx, scope))
     return (
@@ -447,13 +447,13 @@ def last_ended_for(tx: Transaction, scope: Scope, reason: str) -> ColumnElement[
 
 
 def place_of(tx: Transaction, scope: Scope, order_by: AgentOrder) -> ColumnElement[Any] | None:
-    """Return the expression that orders agents; None for their creation.
+    """Return the expression by which agents are ordered; None for their creation.
 
     Agents whose conversation never ran come before all others.
     """
     if order_by == "last_run_completion":
-        # An aggregate, so that there is always one row: a user may have had a conversation of their
-        # own before getting the agent's.
+        # An aggregate always returns one row. A user may have had a personal conversation before
+        # getting the agent's.
         last = func.coalesce(func.max(conversations_table.c.last_run_ended_at), 0)
         return select(last).where(_is_shown(tx, scope)).correlate(agents).scalar_subquery()
     if order_by == "updated_at":

@@ -1,7 +1,7 @@
 """Archives and their passages.
 
-An archive's row has the count and tags of its shared passages, for prompts. Passages of one user do
-not change it, since others see the archive too.
+An archive's row has the count and tags of its shared passages, for prompts. Passages about one user
+do not change it, since other users see the archive too.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,8 +27,8 @@ from ricordo.storage.schema.core_tables import (
 
 ROWS = Repository(Archive, archives)
 _PASSAGES = Repository(Passage, passages, long="text")
-# The archive of a folder of files has the folder's id. Only the folder leads to it, since the
-# folder may belong to one user.
+# The archive of a folder of files has the folder's id. The archive is reached only through the
+# folder, since the folder may belong to one user.
 FOLDER = "source-"
 _NOT_FOLDER = f"{FOLDER}%"
 _IS_ARCHIVE = archives.c.id.not_like(_NOT_FOLDER)
@@ -39,7 +39,7 @@ _ATTACHED_ARCHIVES = ROWS.select.join(
 _OF_AGENT = _ATTACHED_ARCHIVES.order_by(agents_archives.c.seq)
 # Lock the archive before its count or tags change; databases with one writer need no lock.
 _LOCK = ROWS.select.where(equal(archives, "id", "organization_id")).with_for_update()
-# It also locks the agent's attachment, which another transaction may be about to remove.
+# It also locks the attachment, which another transaction may be removing.
 _LOCK_FOR_AGENT = _ATTACHED_ARCHIVES.where(
     equal(archives, "id", "organization_id")
 ).with_for_update()
@@ -196,9 +196,9 @@ def _shared_tags(new_passages: Iterable[Passage]) -> set[str]:
 def _as_seen(
     archive: Archive, new: Iterable[Passage], count: int, known_tags: Iterable[str] = ()
 ) -> Archive:
-    """Return the archive for the caller that has just stored these passages.
+    """Return the archive as the caller sees it right after storing these passages.
 
-    The archive has the new count, and the tags that the caller knew before.
+    It has the new count, and the tags that the caller could see before.
     """
     tags = {*archive.tags, *known_tags, *(tag for passage in new for tag in passage.tags)}
     return replace(archive, passage_count=count, tags=tuple(sorted(tags)))

@@ -16,7 +16,7 @@ from ricordo.storage.schema.memory_tables import agents_blocks, blocks, blocks_t
 class AgentCount:
     """The number of agents that a block is attached to.
 
-    It is one of `any_of`, and within the bounds.
+    `any_of` lists allowed numbers; the bounds limit the number too.
     """
 
     any_of: tuple[int, ...] = ()

@@ -66,14 +66,13 @@ ROWS = Repository(Block, blocks)
 _NORMALISED = ChangeMetadata(
     Actor("system", "ricordo", "Ricordo"), "Bring the text into its normal form"
 )
-# The texts of a block by people and agents, besides its label, which is a path and cannot be
-# rewritten.
+# The texts of a block that people and agents write. The label is a path and cannot be rewritten.
 _TEXTS = ("value", "description", "title", "metadata", "tags", "schema_ref", "agent_id", "course")
 # The log has only the author of a change's metadata.
 _LOG = Repository(ChangeMetadata, blocks_log)
 _COLUMNS = ROWS.columns
-# One row for each tag of a block, or one row without a tag. Few blocks have many tags, so this
-# costs less than a second statement.
+# Each tag of a block gives one row; a block without tags gives one row too. Few blocks have many
+# tags, so this costs less than a second statement.
 _TAGGED = (
     select(*_COLUMNS, blocks_tags.c.tag)
     .outerjoin(blocks_tags, blocks_tags.c.block_id == blocks.c.id)
@@ -133,7 +132,7 @@ _INSERT_LOG = insert(blocks_log)
 _ATTACH = insert(agents_blocks)
 _PAIR = Missing(agents_pairs)
 _PAIRED = select(agents_pairs.c.other_id).where(equal(agents_pairs, "agent_id"))
-# An agent that has another block with the label keeps the other block.
+# An agent that has another block with the same label keeps that other block.
 _HAS_IT = select(agents_blocks.c.seq).where(
     agents_blocks.c.agent_id == agents_pairs.c.other_id,
     or_(
@@ -237,7 +236,7 @@ def insert_all(
 ) -> list[Block]:
     """Store new blocks with their first versions and new chains.
 
-    A block keeps its `head` if its chain already has the text. A revived block has its former
+    If the chain already has the text, the block keeps its `head`. A revived block has its former
     settings. With `is_copy` no policy and no quota applies, since the text is not new. Raises
     Forbidden, Conflict, TooLong.
     """
@@ -332,10 +331,10 @@ def of_agent(
 ) -> tuple[Block, ...]:
     """Return the agent's blocks in order of attachment, then those of its user.
 
-    Tags are not loaded. `memory_id` is the agent whose copies the user has, if it is another (see
-    `Agent.memory_id`). A user's block replaces an unshared block of the agent with the same label.
-    A user's block that is attached to the agent is visible only in conversations with that user,
-    since anybody may read the agent's conversations without a user.
+    Tags are not loaded. `memory_id` is the agent that owns the user's copies, if it is another one
+    (see `Agent.memory_id`). A user's block replaces an unshared block of the agent with the same
+    label. A user's block that is attached to the agent is shown only in conversations with that
+    user. Everybody may read the agent's other conversations.
     """
     visible: dict[str, Block] = {}
     parameters = {
@@ -423,8 +422,8 @@ count = ROWS.count
 def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -> Block | None:
     """Make `value` the block's text, and return the block.
 
-    Returns None if the block was written since it was read; it is locked then. Raises Forbidden,
-    TooLong.
+    Returns None if the block was written since it was read. The block is then locked. Raises
+    Forbidden, TooLong.
     """
     tx.quotas.require_text(block.label, value, block.value)
     if block.id in value:
@@ -512,9 +511,9 @@ def not_normal(tx: Transaction, after: int) -> tuple[list[str], int | None]:
 def normalise(tx: Transaction, block: Block) -> Block:
     """Store label and text in normal form if they are not, and return the block.
 
-    The change becomes a version by the system under every policy. It concerns blocks that came with
-    the ids of their versions, or were stored before there was a normal form. If another block has
-    the label, this block's label gets a number. Raises Conflict, Overtaken.
+    The change becomes a version by the system under every policy. Blocks that came with version
+    ids, or that are older than the normal form, may need this. If another block has the label, this
+    block's label gets a number. Raises Conflict, Overtaken.
     """
     chain = _locked(tx, block.chain_id)
     # The row may already have the label in its normal form.
@@ -551,7 +550,7 @@ def normalise(tx: Transaction, block: Block) -> Block:
 def _free_label(tx: Transaction, chain: Chain, block: Block, in_chain: str) -> str:
     """Return the label in normal form, with a number if another block has it.
 
-    The other block is in the same chain, or belongs to an agent that sees this block.
+    That block is in the same chain, or belongs to an agent that sees this block.
     """
     label = plain = normal_name(block.label)
     if label == in_chain:
@@ -571,9 +570,9 @@ def _free_label(tx: Transaction, chain: Chain, block: Block, in_chain: str) -> s
 def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
     """Delete the block as it was read in this transaction, its attachments and its tags.
 
-    A chain of its own is deleted too, and open proposals expire. The chain of a user or an agent
-    keeps the block's history, and the settings that are needed to restore it. Raises Forbidden,
-    Overtaken.
+    The block's chain is deleted too if it holds only this block. Open proposals expire. A chain of
+    a user or an agent keeps the block's history and the settings that a restore needs. Raises
+    Forbidden, Overtaken.
     """
     metadata = metadata_without_secrets(metadata)
     chain = _locked(tx, block.chain_id)
@@ -581,7 +580,7 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
     if not tx.run(_DELETE, {"block_id": block.id, "expected": block.version}):
         if not is_there(tx, block.id):
             return  # another transaction was faster
-        # With its new label or text, its last version would be one that never existed.
+        # With its new label or text, its last version would record a state that never existed.
         raise Overtaken(
             f'Block "{block.label}" changed since you read it. Read it again and retry.'
         )
@@ -595,7 +594,7 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
 
 def metadata_without_secrets(metadata: ChangeMetadata) -> ChangeMetadata:
     author = metadata.author
-    # An author from elsewhere can choose any name.
+    # A client or a remote can send any author name.
     author = replace(author, id=redact(author.id).text, name=redact(author.name).text)
     return replace(metadata, reason=redact(normal_text(metadata.reason)).text, author=author)
 

@@ -54,9 +54,9 @@ def of_agents(
     *,
     is_list: bool = False,
 ) -> dict[str, tuple[Block, ...]]:
-    """Return the blocks as `blocks.of_agent` does, with tags, for each of these agents by id.
+    """Return the blocks of each of these agents by id, with tags, as `blocks.of_agent` does.
 
-    `talks` maps each agent to the user, the course, and the agent whose copies the user has. In a
+    `talks` maps each agent to the user, the course, and the agent that owns the user's copies. In a
     list long texts are cut.
     """
     users = sorted({user for user, _, _ in talks.values() if user})

@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from ricordo.errors import Unavailable
 
 FOLDER = "repositories"
-# In a repository that is a remote of a chain: a file with the chain's id.
+# Name of a file with the chain's id, in a repository that is a remote of a chain.
 OWNER_FILE = "ricordo-owner"
 PATIENCE = 60.0  # seconds to wait while another request writes there
 

@@ -39,8 +39,8 @@ def names_of_agents(tx: Transaction, scope: Scope, ids: Iterable[str]) -> Mappin
     statement = select(agents.c.id, agents.c.name, agents.c.organization_id).where(
         agents.c.id.in_(agent_ids), *may_use(scope)
     )
-    # The organization is checked here: as a condition it would make SQLite use the index of the
-    # organization, and read all of its agents.
+    # The organization is checked here. As a condition of the statement it would make SQLite use the
+    # index of the organization, and read all of its agents.
     if not agent_ids:
         return {}
     rows = tx.all(statement)
@@ -117,7 +117,8 @@ def recent_conversations(
             *in_scope(conversations, scope),
             *may_use(scope, conversations.c.agent_id),
             conversations.c.deleted_at.is_(None),
-            # A user's first conversation with an agent is hidden, since only its agent names it.
+            # A user's first conversation with an agent has the flag `hidden`, since it is named
+            # only through its agent.
             or_(
                 conversations.c.hidden.is_(False),
                 and_(
@@ -132,7 +133,7 @@ def recent_conversations(
         .order_by(conversations.c.last_message_at.desc(), conversations.c.seq.desc())
         .limit(limit)
     )
-    # Only the shown conversations are joined with their agents and users.
+    # Filter conversations first, and join only the shown ones with their agents and users.
     statement = (
         select(conversations, agents.c.name.label("agent_name"), users.c.name.label("user_name"))
         .join(agents, agents.c.id == conversations.c.agent_id)

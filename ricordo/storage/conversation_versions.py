@@ -1,6 +1,6 @@
-"""Conversations as people see them: by name, and with the versions of one as one entry.
+"""Conversations for people: each has a name, and its versions are one entry.
 
-If a person says something again, the conversation is forked. The fork is a version: it is hidden
+When a person sends a message again, the conversation is forked. The fork is a version. It is hidden
 from the API's lists, and its description names the first version.
 """
 
@@ -24,7 +24,7 @@ _LONGEST_NAME = 80
 
 @dataclass(frozen=True, slots=True)
 class ListedConversation:
-    """A conversation in a list; if it has several versions, the version used last.
+    """One entry of a list; for several versions, it shows the version used last.
 
     `time` is in microseconds UTC. `versions` are the ids of all versions of it.
     """
@@ -69,7 +69,8 @@ def _listed(
     tx: Transaction, scope: Scope, *conditions: ColumnElement[bool]
 ) -> list[ListedConversation]:
     is_version = conversations.c.description.startswith(_VERSION_OF, autoescape=True)
-    # A user's first conversation with an agent is hidden too, as only its API names it.
+    # A user's first conversation with an agent has the flag `hidden` too, since the API names it
+    # only through the agent.
     is_first = conversations.c.hidden & conversations.c.forked_from.is_(None)
     time = func.coalesce(conversations.c.last_message_at, conversations.c.created_at)
     newest = (
@@ -149,7 +150,7 @@ def _one_line(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TurnVersions:
-    """The conversations that continue the same messages in other ways, in order of time."""
+    """The conversations that continue the same messages in different ways, in order of time."""
 
     ids: Sequence[str]
     here: int  # index of the shown conversation
@@ -165,7 +166,7 @@ class TurnVersions:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A version with its history: (conversation, seq of the last message), oldest part first."""
+    """A version with its history: pairs of conversation and last seq, oldest part first."""
 
     id: str
     parts: tuple[tuple[str, float], ...]
@@ -183,7 +184,7 @@ def versions_of_turns(
     """Return the versions of turns, by the id of the turn's first message.
 
     Turns with one version are left out. `message_ids` are the first messages of the shown turns in
-    order, which the caller may see; `before_id` is the message before them, None at the beginning.
+    order; the caller may see them. `before_id` is the message before them, None at the beginning.
     """
     root = root_of(conversation_id, description)
     rows = _family(tx, root)
@@ -206,7 +207,7 @@ def versions_of_turns(
         if turn is None or shown_branch is None or branch is None:
             continue
         ids = branches.setdefault(turn, {shown_branch: shown.id})
-        # If several versions continue in one conversation, the version used last counts.
+        # If several versions run through one conversation, the version used last counts.
         is_newest = branch not in ids or versions[ids[branch]].time < other.time
         if branch != shown_branch and is_newest:
             ids[branch] = other.id
@@ -273,7 +274,7 @@ def _version(row: Row[tuple[object, ...]], rows: Mapping[str, Row[tuple[object, 
 def _fork_of(shown: _Version, other: _Version) -> tuple[int, float] | None:
     """Return the point at which two histories part.
 
-    It is the index of the common part, and its last common seq.
+    The result is the index of the last common part, and the last common seq in it.
     """
     common = None
     for index, (mine, theirs) in enumerate(zip(shown.parts, other.parts, strict=False)):

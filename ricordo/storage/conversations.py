@@ -1,9 +1,9 @@
 """Conversations: each agent has a default one, and any number of others.
 
-The id of the default one follows from the agent's. A fork shares the messages of its origin up to
-`forked_seq`, and also those that its origin shares with its own. So a history is read from several
-conversations, its lineage. A deleted conversation (`deleted_at`) is found by no query, but its rows
-stay while forks share its messages.
+The id of an agent's default conversation is derived from the agent's id. A fork shares its origin's
+messages up to `forked_seq`, including those that the origin itself shares. So a history is read
+from several conversations, called its lineage. No query finds a deleted conversation
+(`deleted_at`), but its rows stay while forks share its messages.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -60,7 +60,7 @@ _START_OVER = setter(conversations, "window", "prompt_key", "updated_at", where=
 )
 _WINDOW = _START_OVER.values(
     last_message_at=bindparam("new_updated_at"),
-    # Only the save that ends a run passes these; other saves leave them unchanged.
+    # Only the save at the end of a run passes these values; other saves leave them unchanged.
     last_run_ended_at=func.coalesce(bindparam("ended_at"), conversations.c.last_run_ended_at),
     last_run_ms=func.coalesce(bindparam("run_ms"), conversations.c.last_run_ms),
     last_stop_reason=func.coalesce(bindparam("stop_reason"), conversations.c.last_stop_reason),
@@ -137,7 +137,7 @@ class Span:
 def default_id(agent_id: str) -> str:
     """Return the id of the agent's default conversation.
 
-    It follows from the agent's id, so no read is needed before the lease.
+    The id is derived from the agent's, so no read is needed before the lease is taken.
     """
     return "conv-" + agent_id.removeprefix("agent-")
 
@@ -145,7 +145,7 @@ def default_id(agent_id: str) -> str:
 def users_default_id(agent_id: str, user_id: str) -> str:
     """Return the id of a user's own default conversation with the agent.
 
-    The user has one if the agent's default conversation is not the user's.
+    The user has one if the agent's default conversation belongs to somebody else.
     """
     return f"conv-{uuid5(NAMESPACE_URL, f'{agent_id}/{user_id}')}"
 
@@ -161,7 +161,7 @@ def is_any_default(conversation: Conversation) -> bool:
 def default_of(tx: Transaction, scope: Scope, agent_id: str) -> Conversation | None:
     """Return the caller's default conversation; None if there is none yet.
 
-    It is the agent's, or that of the user for whom the caller acts.
+    It is the agent's, or that of the user that the caller acts for.
     """
     ids = [default_id(agent_id)]
     if scope.subject:
@@ -178,7 +178,7 @@ def default_of(tx: Transaction, scope: Scope, agent_id: str) -> Conversation | N
 
 
 def lock(tx: Transaction, id: str) -> None:
-    # A run refers to its conversation, and PostgreSQL lets no row refer to a row with this lock.
+    # Rows of PostgreSQL cannot refer to a row with this lock, and a run refers to its conversation.
     tx.lock(_LOCK, {"id": id})
 
 
@@ -209,7 +209,7 @@ def page(
 ) -> list[Conversation]:
     """Return one page of conversations, without the default and hidden ones."""
     position = _POSITIONS[filters.order_by]
-    # Pages are cut by the column that orders the list, under the name that they know.
+    # The list is ordered by this column, and pages are cut by it under the name `created_at`.
     positions = select(
         conversations.c.id, conversations.c.seq, position.label("created_at")
     ).subquery()
@@ -286,7 +286,7 @@ def change(tx: Transaction, id: str, **columns: Any) -> None:
 
 
 def flag_untold(tx: Transaction, agent_id: str, user_id: str) -> None:
-    """Let the next turn with the user, in any conversation, look for rejections."""
+    """Let the next turn with the user, in any conversation, report rejections."""
     of_user = (conversations.c.agent_id == agent_id) & (conversations.c.user_id == user_id)
     tx.run(update(conversations).where(of_user, _IS_THERE).values(has_untold=True))
 
@@ -440,7 +440,7 @@ def add_past(tx: Transaction, conversation_id: str, added: int, newest: int) -> 
 def _numbers_on(tx: Transaction, scope: Scope, spans: Sequence[Span], page: Page) -> list[int]:
     """Return the seqs of the messages on the page.
 
-    The first messages of all spans are among the first of each span.
+    The first messages of the whole history are among the first messages of each span.
     """
     positions: list[tuple[int, int]] = []
     marks = known_to(messages_table, scope)

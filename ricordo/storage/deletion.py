@@ -2,9 +2,9 @@
 
 Each portion is one transaction. A deleted agent or archive moves to an organization without
 members. A deleted conversation gets `deleted_at` instead, since its forks share its messages until
-the last of them is deleted. A purge follows the foreign keys: rows that refer to others go first,
-so no cascade makes a transaction long. A job that is added with the tombstone finishes an
-interrupted purge.
+the last of them is deleted. A purge follows the foreign keys: referring rows are deleted first, so
+no cascade makes a transaction long. A job that is added with the tombstone finishes an interrupted
+purge.
 """
 
 from collections import Counter
@@ -45,8 +45,8 @@ from ricordo.storage.schema.core_tables import (
 
 DELETED = "org-ffffffff-ffff-4fff-bfff-ffffffffffff"
 JOB = "deletion"
-# Rows of one portion. A message or passage also has a row in the search index, and SQLite counts a
-# message's deletion in its agent's row; a trace may have some hundred kilobytes.
+# Rows of one portion. Deleting a message or passage also deletes a row of the search index, and
+# SQLite updates a counter in the agent's row. A trace may have some hundred kilobytes.
 PORTION = 150
 _PORTIONS = {"passages": 100, "steps": 100, "traces": 10}
 # "messages" are those of a conversation up to some seq; the conversation itself stays.
@@ -54,7 +54,7 @@ Kind = Literal["agent", "archive", "conversation", "messages"]
 OWNERS = {"agent": tables.agents, "archive": tables.archives}
 # Called with rows of a table before their deletion, in the same transaction.
 BeforePurge = Callable[[Transaction, str, Sequence[Any]], None]
-# The request that deletes also purges; the job has work only if that was interrupted.
+# The request that deletes also purges. The job only has work if that was interrupted.
 _GRACE = 60 * SECOND
 _JSON = messages.c.parts.type
 
@@ -153,7 +153,7 @@ def purge(
     referred_keys = {
         _keys_of(referred): [getattr(row, referred) for row in rows] for _, _, referred in children
     }
-    # Most of some twenty tables have no such rows, so one statement asks for all of them.
+    # Most of some twenty tables have no such rows, so one statement asks all tables.
     for row in tx.all(_find_children(table), referred_keys) if children else ():
         child, referring, referred = children[row.number]
         child_keys = referred_keys[_keys_of(referred)]
@@ -172,15 +172,15 @@ def purge_passages(tx: Transaction, ids: Sequence[str], before: BeforePurge) -> 
 def purge_conversation(tx: Transaction, id: str, before: BeforePurge, counts: Counter[str]) -> bool:
     """Purge a deleted conversation, except messages that its forks share.
 
-    Its parent may have waited for this, and gets a job.
+    A deleted parent may have waited for this, so it gets a job.
     """
     conversations.lock(tx, id)
     conversation = _deleted(tx, id)
     if conversation is None:
         return False
     if forks := conversations.forks_of(tx, conversation):
-        # A summary is stored after the messages that follow it in a window, so a fork may show it
-        # without sharing it by its seq.
+        # A summary is stored after the messages that follow it in the window. So a fork may show
+        # the summary although the summary's seq is not shared.
         other = tables.conversations.c
         is_fork = (
             (other.agent_id == conversation.agent_id)
@@ -296,7 +296,7 @@ def _find_children(table: Table) -> Any:
         )
         for number, (child, referring, referred) in enumerate(_children(table))
     ]
-    # Leaves come first in the list of children, and have to be deleted first.
+    # Tables that nothing refers to come first in the list, and must be emptied first.
     return union_all(*lookups).order_by("number")
 
 
@@ -312,7 +312,7 @@ def _delete(table: Table) -> Any:
 
 @cache
 def _children(table: Table) -> tuple[tuple[Table, str, str], ...]:
-    """Return the tables that refer to this table, leaves first, with both columns.
+    """Return the tables that refer to this table, with both columns; leaves come first.
 
     Only indexed columns count, and no tables of tags.
     """

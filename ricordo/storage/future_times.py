@@ -1,8 +1,8 @@
 """Repair of timestamps in the future, from a clock that jumped ahead and was set back.
 
-They are set to now. Future times would block others: a lease or a heartbeat would seem valid for
-years, a job would never be due, and a conversation never idle. Times that a user chose, as of
-passages and schedules, stay.
+Timestamps in the future are set to now. Future times would block others: a lease or a heartbeat
+would seem valid for years, a job would never be due, and a conversation never idle. Times that a
+user chose, as of passages and schedules, stay.
 """
 
 import logging
@@ -86,8 +86,8 @@ def _set_to_now(
 def _replan_jobs(tx: Transaction, now: int, limit: int) -> int:
     """Move the start of waiting jobs that a wrong clock added or postponed.
 
-    A job of a wrong clock keeps the length of its wait, counted from now. A postponed job runs now,
-    since no retry waits for a day.
+    A job that was added under a wrong clock keeps the length of its wait, counted from now. A
+    postponed job runs now, since no retry waits for a day.
     """
     by_wrong_clock = or_(jobs.c.created_at > limit, jobs.c.started_at.is_not(None))
     delay = case((jobs.c.created_at > limit, jobs.c.not_before - jobs.c.created_at), else_=0)
@@ -98,7 +98,7 @@ def _replan_jobs(tx: Transaction, now: int, limit: int) -> int:
 
 
 def _replan_ends(tx: Transaction, now: int, limit: int) -> int:
-    """Let leases of turns and open proposals last as long from now as they were to last."""
+    """Let leases of turns and open proposals keep their planned duration, counted from now."""
     leases = update(runs).where(runs.c.ended_at.is_(None), runs.c.lease_expires_at > limit)
     waiting = update(proposals).where(
         proposals.c.created_at > limit, proposals.c.expires_at.is_not(None)

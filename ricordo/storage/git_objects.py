@@ -86,7 +86,7 @@ def chain_of(tx: Transaction, chain_id: str) -> Any:
 def versions_after(tx: Transaction, chain_id: str, number: int, limit: int) -> list[Any]:
     """Return the rows of `limit` versions behind this number.
 
-    The rows of the last commit are always complete, so there may be more.
+    All rows of the last commit are returned, so there may be more.
     """
     rows = list(tx.all(_NEXT, {"chain_id": chain_id, "after": number, "limit": limit}))
     if len(rows) == limit:
@@ -101,7 +101,7 @@ def number_of(tx: Transaction, chain_id: str, id: bytes) -> int | None:
 
 
 def head_at(tx: Transaction, chain_id: str, at: int) -> bytes | None:
-    """Return the id of the last version made until a time (microseconds), or None."""
+    """Return the id of the last version made up to a time (microseconds), or None."""
     row = tx.first(_HEAD_AT, {"chain_id": chain_id, "until": at})
     return row.id if row else None
 
@@ -165,7 +165,7 @@ def relabel(tx: Transaction, renamed: Sequence[Block], now: Mapping[str, Block])
     `now` holds the blocks by id, with their old labels.
     """
     for statement in (_RELABEL, _RELABEL_ATTACHED):
-        # First to labels that no block has, since two blocks may have exchanged theirs.
+        # First give labels that no block has, since two blocks may have swapped theirs.
         tx.run(statement, [{"new_label": block.id, "relabelled": block.id} for block in renamed])
     tx.run(
         _RELABEL_ATTACHED, [{"new_label": block.label, "relabelled": block.id} for block in renamed]

@@ -1,7 +1,7 @@
 """Reads of stored versions: pages, single versions, old texts, changes of runs, deletions.
 
-A block keeps its history when it is renamed, so a label is followed back through the former names
-of the block.
+A block keeps its history when it is renamed. To follow a label back, the queries use the block's
+former labels.
 """
 
 import re
@@ -40,11 +40,11 @@ _BETWEEN = _SELECT.where(_IN_CHAIN, commits.c.id.between(bindparam("low"), bindp
 _FIRST = _BETWEEN.order_by(commits.c.id, commits.c.number.desc()).limit(1)
 _LAST = _BETWEEN.order_by(commits.c.id.desc(), commits.c.number.desc()).limit(1)
 _END = select(func.max(commits.c.number).label("number")).where(_IN_CHAIN, equal(commits, "id"))
-# The last version of a commit, and another if it has several.
+# The last version of a commit, and another version if the commit has several.
 _OF_COMMIT = (
     _SELECT.where(_IN_CHAIN, equal(commits, "id")).order_by(commits.c.number.desc()).limit(2)
 )
-# The number of the chain's last version up to a time, and of each label's last version up to it.
+# The number of the chain's last version up to a time, and the last version of each label.
 _LAST_AT = select(func.max(commits.c.number).label("number")).where(
     _IN_CHAIN, commits.c.created_at <= bindparam("time")
 )
@@ -142,8 +142,8 @@ def page(
 def get(tx: Transaction, chain_id: str, id: str) -> BlockVersion:
     """Return the version with this id or its first digits (at least 7).
 
-    For a commit with several versions it is the last. A whole id from before its history was
-    rewritten leads to the version that it is now. Raises NotFound, Conflict.
+    For a commit with several versions it is the last. If the history was rewritten, a full old id
+    leads to the new version. Raises NotFound, Conflict.
     """
     digits = id.lower()
     if not _ID.fullmatch(digits):
@@ -180,7 +180,7 @@ def text_at(tx: Transaction, chain_id: str, label: str, version: BlockVersion) -
 def block_at(
     tx: Transaction, chain_id: str, label: str, version: BlockVersion
 ) -> BlockVersion | None:
-    """Return the newest version of the block of `text_at` at a version.
+    """Return the newest version, at a version of the chain, of the block of `text_at`.
 
     It is None if the block was not created yet.
     """
@@ -190,7 +190,7 @@ def block_at(
 
 
 def all_at(tx: Transaction, chain_id: str, time: int) -> list[BlockVersion]:
-    """Return the version of each block of a chain that was in force at a time, by label.
+    """Return the version of each block that was current at a time, by label.
 
     Blocks that did not exist then are left out.
     """
@@ -286,7 +286,7 @@ def of_blocks(tx: Transaction, scope: Scope, ids: Mapping[str, str]) -> dict[str
 
 
 def _visible(scope: Scope) -> list[ColumnElement[bool]]:
-    """Return the condition that a chain is not another user's than the scope's subject."""
+    """Return the condition that a chain does not belong to another user than the scope's."""
     if scope.subject_id is None:
         return []
     return [or_(chains.c.owner_kind != "user", chains.c.owner_id == scope.subject_id)]
@@ -304,10 +304,10 @@ def last_deleted(tx: Transaction, chain_id: str, label: str) -> DeletedBlock | N
 
 
 def take_deleted(tx: Transaction, chain: Chain, label: str) -> DeletedBlock | None:
-    """Return the block that was deleted last under this label of a locked chain, for its revival.
+    """Return the last deleted block with this label in a locked chain, to restore it.
 
-    Where the history is full the log does not keep large settings beside the block, or deleting it
-    again and again would add to it for ever.
+    If the history is full, the log does not keep large settings of deleted blocks. Otherwise
+    repeated deletions would grow it without limit.
     """
     deleted = last_deleted(tx, chain.id, label)
     if deleted is None or not is_full(tx, chain):

@@ -1,4 +1,4 @@
-"""The size of a chain's history: a sum in the chain's row, kept with every write, and its bound.
+"""The size of a chain's history: a sum in the chain's row, updated by every write, and its limit.
 
 It counts versions with their reasons, texts as they are stored, objects that came by git, proposals
 with their words, and logged settings. Whoever stores one of them adds its size in the same
@@ -19,8 +19,8 @@ from ricordo.storage.engine.store import Transaction, to_json
 from ricordo.storage.schema.history_sum import COUNTED, ROW_BYTES
 from ricordo.storage.schema.memory_tables import blobs, chains, is_in_chain
 
-# A full history still accepts this much of a block's description and metadata, for a new policy or
-# a restored block.
+# A full history still accepts this many bytes of description and metadata of a block, for a new
+# policy or a restored block.
 _SMALL = KILOBYTE
 
 _GROW = (
@@ -73,7 +73,7 @@ def size_of_log(changed: Mapping[str, Any]) -> int:
 def is_full(tx: Transaction, chain: Chain) -> bool:
     """Return whether the history was full when this transaction began to write it.
 
-    A write that began is finished.
+    Once a write has begun, it may finish.
     """
     size = tx.history_bytes.setdefault(chain.id, chain.history_bytes)
     return size >= tx.quotas.history_bytes
@@ -109,7 +109,7 @@ def _new_text(before: Block | None, after: Block | None) -> str | None:
 
 
 def _has_large_settings(before: Block | None, after: Block | None) -> bool:
-    """Return whether a change brings more description and metadata than a full history takes."""
+    """Return whether a change adds more description and metadata than a full history accepts."""
     if after is None:
         return False
     if before and (before.description, before.metadata) == (after.description, after.metadata):

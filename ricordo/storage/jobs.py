@@ -1,9 +1,8 @@
-"""Jobs: rows that are added with their cause, and claimed by one worker at a time.
+"""Jobs: rows that are added with the change that causes them, and claimed by one worker at a time.
 
-They are added in the transaction that causes them. The row decides on every database. A worker
-keeps a job by its heartbeat. Every write of a worker is fenced by its name and the attempt, so a
-worker that returns after it counted as dead changes nothing. Clocks of several servers should agree
-within seconds.
+Both happen in one transaction. On every database the row decides who has the job. A worker keeps a
+job by its heartbeat. A worker's writes check its name and the attempt. So a worker that returns
+after it was declared dead changes nothing. Clocks of several servers should agree within seconds.
 """
 
 import sys
@@ -45,7 +44,7 @@ _WAKE_UP = "jobs.wake_up"
 ROWS = Repository(Job, jobs)
 _INSERT = Missing(jobs)
 _other = jobs.alias("other")
-# A cancelled job keeps its key until its worker has stopped it, or counts as dead.
+# A cancelled job keeps its key until its worker has stopped it or is declared dead.
 _STOPS = (
     (_other.c.status == "cancelled")
     & _other.c.worker.is_not(None)
@@ -90,7 +89,7 @@ _OWN = select(jobs.c.id).where(jobs.c.status == "running", equal(jobs, "worker")
 _RUNNING = (
     select(jobs.c.id).where(equal(jobs, "kind", "user_id"), jobs.c.status == "running").limit(1)
 )
-# A locked row is skipped: a server that froze during a write must not hold up the other jobs.
+# A locked row is skipped, so that a server that froze during a write does not delay other jobs.
 _IS_SILENT = (jobs.c.status == "running") & (jobs.c.heartbeat_at < bindparam("before"))
 _SILENT = ROWS.select.where(_IS_SILENT).order_by(jobs.c.seq).with_for_update(skip_locked=True)
 _DELETE_WAITING = delete(jobs).where(equal(jobs, "key"), _IS_WAITING)
@@ -186,7 +185,7 @@ def make_due(tx: Transaction, kind: str, key: str, at: int = 0) -> None:
         jobs.c.kind == kind, jobs.c.key == key, _IS_WAITING, jobs.c.is_single
     )
     tx.run(statement.where(jobs.c.not_before > at).values(not_before=at))
-    _notify(tx)  # on PostgreSQL the sweep for jobs without a wake-up finds it
+    _notify(tx)  # on PostgreSQL, the sweep for jobs without a wake-up finds the job
 
 
 def is_due(tx: Transaction) -> bool:
@@ -256,10 +255,10 @@ def take_over(tx: Transaction, *, silent_for: int = 0, live: Collection[str] = (
     """Free the jobs without a heartbeat for `silent_for` microseconds (0: all), and return them.
 
     Jobs without attempts left fail instead. `live` are the ids of jobs that run in this process.
-    They count as alive at any time of its clock.
+    They count as alive even if this process's clock jumped.
     """
     freed = []
-    # If the clock went back since a lone server was killed, its heartbeats lie in the future.
+    # If the clock was set back after a lone server was killed, its heartbeats lie in the future.
     if silent_for:
         before = tx.clock.now() - silent_for
     else:
@@ -451,7 +450,7 @@ def _take(tx: Transaction, job: Job, worker: str) -> Job:
 
 def _wait_again(tx: Transaction, job: Job, after: int, **changes: Any) -> bool:
     if job.is_single and tx.first(_TWIN, {"kind": job.kind, "key": job.key}):
-        # A twin was added while this job ran, and will do the rest of the work.
+        # A twin job was added while this one ran. It will do the rest.
         return _leave(tx, job, status="cancelled", error=changes["error"], ended_at=tx.clock.now())
     return _leave(tx, job, status="waiting", not_before=tx.clock.now() + after, **changes)
 

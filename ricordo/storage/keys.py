@@ -40,13 +40,13 @@ _HINT = len(PREFIX) + 4
 class ApiKey:
     """A stored key of a user or a service.
 
-    `scopes` are its own; if empty, those of its role count. Times are microseconds. `hint` is the
-    beginning of the key. A `session` is a browser's key from a login. A `token` is limited to pages
-    of the origin `name`, and to agents: its `scopes` also hold "<id of an agent>:<access>", and
-    `created_by` is the key that created it. An `access` is limited to the path `name`, and ends
-    with the key `created_by`. The row of kind `requirement` is created with the first key, and
-    stays even after the erasure of all keys' users: a server that needed keys never opens by
-    itself.
+    `scopes` belong to the key; if they are empty, the scopes of its role apply. Times are
+    microseconds. `hint` is the beginning of the key. A `session` is a browser's key from a login. A
+    `token` is limited to pages of the origin `name` and to agents. Its `scopes` also hold "<id of
+    an agent>:<access>", and `created_by` is the key that created it. An `access` key is limited to
+    the path `name`, and ends with the key `created_by`. The row of kind `requirement` is created
+    with the first key. It stays even after all keys' users are erased, so that a server that needed
+    keys never opens by itself.
     """
 
     id: str
@@ -304,8 +304,8 @@ def _reach_of(key: ApiKey) -> Reach | None:
 def scope_of(key: ApiKey, user: User | None) -> Scope:
     """Return the scope of the key.
 
-    A user sees own and shared data. A service sees shared data until it names the user it acts for;
-    so does a developer, unless the key has `memory:read`. An administrator sees the whole
+    A user sees own and shared data. A service sees shared data until it names a user to act for.
+    The same holds for a developer without `memory:read`. An administrator sees the whole
     organization.
     """
     scopes = frozenset(key.scopes) or ROLE_SCOPES[key.role]

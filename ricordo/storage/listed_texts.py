@@ -75,9 +75,9 @@ def _cut(block: Block, limit: int, length: int) -> Block:
 
 
 def require_whole(block: Block, text: str) -> None:
-    """Raise Invalid for a text of the block that a list has cut.
+    """Raise Invalid if the text is the shortened text of a list.
 
-    If it were written back, the rest of the text would be lost.
+    Writing it back would lose the rest of the text.
     """
     if text.rstrip().endswith(f"{block.id}{_MARK_END}") and not block.value.rstrip().endswith(
         f"{block.id}{_MARK_END}"

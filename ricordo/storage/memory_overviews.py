@@ -84,7 +84,7 @@ def owners_of(tx: Transaction, chain_ids: Iterable[str]) -> Mapping[str, ChainOw
 def waiting_by_owner(
     tx: Transaction, scope: Scope, limit: int, *, without: str | None = None
 ) -> list[tuple[ChainOwner, int]]:
-    """Return the owners for whom changes wait with the number of these, most first.
+    """Return the owners with waiting changes and the number of these, most first.
 
     `without` is the id of a user who is left out.
     """
@@ -229,7 +229,7 @@ def deleted_labels(tx: Transaction, chain_id: str) -> list[str]:
 
 
 def memory_in_numbers(tx: Transaction, user_id: str, chain_id: str) -> Mapping[str, int]:
-    """Return the number of a user's versions, blocks, messages and the like.
+    """Return the counts of a user's versions, blocks, messages and the like.
 
     The caller's access is checked before.
     """

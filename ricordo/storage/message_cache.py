@@ -1,10 +1,10 @@
 """The messages of windows that this process read, so that a turn reads only new ones.
 
-A conversation's entry is valid for one version of its agent's messages: the count of changes that
-the database keeps (`schema/message_changes.py`), which a turn reads before its window. After a
-change by any process the versions differ, and the entry is dropped. Messages are frozen, so turns
-may share them. System messages are not cached, because the count leaves them out: a turn may write
-its own again.
+A conversation's entry is valid for one version of its agent's messages. The version is the count of
+changes that the database keeps (`schema/message_changes.py`); a turn reads it before its window.
+After a change by any process the versions differ, and the entry is dropped. Messages are frozen, so
+turns may share them. System messages are not cached, because the count leaves them out: a turn may
+rewrite its system message.
 """
 
 import threading
@@ -24,9 +24,9 @@ from ricordo.storage.engine.store import Transaction
 MOST_BYTES = 32 * 1024 * 1024
 # A larger message, such as one with a picture, is read again for each turn.
 MOST_BYTES_OF_ONE = 64 * 1024
-# An entry that no turn used for so long is dropped at the next use of another one.
+# An entry unused for this long is dropped when another entry is used.
 UNUSED_SECONDS = 600.0
-# An entry with so many messages more than its window, as after a compaction, is built again.
+# If an entry has this many messages more than its window, as after a compaction, it is rebuilt.
 _SURPLUS = 100
 # The bytes of a message with its ids, and of a part, without their texts.
 _MESSAGE_BYTES = 1_100
@@ -101,7 +101,7 @@ class MessageCache:
 
 
 def size_of(message: Message) -> int:
-    """Return about the bytes that the message takes in memory."""
+    """Return roughly the bytes that the message takes in memory."""
     size = _MESSAGE_BYTES
     contents: list[Any] = list(message.parts)
     while contents:
@@ -119,8 +119,8 @@ def size_of(message: Message) -> int:
 def read_window(tx: Transaction, state: AgentState) -> list[Message]:
     """Return the messages of the conversation's window, in order, without deleted ones.
 
-    Takes one statement. The state's version was read before it, so a change in between makes the
-    new entry seem older than it is, which is safe.
+    Takes one statement. The state's version was read first. A change in between makes the new entry
+    look older than it is, which is safe.
     """
     conversation = state.conversation
     version = (state.agent.created_at, state.message_changes)
@@ -135,6 +135,6 @@ def read_window(tx: Transaction, state: AgentState) -> list[Message]:
         for message in window
         if message.role != "system" and message.agent_id == state.agent.id
     ]
-    # Not before the commit: rows that a transaction reads may be rolled back with it.
+    # Add it only after the commit: the transaction may roll back the rows that it read.
     tx.after_commit.append(partial(cache.add, conversation.id, version, countable))
     return window

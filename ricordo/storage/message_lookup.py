@@ -43,7 +43,7 @@ def is_in_conversations(conversation_ids: Select[Any]) -> ColumnElement[bool]:
 def ends_of_run() -> tuple[ScalarSelect[Any], ScalarSelect[Any]]:
     """Return selects of the first and the last seq of a run's messages; its parameter is `run_id`.
 
-    Select by the run alone: with a condition on the conversation, SQLite would use that index and
+    Select by the run alone. With a condition on the conversation, SQLite would use that index and
     read the whole conversation.
     """
     of_run = equal(messages, "run_id")

@@ -61,7 +61,7 @@ def of_runs(tx: Transaction, run_ids: Sequence[str]) -> list[Message]:
 def page_of_run(tx: Transaction, scope: Scope, page_requested: Page, run: Run) -> list[Message]:
     """Return one page of a run's messages.
 
-    For a talk these are its input and the agents' answers in its turns.
+    For a talk among agents these are its input and the agents' answers in its turns.
     """
     if not run.turn_ids:
         return page(tx, scope, page_requested, run_id=run.id)
@@ -123,7 +123,7 @@ def page_of_kept(
 
 
 def rewrite(tx: Transaction, message: Message) -> None:
-    """Store other parts and another time of a message, which search does not find then."""
+    """Store other parts and another time of a message, and remove it from search."""
     columns = {
         "message_id": message.id,
         "new_parts": parts_to_json(message.parts),
@@ -148,7 +148,7 @@ def rewrite_searchable(tx: Transaction, message: Message) -> str:
 def move(
     tx: Transaction, moved: Sequence[Message], run_id: str, created_at: int | None = None
 ) -> list[Message]:
-    """Move these messages to another run, and to another time if one is passed."""
+    """Move these messages to another run, and set their time if one is passed."""
     changed = [
         replace(message, run_id=run_id, created_at=created_at or message.created_at)
         for message in moved

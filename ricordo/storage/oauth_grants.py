@@ -1,7 +1,7 @@
 """Queries of grants.
 
-A grant is a key of its person that no caller can use: its `hash` is that of the refresh token, with
-a mark. Programs use rows of the kind `access`, which end with the grant.
+A grant of OAuth is a row among its person's keys that no caller can use. Its `hash` is that of the
+refresh token, with a mark. Programs use keys of the kind `access`, which end with the grant.
 """
 
 from typing import Any

@@ -14,7 +14,7 @@ from ricordo.storage.schema.core_tables import organizations
 from ricordo.storage.users import require_fit_name
 
 _ROWS = Repository(Organization, organizations)
-# Deleted rows that are not purged yet belong to this organization, which no caller has.
+# Deleted rows that are not purged yet belong to this organization, which has no members.
 _IS_REAL = organizations.c.id != DELETED
 _IS_NAMED = or_(organizations.c.id == bindparam("name"), organizations.c.name == bindparam("name"))
 _NAMED = _ROWS.select.where(_IS_NAMED, _IS_REAL).order_by(organizations.c.seq).limit(1)

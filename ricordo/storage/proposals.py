@@ -47,10 +47,10 @@ _BY_ID = _SELECT.where(equal(proposals, "id", "organization_id"))
 _LOCK = select(proposals.c.id).where(equal(proposals, "id")).with_for_update()
 _BY_ID_FOR_ONE = _BY_ID.where(*seen_by(proposals, bindparam("subject_id")))
 _OF_STEP = _SELECT.where(equal(proposals, "step_id", "organization_id")).order_by(proposals.c.seq)
-# The condition that a proposal waits for its owner. With parameters in place of the texts a
-# database would not see that it is the condition of the index `proposals_waiting`.
+# The condition that a proposal waits for its owner. It contains no parameters: with them a database
+# would not recognize the condition of the index `proposals_waiting`.
 WAITS = proposals.c.status.in_([literal_column("'open'"), literal_column("'conflicted'")])
-# The condition that an owner has not decided on a proposal: it waits, or it expired.
+# The condition that an owner has not decided on a proposal, which waits or has expired.
 IS_UNDECIDED = proposals.c.status.in_(("open", "conflicted", "expired"))
 _IN_CHAIN = equal(proposals, "chain_id") & WAITS
 _MOST_DECIDED = 10_000  # newest decisions whose times are read
@@ -68,7 +68,7 @@ _REJECTED_BY = (
 _WAITING_IDS = (
     select(proposals.c.id)
     .where(_IN_CHAIN)
-    # A proposal with a conflict would conflict again, so it is the last.
+    # Applying a proposal with a conflict would conflict again, so these come last.
     .order_by(case((proposals.c.status == "open", 0), else_=1), proposals.c.seq)
     .limit(bindparam("limit"))
 )
@@ -128,7 +128,7 @@ _ANY_UNTOLD = select(proposals.c.seq).where(_IS_UNTOLD).limit(1)
 class ProposalFilter:
     """A filter of proposals; None matches any.
 
-    With `waits` only those that the owner can still decide on.
+    With `waits`, the filter selects only proposals that the owner can still decide on.
     """
 
     chain_id: str | None = None
@@ -152,7 +152,7 @@ class Rejection:
 def insert_one(tx: Transaction, proposal: Proposal, base: versions.TextBase | None) -> Proposal:
     """Store a proposal without secrets, and return it.
 
-    `base` is the text that its own text may be stored as a delta from.
+    `base` is a text from which the proposal's text may be stored as a delta.
     """
     author = proposal.author
     proposal = replace(
@@ -184,7 +184,7 @@ def store(tx: Transaction, proposal: Proposal, base: versions.TextBase | None) -
     else:
         base_blob = blob_id(proposal.base_value)
     if base is None and proposal.base_value is not None:
-        # A user's copy may come from another text than the agent saw, one that no version holds.
+        # A user's copy may derive from a text that the agent did not see and that no version holds.
         growth += versions.put_text(tx, proposal.chain_id, proposal.base_value, None).added_bytes
     tx.run(_INSERT, _ROWS.values(proposal) | {"base_blob": base_blob, "blob": blob})
     grow(tx, proposal.chain_id, growth)
@@ -333,7 +333,7 @@ def of_users(*conditions: ColumnElement[bool], only_enabled: bool = False) -> Su
 
 
 def existing_ids(tx: Transaction, ids: Sequence[str]) -> list[str]:
-    """Return those of these ids whose proposals exist."""
+    """Return the ids among these whose proposals exist."""
     return [row.id for row in tx.all(select(proposals.c.id).where(proposals.c.id.in_(ids)))]
 
 
@@ -396,7 +396,7 @@ def count_decidable(tx: Transaction, scope: Scope) -> int:
 def take_untold(tx: Transaction, agent_id: str, user_id: str, limit: int) -> list[Rejection]:
     """Return the rejections by this user to report to the agent, and mark them as told.
 
-    Whichever conversation with the user comes next reports them.
+    The next conversation with the user reports them, whichever it is.
     """
     parameters = {"agent_id": agent_id, "user_id": user_id, "limit": limit}
     rejections = [
@@ -418,14 +418,14 @@ def expire(tx: Transaction) -> int:
     """Mark some overdue proposals as expired, and return their number."""
     ids = [row.id for row in tx.all(_DUE, {"now": tx.clock.now()})]
     if ids:
-        # One that was decided meanwhile stays unchanged.
+        # A proposal that was decided meanwhile stays unchanged.
         overdue = update(proposals).where(proposals.c.id.in_(ids), WAITS)
         tx.run(overdue.values(status="expired", resolved_at=tx.clock.now()))
     return len(ids)
 
 
 def _proposals(tx: Transaction, rows: Sequence[Row[Any]]) -> list[Proposal]:
-    """Return the proposals of these rows with their texts, read at once for each chain."""
+    """Return the proposals of these rows; their texts are read at once for each chain."""
     ids: dict[str, list[bytes]] = {}
     for row in rows:
         ids.setdefault(row.chain_id, []).extend(id for id in (row.base_blob, row.blob) if id)

@@ -1,4 +1,4 @@
-"""Providers with an organization's own keys, which are encrypted here and everywhere else."""
+"""Providers with an organization's API keys, which are encrypted in the database."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -11,9 +11,9 @@ from ricordo.storage.history_size import require_history
 from ricordo.storage.schema.functions import byte_length
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks
 
-# A smaller block of an agent is written without a sum over the agent's other blocks.
+# An agent's block below this size is written without summing up its other blocks.
 _SMALL = 64 * 1024
-# Number of agents of a shared block whose memory is checked when it grows.
+# When a shared block grows, the memory of at most this many of its agents is checked.
 _MOST_AGENTS = 20
 
 
@@ -46,8 +46,8 @@ def require_room(
 ) -> None:
     """Raise TooLong if these changes of a locked chain exceed its quotas.
 
-    Each change is a block before and after it; None if it is created or deleted. A revived block is
-    as it was.
+    Each change is a block before and after it; None if it is created or deleted. A revived block
+    has its former text and settings.
     """
     quotas = tx.quotas
     growth = 0
@@ -59,15 +59,14 @@ def require_room(
             quotas.require_block(after.shown_label, size, size_before)
         growth += size - size_before
         new_blocks += (before is None) - (after is None)
-    # Use the size at the time when this transaction began to write, so that a transaction is not
-    # refused half-way.
+    # Use the size from when this transaction began to write, so that it is not refused half-way.
     if tx.history_bytes.setdefault(chain.id, chain.history_bytes) >= quotas.history_bytes:
         require_history(tx, chain, changed, is_revival=is_revival)
     if new_blocks > 0:
         quotas.require_count(len(chain.files) + new_blocks, len(chain.files))
     if growth <= 0:
         return
-    # With fewer blocks the total cannot be too large, unless some are larger than allowed.
+    # With fewer blocks the total can only be too large if some exceed the allowed size.
     if (len(chain.files) + new_blocks) * quotas.block_bytes > quotas.memory_bytes:
         total = int(tx.first(_OF_CHAIN, {"chain_id": chain.id}).size)
         quotas.require_memory(total + growth, total)

@@ -1,9 +1,9 @@
 """Rewriting of a chain's history: texts change in all versions, and ids follow.
 
-An id of a version is a git commit id over the texts and the versions before it, so the first
-changed version changes all later ids. Each old id leaves a tombstone with the new id. The tombstone
-answers requests for the old id, and a push with it is refused. Everything happens in one
-transaction, under the chain's lock.
+A version's id is a git commit id over the texts and the earlier versions. So the first changed
+version changes all later ids. Each old id leaves a tombstone with the new id. Requests for the old
+id get the new one, and a push based on it is refused. Everything happens in one transaction, under
+the chain's lock.
 """
 
 import re
@@ -74,13 +74,14 @@ _WAITING = ("open", "conflicted")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a text in a chain: its block's label, and its proposal if it is proposed."""
+    """The location of a text in a chain: its block's label, and the proposal if it is proposed."""
 
     label: str
     proposal_id: str | None = None
 
 
-# Returns the new text at a place. `words` are texts about a change, such as its reason.
+# Returns the new text for a text at a location. `words` are texts about a change, such as its
+# reason.
 ChangeText = Callable[[Place, str], str]
 
 
@@ -136,11 +137,11 @@ class _Rewriting:
     tx: Transaction
     chain: Chain
     changes: TextChanges
-    # New ids by old ones.
+    # New commit ids by old ones.
     commit_ids: dict[bytes, bytes] = field(default_factory=dict)
     tree_ids: dict[bytes, bytes] = field(default_factory=dict)
-    # The texts in use, by their new ids, in the order in which they are stored, each with the label
-    # of the block whose text before it is its base.
+    # Texts in use by new id, in the order of storage. Each has a block label: the block's previous
+    # text is its delta base.
     texts: dict[bytes, tuple[str, str]] = field(default_factory=dict)
     old_texts: dict[bytes, str] = field(default_factory=dict)
     new_objects: dict[bytes, tuple[str, bytes]] = field(default_factory=dict)
@@ -226,7 +227,7 @@ class _Rewriting:
         return id
 
     def _new_commit(self, id: Any) -> bytes | None:
-        """Return the new id of a commit; commits beside the main line are rewritten here."""
+        """Return the new id of a commit. Commits outside the main line are rewritten here."""
         if id is None:
             return None
         waiting = [bytes(id)]
@@ -284,7 +285,7 @@ class _Rewriting:
         return new_id
 
     def _new_tree(self, id: bytes, folder: str) -> bytes:
-        """Return the new id of a tree of a commit beside the main line."""
+        """Return the new id of a tree that belongs to a commit outside the main line."""
         if not folder and id in self.tree_ids:
             return self.tree_ids[id]
         kind, body = self.objects.get(id, ("", b""))
@@ -315,7 +316,7 @@ class _Rewriting:
                 self._new_commit(id)
 
     def _proposal_changes(self) -> tuple[list[tuple[Any, dict[str, Any]]], list[str]]:
-        """Return the changed proposals, and the proposals that no longer change anything."""
+        """Return the changed proposals, and the proposals that have no effect any more."""
         drafts: list[tuple[Any, dict[str, Any]]] = []
         dropped: list[str] = []
         for row in self.tx.all(_PROPOSALS, {"chain_id": self.chain.id}):
@@ -366,7 +367,7 @@ class _Rewriting:
             count += bool(changed)
             head = self._new_commit(row.head)
             if "value" in changed or head != row.head:
-                # A writer who read the block before is told that it changed.
+                # A writer who read the block before this learns that it changed.
                 changed |= {"version": row.version + 1, "head": head}
             if changed:
                 self.tx.run(update(blocks).where(blocks.c.seq == row.seq).values(changed))
@@ -396,7 +397,7 @@ class _Rewriting:
         self.tx.run(_PUT_OBJECT, rows)
 
     def _store_texts(self) -> None:
-        """Store the texts in use again, each as a delta of its block's previous text."""
+        """Store the texts in use again, each as a delta from its block's previous text."""
         self._keep_texts_of_trees()
         number = {"chain_id": self.chain.id}
         self.tx.run(delete(blobs).where(blobs.c.chain == number_of_chain()), number)
@@ -413,7 +414,7 @@ class _Rewriting:
         versions.advance(self.tx, self.chain, 0)
 
     def _keep_texts_of_trees(self) -> None:
-        """Keep the texts of trees that were stored with commits beside the main line."""
+        """Keep the texts of trees that were stored with commits outside the main line."""
         for id, (kind, body) in {**self.objects, **self.new_objects}.items():
             if kind == "tree" and id not in self.old_objects:
                 for _, name, entry in _entries(body):

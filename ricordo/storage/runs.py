@@ -93,7 +93,7 @@ _FORGET_BODIES = setter(
 _LOCK = _RUNS.select.where(_THIS).with_for_update()
 _OPEN = _RUNS.select.where(_IS_BEGUN).order_by(runs.c.seq)
 _PLANNED = _RUNS.select.where(_IS_PLANNED, equal(runs, "agent_id")).order_by(runs.c.seq)
-# A locked row is skipped: a server that froze during a write must not hold up other repairs.
+# A locked row is skipped, so that a server that froze during a write does not delay other repairs.
 _EXPIRED = _OPEN.where(runs.c.lease_expires_at <= bindparam("now")).with_for_update(
     skip_locked=True
 )
@@ -127,7 +127,7 @@ _EVENTS_AFTER = _OF_RUN.where(run_events.c.number > bindparam("after")).order_by
 _EVENTS_AFTER = _EVENTS_AFTER.limit(bindparam("limit"))
 _LAST_EVENT = _OF_RUN.order_by(run_events.c.number.desc()).limit(1)
 _INSERT_EVENT = insert(run_events)
-# Filter by the event's own time first, which has an index: no event is newer than its run's end.
+# Filter by the event's time first, which has an index. No event is newer than its run's end.
 _OLD_EVENTS = (
     select(run_events.c.seq)
     .join(runs, runs.c.id == run_events.c.run_id)
@@ -290,7 +290,8 @@ def page(
         of_agents = None
     in_organization, *visible = in_scope(runs, scope)
     if equal.get("conversation_id") or len(agent_ids) == 1:
-        # With the bare column, SQLite would read all runs by time instead of the few requested.
+        # With the bare column, SQLite would read all runs by time instead of the few that are asked
+        # for.
         in_organization = func.coalesce(runs.c.organization_id, "") == scope.organization_id
     if statuses:
         has_status = runs.c.status.in_(statuses)
@@ -345,8 +346,8 @@ def page_of_steps(
         conditions.append(false())
     if run_ids:
         conditions.append(steps.c.run_id.in_(run_ids))
-    # Steps are stored as they end. Runs of one agent are read by its index, all others from the
-    # newest row on.
+    # Steps are stored as they end. Runs of one agent are read by its index; all other reads start
+    # at the newest row.
     return _STEPS.page(
         tx,
         scope,

@@ -33,7 +33,7 @@ async def scrub(store: Store, tables: Iterable[str]) -> list[str]:
         Sentences about the tables that could not be rewritten.
 
     Raises:
-        Unavailable: if the call must be repeated.
+        Unavailable: if the scrub must be repeated.
     """
     touched = set(tables)
     touched.update(*(_WITH.get(name, ()) for name in touched))
@@ -42,7 +42,7 @@ async def scrub(store: Store, tables: Iterable[str]) -> list[str]:
 
     def begin(tx: Transaction) -> None:
         cursor: Any = tx.connection.connection.cursor
-        # Runs after the commit in the writing thread, where nothing else waits for this lock.
+        # Runs after the commit in the writing thread, where nothing else can hold this lock.
         if tx.connection.dialect.name == "sqlite":
             tx.after_commit.append(lambda: _scrub_sqlite(cursor()))
         else:

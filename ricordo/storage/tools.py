@@ -34,7 +34,7 @@ _OF_AGENT = (
     .where(equal(agents_tools, "agent_id"))
     .order_by(agents_tools.c.seq)
 )
-# Each tool once, with its attachments: many agents have the same tools, and reading one is slow.
+# Read each tool once, with its attachments: many agents share tools, and reading a tool is slow.
 _IS_REQUESTED = one_of(agents_tools.c.agent_id, "agent_ids")
 _ATTACHMENTS = select(
     distinct_list(cast(agents_tools.c.seq, Text) + " " + agents_tools.c.agent_id)
@@ -58,8 +58,8 @@ _DETACH_ALL = delete(agents_tools).where(equal(agents_tools, "agent_id"))
 class ToolFilter:
     """A filter of tools; an empty field matches any.
 
-    `search` is a piece of the name. `is_built_in` holds conditions that must all be met, so with
-    both of them no tool matches.
+    `search` is a piece of the name. All conditions in `is_built_in` must be met, so True and False
+    together match no tool.
     """
 
     names: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import users
 
 _LONGEST = 255
-# A name is part of addresses, of a commit's author line, and of single lines in lists.
+# A name appears in addresses, in a commit's author line, and in one line of a list.
 _UNFIT = re.compile(r"[\x00-\x1f\x7f/\\<>]|^\.{1,2}$|^\s|\s$")
 _UNFIT_IN_NAME = re.compile(r"[\x00-\x1f\x7f/\\<>]")
 ROWS = Repository(User, users)
@@ -102,7 +102,7 @@ def ids_of(
 def find_or_make(tx: Transaction, scope: Scope, name: str, *, is_subject: bool = False) -> User:
     """Return the user with this id or identifier, or create one with this identifier.
 
-    `is_subject` marks a name from a login provider: it may look like another user's name, since the
+    `is_subject` marks a name from a login provider. It may look like another user's name, since the
     provider keeps them apart.
 
     Raises:
@@ -120,8 +120,8 @@ def find_or_make(tx: Transaction, scope: Scope, name: str, *, is_subject: bool =
         _require_distinct_name(tx, scope.organization_id, name)
     now = tx.clock.now()
     user = User(new_id("user"), scope.organization_id, name, name, now)
-    # If another transaction inserts the same user, this transaction waits for it, and then finds
-    # the user.
+    # If another transaction inserts the same user, this insert waits for it and then finds the
+    # user.
     if _insert(tx, user):
         return user
     return require(tx, scope, name)
@@ -219,7 +219,7 @@ def create(tx: Transaction, scope: Scope, user: UserDraft) -> User:
 
 
 def change(tx: Transaction, scope: Scope, user: User) -> User:
-    """Store changes of a user, whose memory stays under any identifier.
+    """Store changes of a user. The memory stays, even under a new identifier.
 
     Raises Collision, Conflict, Invalid, Forbidden.
     """

@@ -43,7 +43,7 @@ from ricordo.storage.schema.memory_tables import (
     number_of_chain,
 )
 
-# A text at this distance from a whole text, in deltas, is stored whole itself.
+# At this number of deltas from a whole text, a text is stored whole.
 _DEEPEST = 32
 _READ_AT_ONCE = 500
 # How far zlib looks back, in bytes.
@@ -63,7 +63,7 @@ _CHAINS = Repository(
     },
 )
 _METADATA = Repository(ChangeMetadata, commits)
-# Read with the row, which is locked anyway: for most chains, without remotes, it costs nothing.
+# This is read with the row, which is locked anyway, so chains without remotes pay nothing.
 _IS_FOLLOWED = exists().where(memory_remotes.c.chain_id == chains.c.id).label("is_followed")
 _LOCK = (
     select(*_CHAINS.columns, _IS_FOLLOWED)
@@ -79,9 +79,9 @@ _OF_OWNER = _CHAINS.select.where(equal(chains, "owner_kind", "owner_id", "organi
 _UNKNOWN = -1
 _before = commits.alias("before")
 _ID_BEFORE = select(_before.c.id)
-# The commit that a version was made from: the stored commit, or the commit of the version before
-# it. In the first commit of a history, the first version has none before it, and the versions
-# before the others belong to the same commit.
+# The commit that a version was made from: the stored parent, or else the previous version's commit.
+# In a history's first commit, the first version has no predecessor; the predecessors of its other
+# versions are in the same commit.
 PARENT = func.coalesce(
     commits.c.parent,
     _ID_BEFORE.where(
@@ -111,7 +111,7 @@ _ADVANCE = (
         history_bytes=chains.c.history_bytes + bindparam("grown", type_=BigInteger),
     )
 )
-# A text's id, its depth and the text: a base from which a new text may be stored as a delta.
+# A text's id, its depth and the text. A new text may be stored as a delta from it.
 TextBase = tuple[bytes, int, str]
 
 _INSERT_TEXT = Missing(blobs).values(chain=number_of_chain())
@@ -126,7 +126,7 @@ def _lineage(condition: ColumnElement[bool]) -> Select[Any]:
         .cte("line", recursive=True)
     )
     bases = select(blobs.c.chain, blobs.c.id, blobs.c.base)
-    # Texts with the same base share the rest of the line.
+    # Texts with the same base share the remaining bases.
     line = line.union(bases.where(blobs.c.chain == line.c.chain, blobs.c.id == line.c.base))
     return select(blobs.c.id, blobs.c.base, blobs.c.data).join(
         line, (blobs.c.chain == line.c.chain) & (blobs.c.id == line.c.id)
@@ -139,7 +139,7 @@ _LINEAGE = _lineage(blobs.c.id == bindparam("blob"))
 class StoredText(NamedTuple):
     """A text in a chain.
 
-    It has an id, the number of deltas to a text that is stored whole, and its size in the history.
+    It has an id, the number of deltas to the next whole text, and its size in the history.
     """
 
     id: bytes
@@ -163,7 +163,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class VersionPlan:
-    """A chain after planned changes, the id of each change's version, and the versions' time.
+    """A chain after planned changes, with the id of each change's version and their common time.
 
     The depth of new texts is not known yet.
     """
@@ -180,7 +180,7 @@ def insert_chain(tx: Transaction, chain: Chain) -> None:
 def lock(tx: Transaction, chain_id: str) -> Chain | None:
     """Lock a chain and its blocks for a change; None if the chain was deleted.
 
-    Its remotes will sync after the commit.
+    The chain's remotes sync after the commit.
     """
     row = tx.first(_LOCK, {"id": chain_id})
     if row is None:
@@ -305,7 +305,7 @@ def record(
 ) -> tuple[Chain, tuple[bytes | None, ...]]:
     """Plan and store the changes.
 
-    Returns the chain's new state and the changes' versions, None for one without effect.
+    Returns the chain's new state and the version of each change; None for a change without effect.
     """
     planned = plan(chain, changes, metadata, tx.clock.now())
     return store(tx, chain, changes, metadata, planned), planned.ids
@@ -334,7 +334,7 @@ def row_of(
 
 
 def insert_rows(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Store the versions of `row_of`, in order.
+    """Store versions that `row_of` made, in order.
 
     Returns the bytes that they add to the history, for `advance`.
     """
@@ -397,8 +397,8 @@ def read_texts(
 ) -> dict[bytes, str]:
     """Return texts of the chain by their ids. Raises as `read_text` does.
 
-    One statement reads hundreds of texts. `most` limits the bytes of the texts with their bases:
-    then only the first texts are returned, at least one.
+    One statement reads hundreds of texts. `most` limits the bytes of the texts and their bases.
+    Then only the first texts that fit are returned, at least one.
     """
     text_ids = list(dict.fromkeys(ids))
     rows = _blob_rows(tx, chain_id, text_ids)
@@ -431,8 +431,8 @@ def read_text(tx: Transaction, chain_id: str, id: bytes) -> str:
 def _pack(text: bytes, base: bytes | None) -> bytes:
     """Return the stored form of a text.
 
-    It is the lengths of the beginning and the end that it shares with its base, and the compressed
-    middle. The dictionary is the base's middle.
+    It is the lengths of the beginning and end that it shares with its base, and the compressed
+    middle. The base's middle is the dictionary of the compression.
     """
     if base is None:
         return zlib.compress(text, 6)

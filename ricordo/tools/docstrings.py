@@ -1,7 +1,7 @@
 """Read docstrings of functions in the styles of Google, NumPy and Sphinx.
 
-A line that belongs to a parameter, or to the sections on results and errors, is read as that. Every
-other line stays in the description, so that a model sees all that its author wrote.
+A line about a parameter, or in the sections on results and errors, is read as such. Every other
+line remains in the description, so that a model sees everything that the author wrote.
 """
 
 import inspect
@@ -20,7 +20,7 @@ _NUMPY_HEADER = re.compile(
     rf"(?:(?P<parameters>{_PARAMETERS})|(?P<results>{_RESULTS}))\s*", re.IGNORECASE
 )
 _UNDERLINE = re.compile(r"-{3,}|={3,}")
-# The name of a parameter, perhaps as an item of a list, before its type and description.
+# The name of a parameter before its type and description; it may be an item of a list.
 _NAME = re.compile(r"(?:[-*\u2022]\s+)?`{0,2}\*{0,2}(\w+)`{0,2}")
 _SEPARATORS = (":", "\uff1a", "\u2013", "\u2014")
 _FIELD = re.compile(r":(?P<kind>\w+)(?:\s(?P<rest>[^:]*))?:(?P<text>.*)")
@@ -39,9 +39,9 @@ _OF_RESULT = frozenset(
         "ytype",
     }
 )
-# Characters of plain types, which the signature has already.
+# Characters of plain types, which the signature already contains.
 _SIGNS_OF_TYPES = frozenset("_[], .|")
-_WORDS = 3  # of a type at most
+_WORDS = 3  # the most parts of a type
 
 
 @dataclass
@@ -160,7 +160,7 @@ class _Reader:
             self.description_lines += ["", *unused_lines]
 
     def _google(self, body: Sequence[str]) -> Iterator[str]:
-        """Read parameters, one at each line with the least indent; yield the other lines."""
+        """Read parameters, which begin at the smallest indent; yield the other lines."""
         margin = min((_indent(line) for line in body if line.strip()), default=0)
         name = ""
         for line in body:
@@ -180,7 +180,7 @@ class _Reader:
                 yield line.strip()
 
     def _numpy(self, body: Sequence[str]) -> Iterator[str]:
-        """Read parameters, names at the margin and descriptions below; yield other lines."""
+        """Read parameters: names at the margin, descriptions below; yield other lines."""
         margin = min((_indent(line) for line in body if line.strip()), default=0)
         names: list[str] = []
         for line in body:
@@ -220,7 +220,7 @@ def _indent(line: str) -> int:
 
 
 def _entry(line: str) -> tuple[str, str, str] | None:
-    """Return the name, type and description in a line about a parameter."""
+    """Return the name, type and description from a line about a parameter."""
     match = _NAME.match(line)
     if match is None:
         return None
@@ -243,7 +243,7 @@ def _entry(line: str) -> tuple[str, str, str] | None:
 
 
 def _end_of_brackets(text: str) -> int:
-    """Return the index behind the matching bracket; 0 if there is none."""
+    """Return the index after the matching bracket; 0 if there is none."""
     depth = 0
     for index, sign in enumerate(text):
         depth += (sign == "(") - (sign == ")")

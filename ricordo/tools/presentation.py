@@ -1,11 +1,11 @@
 """Presentation of tools to models, and parsing of their calls. Pure.
 
-An agent's style may add arguments of its own to every tool: `thinking`, for models that think only
-in their output, and `request_heartbeat`, by which a model asks for another step. Tools that edit
-memory also get `quote`, where a block changes only in the user's own words, and `reasoning`, where
-the agent sees a user's memory. Tools of an agent that speaks aloud get `pre_exec_msg`, a sentence
-to say while they run. No tool ever receives these arguments. If a tool already has a property with
-such a name, nothing is added for it.
+An agent's style may add arguments to every tool: `thinking`, for models that can only think in
+their output, and `request_heartbeat`, with which a model asks for another step. Tools that edit
+memory also get `quote`, if a block may only change on the user's explicit words, and `reasoning`,
+if the agent sees a user's memory. Tools of agents in voice conversations get `pre_exec_msg`, a
+sentence that is said while they run. The tools themselves never receive these arguments. If a tool
+already has a property of that name, nothing is added.
 """
 
 import re
@@ -57,7 +57,7 @@ _REASONING_SCHEMA = {
 }
 _ADDED = re.compile(r"thinking|request_heartbeat|quote|reasoning|pre_exec_msg|\\u")
 _YES = frozenset({"true", "yes", "on", "1"})
-_CACHE_SIZE = 2048  # kept presented; a few kilobytes each
+_CACHE_SIZE = 2048  # presented tools that are cached; each takes a few kilobytes
 _DEPTH_LIMIT = 200  # orjson reads deeper nesting than it writes (254)
 _SCHEMA_DEPTH_LIMIT = 20
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -98,7 +98,7 @@ class ParsedCall:
     """A parsed call: the stored call, its thoughts, and the tool's arguments (JSON).
 
     The stored call has no thoughts. `quote` are the user's words that permit the edit, `reasoning`
-    is the reason of the edit, and `speech` is said to the user.
+    is the reason for the edit, and `speech` is said to the user.
     """
 
     call: ToolCallPart
@@ -115,7 +115,7 @@ def schema_for(
 ) -> ToolSchema:
     """Return the schema of the tool that the model sees.
 
-    It is cached by content: treat it as read-only.
+    It is cached by content, so do not change it.
     """
     heartbeat = presentation.heartbeat and not is_terminal
     thinks = presentation.thinks_in_arguments
@@ -145,12 +145,13 @@ def schema_for(
 def parse_call(
     call: ToolCallPart, presentation: ToolPresentation, schema: ToolSchema | None = None
 ) -> ParsedCall:
-    """Return the call without the arguments that the style added.
+    """Return the call without the arguments that the style adds.
 
-    Broken JSON is returned unchanged. With the tool's own `schema` its properties stay, and other
-    added arguments are removed in every style.
+    Broken JSON is returned unchanged. With `schema`, properties of the tool are kept, and other
+    added arguments are removed whatever the style.
     """
-    # Most calls have no added argument and need no parsing: only an escaped letter could hide one.
+    # Most calls have no added argument and need not be parsed; only an escaped letter could hide
+    # one.
     is_formatted = call.name == SPEECH_TOOL and presentation.response_format
     if is_formatted or _ADDED.search(call.arguments):
         arguments = _object(call.arguments)
@@ -194,7 +195,7 @@ def _added_names(
     presentation: ToolPresentation,
     schema: ToolSchema | None,
 ) -> set[str]:
-    """Return the names of the arguments that are not the tool's own."""
+    """Return the names of the arguments that do not belong to the tool."""
     style = {THINKING: presentation.thinks_in_arguments, HEARTBEAT: presentation.heartbeat}
     own_properties = schema.parameters.get("properties", {}) if schema else None
     if own_properties is None:
@@ -212,7 +213,7 @@ def _added_names(
 def without_nulls(call: ToolCallPart, schema: ToolSchema | None) -> ToolCallPart:
     """Return the call without optional arguments that are null although their schema forbids null.
 
-    Models write null for "not given".
+    Some models write null to leave an argument out.
     """
     if schema and "null" in call.arguments:
         arguments = _object(call.arguments)
@@ -229,7 +230,7 @@ def without_nulls(call: ToolCallPart, schema: ToolSchema | None) -> ToolCallPart
 def given_arguments(arguments: Mapping[str, Any], schema: ToolSchema) -> dict[str, Any]:
     """Return the arguments without optional ones that are null although their schema forbids null.
 
-    Objects within them are treated too.
+    Nested objects are treated in the same way.
     """
     present: dict[str, Any] = _without_nulls(dict(arguments), schema.parameters, schema.parameters)
     return present
@@ -257,9 +258,9 @@ def _without_nulls(content: Any, schema: Any, root: Mapping[str, Any], depth: in
 
 
 def _allows_null(schema: Any, root: Mapping[str, Any]) -> bool:
-    """Return whether null is an explicit value of the schema.
+    """Return whether the schema explicitly allows null.
 
-    A schema without any type does not allow it in this sense.
+    A schema without a type does not.
     """
     if not isinstance(schema, Mapping) or schema.get("nullable") is True:
         return True
@@ -267,7 +268,7 @@ def _allows_null(schema: Any, root: Mapping[str, Any]) -> bool:
 
 
 def _by_tools(presentation: ToolPresentation) -> Sequence[tuple[str, frozenset[str]]]:
-    """Return the arguments that only some tools get, with these tools."""
+    """Return the arguments that only certain tools get, with these tools."""
     return (
         (QUOTE, presentation.quoting),
         (REASONING, presentation.reasoning),
@@ -284,8 +285,8 @@ def prefill(
 ) -> ToolCallPart:
     """Return the call with these arguments in place of the model's own.
 
-    Arguments that are no JSON object stay as they are: the tool refuses them. Raises Invalid for
-    values that do not fit the schema.
+    Arguments that are not a JSON object are left as they are; the tool refuses them. Raises Invalid
+    for values that do not fit the schema.
     """
     properties = schema.parameters.get("properties", {})
     for name, fixed in fixed_arguments.items():
@@ -357,7 +358,7 @@ def _presented(
 
 
 def _rooted(schema: Any) -> Any:
-    """Return the schema with references to its own root moved to its new path."""
+    """Return the schema, with references to its root adapted to its new path."""
     if isinstance(schema, list):
         return [_rooted(part) for part in schema]
     if not isinstance(schema, dict):
@@ -395,7 +396,7 @@ def _thinking(message: Message) -> Message:
 
 
 def _means_yes(flag: Any) -> bool:
-    """Return whether the value means true: small models write "true", "True" or 1."""
+    """Return whether the value means true; small models write "true", "True" or 1."""
     if isinstance(flag, str):
         return flag.strip().lower() in _YES
     return flag is True or flag == 1
@@ -410,7 +411,7 @@ def _text(content: Any) -> str:
 
 
 def _object(arguments: str) -> dict[str, Any] | None:
-    """Return the arguments if they are an object that can be rewritten."""
+    """Return the arguments if they are a JSON object that can be rewritten."""
     try:
         if arguments.strip():
             parsed = orjson.loads(arguments)
@@ -443,7 +444,7 @@ def _is_equal(content: Any, choice: Any) -> bool:
 
 
 def _fits(content: Any, schema: Any, root: Mapping[str, Any], depth: int = 0) -> bool:
-    """Return whether the value fits type, enum, const, anyOf and oneOf of the schema.
+    """Return whether the value fits the schema's type, enum, const, anyOf and oneOf.
 
     The tool checks the rest.
     """
@@ -461,7 +462,7 @@ def _fits(content: Any, schema: Any, root: Mapping[str, Any], depth: int = 0) ->
         choices = [schema["const"]]
     if isinstance(choices, list) and not any(_is_equal(content, choice) for choice in choices):
         return False
-    # One fitting alternative is enough for oneOf too: several may fit this shallow check.
+    # For oneOf one fitting alternative is enough too, since several may fit this shallow check.
     return all(
         any(_fits(content, alternative, root, depth + 1) for alternative in schema[key])
         for key in ("anyOf", "oneOf")

@@ -62,7 +62,7 @@ class ParsedRule:
     def successors(self, output: str | None) -> frozenset[str] | None:
         """Return the tools that may follow this output; None: all tools.
 
-        The output None matches any output. An equal text is preferred to an equal value.
+        The output None represents any output. An equal text counts before an equal value.
         """
         if self.type != "conditional":
             return self.children
@@ -121,9 +121,9 @@ def parse_rule(rule: ToolRule) -> ParsedRule:
 def line_of(rule: ToolRule, first_tools: Sequence[str]) -> str:
     """Return the rule's text for the model.
 
-    It is the rule's own template, else our sentence, with `{{ tool_name }}` and its options filled
-    in. Nothing is evaluated: a placeholder that names a value is replaced, and any other stays as
-    it is.
+    It is the rule's template, or else a default sentence, in which `{{ tool_name }}` and the
+    options are filled in. Nothing is evaluated. Placeholders with a known name are replaced, and
+    all others are kept.
     """
     if len(first_tools) == 1:
         first = first_tools[0]
@@ -162,9 +162,9 @@ def _json(value: Any) -> str:
 
 
 def _comparable(text: str) -> tuple[str, Any]:
-    """Return the value of a text with its kind.
+    """Return the value of a text, together with its kind.
 
-    So 1 equals 1.0 and "1", but never true.
+    So 1 equals 1.0 and "1", but not true.
     """
     bare = text.strip()
     if bare.lower() in _CONSTANTS:

@@ -1,23 +1,22 @@
 """Tool rules: the allowed tools, the calls that end a turn, and required calls. Pure.
 
-The order of evaluation: while nothing was called yet and there are `run_first` rules, only their
-tools are allowed. Otherwise the result is the intersection of the tools that all other rules allow;
-a tool without a rule is allowed unless a rule narrows the choice. Some cases need a decision, and
-this is ours:
+The order: if nothing was called yet and there are `run_first` rules, only their tools are allowed.
+Otherwise a tool is allowed if all other rules allow it. A tool without rules is allowed if no rule
+narrows the choice. Some cases are not obvious; they are decided as follows:
 
-- Rules about order look at the turn's last call, whether it succeeded or not. A call that the
-  rules refused does not count: callers leave it out of the history.
-- A terminal tool ends the turn, even if it has children, but only when its call succeeded (or
-  the answer would not be seen) and no required call is missing. Otherwise the turn
-  continues, and the terminal tool's children apply.
-- `required_before_exit` needs a call that succeeded. A required tool is no longer required once it
-  has failed as often as it may be called.
-- `parent_last_tool` applies even if the parent is not attached: its children cannot be called
-  then. Other rules about a tool that is not attached have no effect, except two: all tools of
+- Rules about order look at the turn's last call, successful or not. A call that the rules refused
+  does not count, so callers leave it out of the history.
+- A terminal tool ends the turn, even if it has children. Its call must have succeeded (or the
+  answer would not be seen), and no required call may be missing. Otherwise the turn continues, and
+  the terminal tool's children apply.
+- `required_before_exit` needs a successful call. After a tool has failed as often as it may be
+  called, it is no longer required.
+- `parent_last_tool` applies even if the parent is not attached; then its children cannot be called.
+  Other rules about tools that are not attached have no effect, with two exceptions: all tools of
   `run_first`, and any of `required_before_exit`, must be attached.
-- If no tool is left, the model may still speak; this is a dead end only if a call is required. A
-  turn that can no longer end, or no longer make its required calls, is a dead end too. Impossible
-  rules are refused when the rulebook is created, as far as that can be proved.
+- If no tool is left, the model may still speak. This is a dead end only if a call is required. A
+  turn that can no longer end, or no longer make its required calls, is also a dead end. Impossible
+  rules are refused when the rulebook is created, if that can be proved.
 """
 
 from collections import Counter, defaultdict
@@ -45,9 +44,9 @@ _FOLLOWING: tuple[RuleType, ...] = ("constrain_child_tools", "parent_last_tool",
 
 
 class DeadEnd(Invalid):
-    """The rules allow no way to continue.
+    """The rules leave no way to continue.
 
-    A call is required and no tool may be called, or the turn can no longer end.
+    Either a call is required but no tool may be called, or the turn can no longer end.
     """
 
 
@@ -62,9 +61,9 @@ class FinishedCall:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The tools that may be called now, in order, and arguments to fill in.
+    """The tools that may be called now, in order, with arguments to fill in.
 
-    With `must_call` the rules require a call now, so the model may not answer in text alone.
+    With `must_call` the rules require a call now, so the model may not answer with text alone.
     """
 
     names: tuple[str, ...]
@@ -76,7 +75,7 @@ class Allowed:
 class RuleOutcome:
     """The rules' decision after a step.
 
-    The turn ends, or another step is required for this reason (a text for the model).
+    The turn ends, or it needs another step for this reason (a text for the model).
     """
 
     stops: bool = False
@@ -98,13 +97,13 @@ def finished_calls(results: Iterable[ToolReturnPart]) -> list[FinishedCall]:
 class Rulebook:
     """The rules of an agent over its attached tools.
 
-    `history` is always the executed calls of this turn, in order.
+    `history` is always the list of executed calls of this turn, in order.
     """
 
     def __init__(self, rules: Sequence[ToolRule], tools: Sequence[str]) -> None:
         """Parse the rules.
 
-        Raises Invalid for an impossible rule, and for rules under which a turn could never end.
+        Raises Invalid for an impossible rule, and for rules under which no turn could end.
         """
         self._rules = tuple(rules)
         self._tools = tuple(dict.fromkeys(tools))
@@ -135,7 +134,7 @@ class Rulebook:
             self._prove()
 
     def _connect(self) -> None:
-        """Note by tool the rules after its call, the tools before it, and its limit."""
+        """Record by tool the rules after its call, the tools before it, and its limit."""
         for rule in self._parsed:
             if rule.type in _FOLLOWING:
                 self._rules_after[rule.tool].append(rule)
@@ -148,7 +147,7 @@ class Rulebook:
     def allowed(self, history: Sequence[FinishedCall]) -> Allowed:
         """Return the tools that may be called now.
 
-        Raises DeadEnd if a call is required and no tool is left, or the turn can no longer end.
+        Raises DeadEnd if a call is required but no tool is left, or if the turn can no longer end.
         """
         if self.is_empty:
             return self._all
@@ -179,9 +178,9 @@ class Rulebook:
     def outcome(
         self, history: Sequence[FinishedCall], latest: Sequence[FinishedCall]
     ) -> RuleOutcome:
-        """Return the decision after a step with the calls `latest`.
+        """Return the decision after a step that made the calls `latest`.
 
-        They follow the calls in `history`; there are none if the model only spoke.
+        They come after those in `history`; there are none if the model only spoke.
         """
         if self.is_empty:
             return _SILENT
@@ -206,7 +205,7 @@ class Rulebook:
     def before_exit(self, history: Sequence[FinishedCall]) -> tuple[str, ...]:
         """Return the required tools that still lack a successful call.
 
-        Tools that may not be called any more are left out.
+        Tools that may no longer be called are left out.
         """
         if not self._required:
             return ()
@@ -241,7 +240,7 @@ class Rulebook:
     def _allowed_after(self, last: str, output: str | None) -> tuple[frozenset[str], bool]:
         """Return the tools that rules about order allow after this output.
 
-        The flag says whether one of those rules requires a call now.
+        The flag tells whether one of these rules requires a call now.
         """
         choices = [rule.successors(output) for rule in self._rules_after.get(last, ())]
         narrowing = [choice for choice in choices if choice is not None]
@@ -313,7 +312,7 @@ class Rulebook:
         return reached
 
     def _trap(self, reachable: set[str]) -> str | None:
-        """Return one of these tools after which the turn could never end, if there is one."""
+        """Return one of these tools after whose call the turn could never end, if there is one."""
         escaping = reachable & self._endings
         while more := {
             name for name in reachable - escaping if not escaping.isdisjoint(self._following[name])
@@ -326,8 +325,8 @@ class Rulebook:
         return [pair for rule in self._rules_after.get(name, ()) for pair in rule.arguments.items()]
 
     def _prove(self) -> None:
-        """Raise Invalid if no turn could end, with any behaviour of the model."""
-        # A tool's output is not known in advance, so every output counts as possible.
+        """Raise Invalid if no turn could end, whatever the model does."""
+        # A tool's output is not known in advance, so all outputs count as possible.
         paths = {name: self._allowed_after(name, None) for name in self._tools}
         self._following = {name: following for name, (following, _) in paths.items()}
         self._endings = {
@@ -350,7 +349,7 @@ class Rulebook:
         self._require_both_ways(unusable)
 
     def _require_end(self, reachable: set[str], unusable: Set[str]) -> None:
-        """Raise Invalid if a turn could not reach its required tools, or its end."""
+        """Raise Invalid if turns cannot reach their required tools, or their end."""
         if absent := [name for name in self._required if name not in self._attached]:
             raise Invalid(
                 f"The tool rules require {', '.join(absent)} before a turn ends, but that is not "
@@ -370,7 +369,7 @@ class Rulebook:
             )
 
     def _require_both_ways(self, unusable: Set[str]) -> None:
-        """Raise Invalid if each of two required tools makes the other impossible."""
+        """Raise Invalid if two required tools make each other impossible."""
         later = {name: self._reach(self._following[name], unusable) for name in self._required}
         for first, second in combinations(self._required, 2):
             if second not in later[first] and first not in later[second]:
@@ -383,7 +382,7 @@ class Rulebook:
 
 @dataclass(slots=True)
 class CallRules:
-    """The rule book of a turn, and the turn's finished calls, as the rules count them."""
+    """The rule book of a turn, with the turn's finished calls as the rules count them."""
 
     book: Rulebook
     finished: list[FinishedCall] = field(default_factory=list)
@@ -394,7 +393,7 @@ def _merge_arguments(
 ) -> dict[str, dict[str, Any]]:
     """Merge arguments by tool and name.
 
-    Raises Invalid if two rules fill one argument in two ways.
+    Raises Invalid if two rules fill one argument differently.
     """
     merged: dict[str, dict[str, Any]] = {}
     for name, arguments in fixed_arguments:

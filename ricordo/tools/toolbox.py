@@ -1,8 +1,8 @@
 """Run tool calls: each call gets exactly one result, even if it fails.
 
-A tool is a function of this server, or a stored tool that a `ToolRunner` for its type runs
-elsewhere: in a sandbox or on another server. A tool's schema comes from its function: parameters
-from the signature, descriptions from the docstring's `Args:` section.
+A tool is a function of this server, or a stored tool. A `ToolRunner` for its type runs a stored
+tool elsewhere: in a sandbox or on another server. A tool's schema comes from its function:
+parameters from the signature, descriptions from the docstring's `Args:` section.
 """
 
 import asyncio
@@ -40,10 +40,10 @@ _ERROR_LIMIT = 1000  # characters of an error that reach the agent's stderr
 
 @dataclass(slots=True)
 class Quoted:
-    """The stored texts in a call's result: ids of messages and passages.
+    """The stored texts in a call's result, as ids of messages and passages.
 
-    `said` are ids of messages that the conversation's user wrote. `is_untrusted`: some of the texts
-    are untrusted.
+    `said` are ids of messages that the conversation's user wrote. `is_untrusted` is set if some of
+    the texts are untrusted.
     """
 
     sources: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Quoted:
     def add(self, id: str, *, is_untrusted: bool, is_said: bool = False) -> None:
         """Record that the result contains the text of this message or passage.
 
-        `is_said`: the conversation's user wrote it.
+        With `is_said`, the conversation's user wrote it.
         """
         self.sources.append(id)
         self.is_untrusted |= is_untrusted
@@ -69,11 +69,11 @@ class CallingStep:
     """The step that makes a call.
 
     Attributes:
-        callers: The agents whose calls led to its turn, the first one first.
+        callers: The agents whose calls led to this turn, from the first one on.
         is_untrusted: Returns whether its prompt contains untrusted content.
-        jobs: Jobs to add in the transaction that saves the step, so that a kill neither loses nor
-            duplicates a job.
-        shows_edits: Whether the model's next request has the edits of the step in its prompt.
+        jobs: Jobs to add in the transaction that saves the step. So a kill can neither lose nor
+            duplicate a job.
+        shows_edits: Whether the model's next request shows the step's edits in its prompt.
     """
 
     id: str = ""
@@ -86,14 +86,14 @@ class CallingStep:
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """The context of a call: working memory to change, store and recall to read.
+    """The context of a call: the working memory to edit, the store and recall to read.
 
     Attributes:
         quoted: Records the authors of stored texts in the result.
         turn_began: Returns the time of the turn's first message.
         view_began: Returns the time of the oldest message in the agent's view.
-        call_tool: Calls another tool of the agent if the rules allow it at that time; tools that
-            need an approval are refused.
+        call_tool: Calls another tool of the agent if the rules then allow it. Tools that need an
+            approval are refused.
         report: Reports the progress of a long call to the turn's readers.
         step: The step that makes the call.
         clearance: What the turn's outgoing calls may carry.
@@ -156,12 +156,13 @@ class ServerTool:
     The function's first parameter is the context.
 
     Attributes:
-        acts_outside: A call is saved before it runs, since it may change something that no
+        acts_outside: The call is saved before it runs, since it may change something that no
             rollback restores.
-        brings_untrusted: Its results are untrusted: pages, files, texts from other systems.
-        edits_memory: Its calls may quote the user's request for the edit, which some blocks need.
+        brings_untrusted: Its results are untrusted, such as pages, files and texts from other
+            systems.
+        edits_memory: Its calls may quote the user's request for an edit, which some blocks require.
         is_read_only: An equal call in the same turn would have the same result.
-        searches: The stores that it searches; the tool is offered to models once one of them has
+        searches: The stores that it searches. The tool is offered to models once one of them has
             content.
         is_base: New agents get it beside the base tools of their type, where that allows it.
         stays_here: Its arguments leave no copy outside of memory, although it acts outside.
@@ -214,7 +215,7 @@ class ServerTool:
 
 @dataclass(frozen=True, slots=True)
 class ForeignTraits:
-    """The traits of a tool that a runner runs, named as those of a ServerTool."""
+    """The traits of a tool that a runner runs; the names are those of a ServerTool."""
 
     acts_outside: bool
     edits_memory: bool = False
@@ -243,7 +244,7 @@ class ToolOutput:
 class ToolRunner(Protocol):
     """Runs stored tools of some types.
 
-    Its calls act outside, and its results are untrusted.
+    Its calls act outside the server, and its results are untrusted.
     """
 
     @property
@@ -258,7 +259,7 @@ class ToolRunner(Protocol):
         """
 
     async def close(self) -> None:
-        """Stop everything that still runs; the server calls it at its end."""
+        """Stop everything that is still running; the server calls this when it stops."""
 
 
 class Toolbox:
@@ -292,7 +293,7 @@ class Toolbox:
         return self._unstored[name]
 
     def traits(self, tool: Tool) -> "ToolTraits":
-        """Return the traits of the tool's calls; calls of a tool without a function do nothing."""
+        """Return the traits of the tool's calls; without a function, calls do nothing."""
         executor = self.find(tool)
         if isinstance(executor, ServerTool):
             return executor
@@ -324,7 +325,7 @@ class Toolbox:
     ) -> list[ToolReturnPart]:
         """Run the calls of one step; the results are in the order of the calls.
 
-        Consecutive calls run in parallel if their tools allow it; all others run one after the
+        Neighbouring calls run in parallel if their tools allow it; all others run one after the
         other.
         """
         results: list[ToolReturnPart] = []
@@ -340,7 +341,7 @@ class Toolbox:
     async def _run_one(
         self, call: ToolCallPart, tool: Tool | None, context: ToolContext
     ) -> ToolReturnPart:
-        """Return one call's result, cut to its limit, with its sources."""
+        """Return one call's result, with its sources, cut to the limit."""
         executor = self.find(tool) if tool else None
         if tool is None or executor is None:
             names = (
@@ -392,7 +393,7 @@ async def _attempt(
     except RicordoError as error:
         return failed_result(call, str(error), type(error).__name__)
     except Exception as error:
-        # The agent gets a result for every error of a tool; the traceback is in the log.
+        # The agent gets a result for every error of a tool, and the log has the traceback.
         log.exception("tool failed", extra={"tool": call.name, "agent": context.state.agent.id})
         message = f"{type(error).__name__}: {error}"
         return replace(failed_result(call, message), stderr=_trace(call, message))
@@ -454,7 +455,7 @@ def _result(call: ToolCallPart, outcome: Any) -> ToolReturnPart:
 
 
 def _whole(text: str) -> str:
-    """Return the text without lone surrogates, which cannot be stored or sent."""
+    """Return the text without lone surrogates, which can be neither stored nor sent."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -515,7 +516,8 @@ def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
             default = ...
         else:
             default = parameter.default
-        # An alias, since a field's own name could hide a method of the model: json, copy, schema, …
+        # An alias, since the field's name could hide a method of the model: json, copy, schema and
+        # others.
         fields[f"argument_{name}"] = (
             hints[name],
             Field(default, alias=name, description=descriptions.get(name)),
@@ -539,9 +541,9 @@ def describe(function: Callable[..., Any], arguments: type[BaseModel]) -> ToolSc
 
 
 def _plain(schema: Any) -> Any:
-    """Drop parts of a JSON schema that only confuse small models.
+    """Drop parts of a JSON schema that merely confuse small models.
 
-    These are titles, null alternatives, null defaults and `additionalProperties: false`.
+    They are titles, null alternatives, null defaults and `additionalProperties: false`.
     """
     if isinstance(schema, list):
         return [_plain(part) for part in schema]
@@ -566,7 +568,7 @@ def _plain(schema: Any) -> Any:
 
 
 def sync_tools(tx: Transaction, scope: Scope, toolbox: Toolbox) -> None:
-    """Update the organization's stored tools to this server's tools, at each start."""
+    """At each start, update the organization's stored tools to this server's tools."""
     tools.lock(tx, scope)  # several servers of one database may start at once
     server_tools = {tool.name: tool for tool in toolbox}
     stored = tools.by_names(tx, scope, list(server_tools))
@@ -587,7 +589,7 @@ def sync_tools(tx: Transaction, scope: Scope, toolbox: Toolbox) -> None:
     tools.insert_all(tx, [_as_offered(tool, server_tools[tool.name]) for tool in new_tools])
     for name, tool in stored.items():
         if tool.source_code is not None or tool.tool_type == "external_mcp":
-            continue  # a user's own tool had this name before the server did
+            continue  # a user's tool had this name before the server did
         if (current := _as_offered(tool, server_tools[name])) != tool:
             tools.update(tx, replace(current, updated_at=now))
 

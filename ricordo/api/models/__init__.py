@@ -1,1 +1,1 @@
-"""Request and response models, one of each a noun."""
+"""Request and response models, one of each for a noun."""

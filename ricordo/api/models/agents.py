@@ -1,6 +1,6 @@
 """Request and response models of agents and of their context windows.
 
-`llm_config` and `embedding_config` are derived: an agent keeps a handle and settings.
+`llm_config` and `embedding_config` are derived, since an agent stores a handle and settings.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ from ricordo.llm.tokens import text_tokens, tool_tokens, transcript_tokens
 from ricordo.prompt.system_prompt import sections
 
 _MOST_IN_CONTEXT = 10_000  # ids of a context window
-# What clients call the sections of a system message.
+# The names by which clients know the sections of a system message.
 _SECTIONS = {
     "system_prompt": "base",
     "core_memory": "memory_blocks",
@@ -79,7 +79,7 @@ Secrets = Annotated[
 def _without_shown(secrets: Any) -> Any:
     """Return the sent secrets.
 
-    Returns None for an answer's list, which has no values.
+    Returns None for the list of an answer, which contains no values.
     """
     if isinstance(secrets, list):
         return None
@@ -154,9 +154,9 @@ class AgentFields(EmbeddingFields):
 
     @property
     def thinks(self) -> bool | None:
-        """Return whether the model shall reason, under either name.
+        """Return whether the model should reason, under either field name.
 
-        Returns None if both are missing.
+        Returns None if both fields are missing.
         """
         if self.reasoning is None:
             return self.enable_reasoner
@@ -164,7 +164,7 @@ class AgentFields(EmbeddingFields):
 
     @property
     def all_secrets(self) -> dict[str, str] | None:
-        """Return the secrets under both names.
+        """None, for no change, if both fields are missing.
 
         None, for no change, if neither was sent.
         """
@@ -174,9 +174,9 @@ class AgentFields(EmbeddingFields):
 
     @property
     def all_folder_ids(self) -> list[str] | None:
-        """Return the folders under both names.
+        """Return the folders of both fields.
 
-        None, for no change, if neither was sent.
+        None, for no change, if both fields are missing.
         """
         if self.folder_ids is None and self.source_ids is None:
             return None
@@ -184,14 +184,14 @@ class AgentFields(EmbeddingFields):
 
     @property
     def model_handle(self) -> str | None:
-        """Return the model's handle, also from an older client's whole `llm_config`."""
+        """Return the model's handle; older clients send it in a whole `llm_config`."""
         if self.model or self.llm_config is None:
             return self.model or None
         return self.llm_config.full_handle
 
     @property
     def window(self) -> int | None:
-        """Return the context window in tokens, also from an older client's whole `llm_config`."""
+        """Return the context window in tokens; older clients send it in a whole `llm_config`."""
         if self.context_window_limit or self.llm_config is None:
             return self.context_window_limit
         return self.llm_config.context_window
@@ -311,8 +311,8 @@ class AgentResponse(HostedFields, AuthorFields):
     ) -> Json:
         """Return the whole agent.
 
-        `info` describes its model. `embedding` is the model that embeds its texts, shown only if
-        the agent names one.
+        `info` describes its model. `embedding` is the model that embeds the agent's texts. It is
+        shown only if the agent names one.
         """
         agent = state.agent
         conversation = state.conversation
@@ -371,7 +371,7 @@ def _pending(state: AgentState) -> Json | None:
 
 
 class ContextMessageResponse(StoredMessageFields):
-    """A message in the form of the window: one piece.
+    """A message of the window, as one piece.
 
     Elsewhere it has several.
     """
@@ -423,7 +423,7 @@ def _first_of_role(messages: Sequence[Message], role: Role) -> Message | None:
 class ContextResponse(ResponseModel):
     """The content of a context window in tokens, by section.
 
-    A missing section has 0 tokens and null, or "" if clients expect a text.
+    A section that does not exist has 0 tokens, and null or "" as clients expect.
     """
 
     context_window_size_max: int
@@ -437,7 +437,7 @@ class ContextResponse(ResponseModel):
     system_prompt: str
     num_tokens_core_memory: int
     core_memory: str
-    # Only agents whose memory was a tree of files had a value here; agents of this server have
+    # This was filled only for agents whose memory was a tree of files. Agents of this server have
     # blocks.
     num_tokens_memory_filesystem: int = 0
     memory_filesystem: str | None = None
@@ -514,7 +514,7 @@ def _shown_part(part: object) -> Json | None:
         case TextPart():
             return {"type": "text", "text": part.text}
         case ImagePart():
-            # A picture may have megabytes, so it is only named.
+            # A picture may have megabytes, so the answer only names it.
             return {
                 "type": "image",
                 "source": {"type": "url", "url": part.url} if part.url else {"type": "base64"},

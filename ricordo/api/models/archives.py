@@ -1,6 +1,6 @@
 """Models of archives and their passages.
 
-A list of passages is refused or stored as a whole.
+A list of passages is stored as a whole or refused as a whole.
 """
 
 from datetime import UTC, tzinfo
@@ -25,7 +25,7 @@ from ricordo.domain.passage import LONGEST_TAG, MOST_TAGS
 from ricordo.domain.text import Json
 from ricordo.errors import Invalid
 
-# The most results that a search may skip: a later page costs as much as all results before it.
+# The most results that a search may skip, since a later page costs as much as all pages before it.
 MOST_SKIPPED = 10_000
 Tag = Annotated[str, Field(min_length=1, max_length=LONGEST_TAG)]
 
@@ -60,7 +60,7 @@ class ArchiveRequest(ArchiveUpdate, EmbeddingFields):
 
 
 class PassageItem(RequestPart):
-    """One passage of several to archive."""
+    """One of several passages to archive."""
 
     text: str = Field(min_length=1)
     tags: Annotated[list[Tag], Field(max_length=MOST_TAGS)] | None = None
@@ -68,7 +68,7 @@ class PassageItem(RequestPart):
     created_at: str | None = None
 
     def timestamp(self, zone: tzinfo = UTC) -> int | None:
-        """Return the sent time of the passage in microseconds UTC, or None.
+        """Return the passage's time as sent, in microseconds UTC, or None.
 
         Raises Invalid.
         """
@@ -127,8 +127,8 @@ PassageItem.take_back(PassageResponse)
 class RelevanceResponse(ResponseModel):
     """The relevance of a search result.
 
-    A rank counts from 1; it is null if that kind of search did not find the passage. `rrf_score`
-    orders the results of one search. `word_match` and `similarity` tell the quality of the match;
+    A rank counts from 1. It is null if that kind of search did not find the passage. `rrf_score`
+    orders the results of one search. `word_match` and `similarity` tell how good the match is;
     `matches_well` is true if one of them is at least 0.3.
     """
 

@@ -23,7 +23,7 @@ TextPiece = Annotated[
     str | None, Query(max_length=1000, description="A part of the text to look for.")
 ]
 Tags = Annotated[list[Annotated[str, Field(max_length=LONGEST_TAG)]], Field(max_length=MOST_TAGS)]
-# More than any model or block needs, and small enough for every database.
+# More than any model or block needs, and small enough for both databases.
 MAX_COUNT = 1_000_000_000
 # Messages, passages and other items of one request.
 MOST_ITEMS = 1000
@@ -31,7 +31,7 @@ T = TypeVar("T")
 Items = Annotated[list[T], Field(max_length=MOST_ITEMS)]
 ONLY_ANSWERED = "Only answers have these fields; they cannot be set."
 UNKNOWN = "Unknown here, so without effect."
-# A NUL in JSON. After an odd number of backslashes the same characters are plain text.
+# A NUL in JSON. After an odd number of backslashes, these characters are plain text.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -57,24 +57,24 @@ def without_none(**fields: Any) -> Json:
 class RequestPart(BaseModel):
     """The base of all parts of requests.
 
-    An unknown field is refused by name, since it would have no effect. `ignored` fields are
-    accepted without effect, and so are fields that only answers have (`take_back`).
+    An unknown field is refused by name, because it would have no effect. Fields in `ignored` are
+    accepted without effect; so are fields of answers that are sent back (`take_back`).
     """
 
-    # Some clients write NaN and Infinity, which could be stored but not shown as JSON.
-    # The validators of all requests take a tenth of the start, so each is built when a request
-    # first needs it.
+    # Some clients write NaN and Infinity, which could be stored but could not be shown as JSON.
+    # Building the validators of all requests takes a tenth of the start. So each is built when a
+    # request first needs it.
     model_config = ConfigDict(
         extra="forbid", protected_namespaces=(), defer_build=True, allow_inf_nan=False
     )
     ignored: ClassVar[Mapping[str, str]] = {}
-    """Fields of some version of `letta-client` without effect here, each with the reason."""
+    """Fields of some versions of `letta-client` that have no effect here, each with the reason."""
     only_answered: ClassVar[frozenset[str]] = frozenset()
-    """Fields of answers about the same object, which clients send back."""
+    """Fields of answers about the same object, which clients may send back."""
 
     @classmethod
     def take_back(cls, *answers: type[BaseModel]) -> None:
-        """Accept such an object in the form of the server's answers.
+        """Accept such an object in the form in which the server answers.
 
         Its other fields change nothing.
         """
@@ -115,7 +115,7 @@ def _aliases(model: type[BaseModel]) -> frozenset[str]:
 class TolerantPart(RequestPart):
     """A part of a request whose unknown fields are dropped with a warning.
 
-    New models bring new fields. An impossible value of a known field is refused as everywhere.
+    New models bring new fields. An impossible value of a known field is still refused.
     """
 
     shown_as: ClassVar[str]
@@ -139,7 +139,8 @@ class RequestModel(RequestPart):
     """The base of whole requests, which are checked once with all their parts."""
 
     unsupported: ClassVar[tuple[str, ...]] = ()
-    """Fields of clients without support here: they are refused by name unless they are empty."""
+    """Fields of clients that are not supported here. They are refused by name if they are not
+    empty."""
     reasons: ClassVar[Mapping[str, str]] = {}
     """Special reasons for a refused field, by its name."""
 
@@ -165,7 +166,7 @@ class RequestModel(RequestPart):
             raise ValueError(f"cannot be stored: {error}") from error
         if b"u0000" in text and _NUL.search(text):
             raise ValueError("cannot be stored: it holds a NUL character. Leave it out.")
-        # Text in plain ASCII needs no normalizing, except of line ends, which JSON escapes.
+        # Plain ASCII needs no normalizing, except of line ends, which JSON escapes.
         is_odd = not text.isascii() or b"\\r" in text
         if is_odd and isinstance(body, dict):
             return normal_json(body)
@@ -174,13 +175,13 @@ class RequestModel(RequestPart):
 
 @dataclass(frozen=True, slots=True)
 class From:
-    """The source of a response's field: an attribute of another name, or a conversion."""
+    """The source of a response's field: an attribute with another name, or a conversion."""
 
     path: str | None = None
     convert: Callable[[Any], Any] | None = None
 
 
-# The place of an object in a hosted product. This server has one project. Only an agent that was
+# The location of an object in a hosted product. This server has one project. Only an agent that was
 # created from a template has a value here.
 _HOSTED = "project project_id template template_id base_template_id deployment_id entity_id"
 IN_ONE_PROJECT = dict.fromkeys(
@@ -198,12 +199,12 @@ VersionId = Annotated[str, From(convert=hex_of)]
 class ResponseModel(BaseModel):
     """The base of all answers. Only declared fields are sent.
 
-    `of` returns the plain JSON object that the model documents. To turn a block into JSON takes 2.2
-    µs in this way. Code written by hand takes 1.2, an instance without validation 3.3, and
+    `of` returns the plain JSON object that the model describes. It takes 2.2 µs to convert a block
+    to JSON. Code by hand would take 1.2 µs, an instance without validation 3.3, and
     `model_construct` 7.
     """
 
-    # Building the validators of all answers takes a tenth of the start, so each is built when the
+    # Building the validators of all answers takes a tenth of the start. So each is built when the
     # OpenAPI document or a test needs it.
     model_config = ConfigDict(
         extra="forbid",
@@ -214,10 +215,10 @@ class ResponseModel(BaseModel):
 
     @classmethod
     def of(cls, source: object, /, **fields: Any) -> Json:
-        """Return the answer made of `fields` and of the source's attributes.
+        """Return the answer that consists of `fields` and of the source's attributes.
 
-        An attribute has the field's name or the name in `From`. A field that is another model, or a
-        list of one, is made from its source in the same way.
+        An attribute has the field's name, or the name in `From`. A field that is another model, or
+        a list of one, is made from its source in the same way.
         """
         key = (cls, type(source), *fields)
         recipe = _RECIPES.get(key)
@@ -233,7 +234,7 @@ class ResponseModel(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """The way to make one class of answers from one class of sources."""
+    """How to make one class of answers from one class of sources."""
 
     names: tuple[str, ...]
     read: Callable[[Any], tuple[Any, ...]]
@@ -274,7 +275,7 @@ def _recipe(model: type[ResponseModel], source: object, fields: Json) -> _Recipe
 def maker(annotation: Any) -> Callable[[Any], Any] | None:
     """Return a function that makes values of this type: a model or a list of one.
 
-    Returns None for a plain type. The function leaves finished answers as they are.
+    Returns None for a plain type. Answers that are already made are returned unchanged.
     """
     if isinstance(annotation, type) and issubclass(annotation, ResponseModel):
         return lambda source: (
@@ -315,7 +316,7 @@ def _reader(paths: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 class HostedFields(ResponseModel):
     """Fields of a hosted product that clients expect.
 
-    Null except for agents of templates.
+    They are null except for agents of templates.
     """
 
     project_id: str | None = None
@@ -346,7 +347,7 @@ class NoteResponse(ResponseModel):
 
 
 class ModelFailure(ResponseModel):
-    """The failure of a model's provider, or a refusal in the form of OpenAI's clients."""
+    """The failure of a model's provider, or a refusal, in the form that OpenAI's clients expect."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=False)
 
@@ -360,8 +361,8 @@ class ModelFailure(ResponseModel):
 class TextConflict(ResponseModel):
     """Texts that collide.
 
-    `base` is the text that both sides began with, `ours` the current text and `theirs` the text to
-    be written; null if deleted.
+    `base` is the text that both sides started from, `ours` the current text, `theirs` the text to
+    be written; null means deleted.
     """
 
     proposal_id: str | None
@@ -379,7 +380,7 @@ class FaultResponse(ResponseModel):
 
 
 class RefusalResponse(ResponseModel):
-    """The reason of a refusal. A provider's failure is under `error` alone."""
+    """The reason why a request is refused. A provider's failure has only `error`."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=False)
 

@@ -23,13 +23,13 @@ _NULLABLE = ("model", "model_settings", "api_model_settings", "prompt", "clip_ch
 class CompactionSettingsRequest(RequestPart):
     """The settings of compaction.
 
-    An omitted field keeps its setting; for a new agent it has its default.
+    An omitted field keeps its setting. For a new agent it gets the default.
     """
 
     model: Annotated[
         str | None, Field(description="Handle of the model for summaries; null: the agent's own.")
     ] = None
-    # The official client uses the second name when it sends an answer back.
+    # The official client uses the second name when it sends back an answer.
     model_settings: ModelSettingsRequest | None = Field(
         None, validation_alias=AliasChoices("model_settings", "api_model_settings")
     )
@@ -48,7 +48,7 @@ class CompactionSettingsRequest(RequestPart):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, body: Any) -> Any:
-        """Leave out nulls, which clients send back for settings that were not chosen."""
+        """Leave out nulls, which clients send back for settings that nobody chose."""
         if not isinstance(body, dict):
             return body
         return {
@@ -69,7 +69,7 @@ class CompactionSettingsRequest(RequestPart):
     def settings(self, base: CompactionSettings | None = None) -> CompactionSettings:
         """Return `base` (None: the defaults) with these settings.
 
-        Settings that were not sent stay.
+        Settings that were not sent keep their values.
         """
         base = base or CompactionSettings()
         changes = {name: getattr(self, name) for name in self.model_fields_set}
@@ -80,13 +80,13 @@ class CompactionSettingsRequest(RequestPart):
                     exclude_unset=True, exclude_none=True
                 )
         if changes.get("mode", base.mode) != base.mode and "prompt" not in changes:
-            # The prompt of one mode does not fit another.
+            # The prompt of one mode does not suit another mode.
             changes["prompt"] = None
         return replace(base, **changes)
 
 
 class CompactionSettingsResponse(ResponseModel):
-    """An agent's settings of compaction; `model_settings` is null without any."""
+    """An agent's settings of compaction; `model_settings` is null if none are set."""
 
     model: str | None
     model_settings: Annotated[Json | None, From(convert=or_none)]
@@ -98,7 +98,7 @@ class CompactionSettingsResponse(ResponseModel):
 
 
 class CompactRequest(RequestModel):
-    """A request for a compaction; omitted fields have the agent's settings."""
+    """A request for a compaction; the agent's settings replace omitted fields."""
 
     compaction_settings: CompactionSettingsRequest | None = None
     agent_id: Annotated[str | None, Field(description="Whose conversation `default` is meant.")] = (

@@ -1,9 +1,9 @@
 """Entity tags of blocks (RFC 9110, §13).
 
-A reader is not sent an answer it has already, and a writer overwrites only the version it has seen.
-A tag is `"<version id>.<count of writes>.<digest of the answer>"`. `If-Match` compares the first
-two, the text and the settings that a write would replace, in any format. The version id alone is
-enough too.
+A reader does not get an answer twice, and a writer only overwrites the version that it has read. A
+tag is `"<version id>.<count of writes>.<digest of the answer>"`. `If-Match` compares the first two
+parts: the text and the settings that a write would replace, in any format. The version id alone is
+sufficient too.
 """
 
 import hashlib
@@ -26,14 +26,14 @@ IfNoneMatch = Annotated[
     ),
 ]
 _TAG = re.compile(r'(?:W/)?"([^"]*)"')
-# A tag that became weak on its way does not allow a write.
+# A tag that became weak on the way does not permit a write.
 _STRONG_TAG = re.compile(r'(?<!W/)"([^"]*)"(?=\s*(?:,|$))')
 
 
 def tagged(
     block: Block, content: bytes, media_type: str, if_none_match: str | None = None
 ) -> Response:
-    """Return the answer with its tag, or 304 without a body if the caller has this tag."""
+    """Return the answer with its tag. If the caller has this tag, return 304 without a body."""
     digest = hashlib.blake2b(content, digest_size=6).hexdigest()
     tag = f"{_version_of(block)}.{digest}"
     headers = {"ETag": f'"{tag}"', "Cache-Control": "no-cache"}
@@ -49,9 +49,9 @@ def tagged(
 def require_match(
     block: Block | None, if_match: str | None, if_none_match: str | None = None
 ) -> None:
-    """Raise PreconditionFailed unless the block has the version that the caller expects.
+    """Raise PreconditionFailed if the block does not have the version that the caller expects.
 
-    None is a block that does not exist.
+    None stands for a block that does not exist.
     """
     if if_none_match is not None and block is not None and _names(if_none_match, block, _TAG):
         raise PreconditionFailed(

@@ -20,7 +20,7 @@ class AttachedFolderResponse(ResponseModel):
 
 
 class FileBlockResponse(ResponseModel):
-    """A file in the agent's prompt, with its shown lines."""
+    """A file in the agent's prompt, with the lines that are shown."""
 
     file_id: Annotated[str, From("id")]
     source_id: str

@@ -26,7 +26,7 @@ _SHOWN: dict[JobStatus, WireStatus] = {
 class JobResponse(ResponseModel):
     """A job: work without a request.
 
-    `metadata` has its kind, its attempts, its progress and its error.
+    `metadata` has its kind, its number of attempts, its progress and its error.
     """
 
     id: str

@@ -118,7 +118,7 @@ class BlockResponse(HostedFields, AuthorFields):
     version: Annotated[VersionId | None, From("head")]
     # The proposal that waits for the owner, after an edit that was not applied.
     proposal_id: str | None = None
-    # In a list: true if the text was cut; its last line then says where to read the whole text.
+    # In a list: true if the text was cut. Its last line then says where to read the whole text.
     is_cut: bool
 
 
@@ -207,7 +207,7 @@ class ProposalRequest(RequestModel):
 class ApproveRequest(RequestModel):
     """A decision for a proposal.
 
-    `body` replaces the proposed text by the owner's own.
+    `body` replaces the proposed text by the owner's text.
     """
 
     body: str | None = None
@@ -224,7 +224,7 @@ class RejectRequest(RequestModel):
 
 
 class BulkDecisionRequest(RejectRequest):
-    """The proposals to decide: those with these ids, or all that wait."""
+    """The proposals to decide: those with these ids, or all waiting ones."""
 
     ids: list[str] | None = Field(None, min_length=1, max_length=_MOST_AT_ONCE)
     all: bool = False
@@ -239,7 +239,7 @@ class BulkDecisionRequest(RejectRequest):
 class UserBlockResponse(ResponseModel):
     """A block of a user's memory.
 
-    `version` is the id of the version that gave it its text; `pending` counts open proposals.
+    `version` is the id of the version that wrote its text; `pending` counts open proposals.
     `seen_as` is the label that agents use, if it differs from `label`.
     """
 
@@ -302,10 +302,10 @@ class VersionTextResponse(VersionResponse):
 
 
 class ProposalResponse(ResponseModel):
-    """A change that waits for the owner, or the decided one.
+    """A change that waits for the owner or was decided.
 
-    `diff` is unified, from the text that the proposal was made from. `is_repeated` is true if it
-    waited already when it was proposed again.
+    `diff` is a unified diff that starts at the text from which the proposal was made. `is_repeated`
+    is true if the same proposal was already waiting.
     """
 
     id: str
@@ -375,7 +375,7 @@ class OutcomeResponse(ResponseModel):
 
 
 class UndoneBlockResponse(ResponseModel):
-    """The result for one block that a run had changed."""
+    """The result of undoing a run, for one block."""
 
     label: str
     status: Annotated[Literal["undone", "unchanged", "conflicted"], From("outcome")]
@@ -433,10 +433,10 @@ class ContextPassageResponse(ResponseModel):
 
 
 class LineageResponse(ResponseModel):
-    """The memory in the context of an answer, and the changes and proposals of its step.
+    """The memory in an answer's context, and the changes and proposals of its step.
 
-    A message without a step, such as a user's, has none. `forgotten_passage_ids` were in the
-    context and were deleted later.
+    A message without a step, such as a user's, has nothing of this. `forgotten_passage_ids` were in
+    the context, but were deleted later.
     """
 
     message_id: str
@@ -454,7 +454,8 @@ class BlamedLineResponse(ResponseModel):
     """One line of a block, with the id of the version that wrote it.
 
     The answer's `versions` contain that version. A long line `is_cut`; `versions/{version}` has the
-    whole text. `or_earlier` is true if the history is longer than the searched part.
+    whole text. `or_earlier` is true if only a part of the history was searched and the line may be
+    older.
     """
 
     number: int
@@ -475,7 +476,7 @@ class BlamedLineResponse(ResponseModel):
 class BlameResponse(ResponseModel):
     """Lines of a block and the versions that wrote them, each once.
 
-    `count` is the number of all lines. If `next` is a number, there are more lines: pass it as
+    `count` is the number of all lines. If `next` is a number there are more lines; pass it as
     `after`.
     """
 
@@ -500,7 +501,7 @@ class BlameResponse(ResponseModel):
 
 
 class DiffPieceResponse(ResponseModel):
-    """A piece of text that is in both versions, only in the newer, or only in the older."""
+    """A piece of text: in both versions, only in the newer one, or only in the older one."""
 
     kind: PieceKind
     text: str
@@ -509,10 +510,9 @@ class DiffPieceResponse(ResponseModel):
 class ComparisonResponse(ResponseModel):
     """Two versions compared, by lines and by words.
 
-    A side is null without the block.
+    A side is null if it lacks the block.
 
-    If `next` is a number, there are more lines of `unified` or pieces of `words`: pass it as
-    `after`.
+    If `next` is a number, `unified` has more lines or `words` has more pieces; pass it as `after`.
     """
 
     from_version: str | None
@@ -539,7 +539,7 @@ class ComparisonResponse(ResponseModel):
         lines = unified(older[1], newer[1], *names).split("\n")
         pieces = by_words(older[1], newer[1])
         end = after + limit
-        # The last line, after the last line break, is empty.
+        # The last line comes after the last line break and is empty.
         count = max(len(lines) - 1, len(pieces))
         page = lines[after : min(end, len(lines) - 1)]
         return cls.of(

@@ -1,6 +1,6 @@
 """Response models of messages.
 
-One stored message becomes several pieces, which share its id and have an otid each.
+One stored message becomes several pieces. They share its id, and each has its own otid.
 """
 
 from collections.abc import Iterable, Iterator
@@ -81,7 +81,7 @@ class HiddenReasoningMessage(MessageFields):
 
 
 class ToolCallResponse(ResponseModel):
-    """One tool call; a delta of one has only its new fields."""
+    """One tool call. A delta of a call has only its new fields."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=False)
 
@@ -91,7 +91,7 @@ class ToolCallResponse(ResponseModel):
 
 
 class ToolCallMessage(MessageFields):
-    """The tools the agent calls."""
+    """The tool calls of an agent."""
 
     message_type: Literal["tool_call_message"] = "tool_call_message"
     tool_call: ToolCallResponse
@@ -118,7 +118,7 @@ class ToolReturnResponse(ToolReturnFields):
     def of(cls, tool_return: Any, /, **fields: Any) -> Json:
         """Return the result.
 
-        With pictures, its text and its pictures as a list.
+        Return the result; if it has pictures, it is a list of text and pictures.
         """
         if tool_return.pictures:
             if tool_return.content:
@@ -216,7 +216,7 @@ AnyMessage = Annotated[
 
 
 class StoredMessageFields(ResponseModel):
-    """The fields of a message that is shown in one piece."""
+    """The fields of a message that is shown as one piece."""
 
     id: str
     agent_id: str
@@ -241,12 +241,12 @@ _WIRE_NAMES = {
     "include_compaction_messages": "shows_summaries",
 }
 Piece = tuple[type[MessageFields], Json]
-"""A model, and the fields that are not the message's own."""
+"""A model, and the fields that do not come from the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageFormat:
-    """The form in which a caller wants messages.
+    """The form in which a caller wants to read messages.
 
     `speaks_by_tool` shows calls of the speaking tool as assistant messages. The other fields select
     types of messages, summaries and system events.
@@ -309,7 +309,7 @@ def spoken_words(call: ToolCallPart, format: MessageFormat) -> str | None:
     if not isinstance(arguments, dict):
         return None
     spoken = arguments.get(format.tool_argument)
-    # With a `response_format` the argument is an object and no text.
+    # With a `response_format`, the argument is an object rather than text.
     if isinstance(spoken, dict | list):
         return orjson.dumps(spoken).decode()
     if isinstance(spoken, str):
@@ -324,7 +324,7 @@ def _pieces(message: Message, format: MessageFormat) -> Iterator[Piece]:
         case "user" if format.shows_events or not message.is_event:
             yield UserMessage, {"content": _content(message.parts)}
         case "tool":
-            # The text of the speaking tool is shown, so its successful result is not.
+            # The text of the speaking tool is shown, so its successful result is left out.
             if format.speaks_by_tool:
                 hidden = format.tool_name
             else:
@@ -374,7 +374,7 @@ def _assistant(message: Message, format: MessageFormat) -> Iterator[Piece]:
     waiting: list[ToolCallPart] = []
     for part in message.parts:
         if isinstance(part, ReasoningPart):
-            # Empty reasoning only carries a provider's signature of a call.
+            # Empty reasoning only carries a provider's signature for a call.
             if part.text or part.redacted is not None:
                 yield _reasoning(part)
         elif isinstance(part, TextPart) and part.text:

@@ -20,12 +20,12 @@ from ricordo.llm.provider_table import CLAUDES
 
 # The retired Letta V1 server has this setting only in `llm_config`.
 _THINKS = "put_inner_thoughts_in_kwargs"
-# About `llm_config`: settings with the same name there, settings passed on to the provider, and the
+# For `llm_config`: settings with the same name there, settings that go to the provider, and the
 # temperature that is shown if none is set.
 _SAME = ("reasoning_effort", "parallel_tool_calls", "response_format")
 _PASSED_ON = ("strict", "verbosity", "frequency_penalty")
 _SHOWN_TEMPERATURE = 1.0
-# The settings that the retired Letta V1 server shows for an OpenAI model without any.
+# The settings that the retired Letta V1 server shows for an OpenAI model if none are set.
 _SHOWN_OF_OPENAI: Json = {
     "temperature": _SHOWN_TEMPERATURE,
     "max_output_tokens": 16_384,
@@ -61,7 +61,7 @@ class ThinkingRequest(TolerantPart):
 class ModelSettingsRequest(RequestPart):
     """The settings of a model.
 
-    Unknown ones are passed on to its provider.
+    Unknown settings are passed on to the provider.
     """
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
@@ -83,7 +83,7 @@ class ModelSettingsRequest(RequestPart):
 
         Null resets a setting.
 
-        Clients send back the values that an agent shows for unset settings; these values change
+        Clients send back the values that an agent shows for unset settings. These values change
         nothing.
         """
         settings = _without_shown(self.model_dump(exclude_unset=True), current or ModelSettings())
@@ -100,7 +100,7 @@ class ModelSettingsRequest(RequestPart):
 
 
 def _without_shown(settings: Json, current: ModelSettings) -> Json:
-    """Leave out shown defaults of unset settings, if all shown settings came back."""
+    """If all shown settings came back, leave out the defaults of unset ones."""
     if not _SHOWN_OF_OPENAI.keys() <= settings.keys():
         return settings
     is_set = {
@@ -165,7 +165,7 @@ class ModelConfigRequest(TolerantPart):
     def changes(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         """Return the sent settings with the names of ModelSettings.
 
-        The temperature that `llm_config` shows for an unset one changes nothing.
+        The temperature that `llm_config` shows when none is set changes nothing.
         """
         settings = self.model_dump(include={"temperature", *_SAME, *_PASSED_ON}, exclude_none=True)
         if settings.get("temperature") == _SHOWN_TEMPERATURE:
@@ -184,7 +184,7 @@ class ModelConfigRequest(TolerantPart):
 
     @property
     def full_handle(self) -> str | None:
-        """Return `provider/model`, made from its parts if no handle was sent."""
+        """Return `provider/model`; if no handle was sent, it is made from its parts."""
         name = self.model or self.embedding_model
         provider = (
             self.provider_name
@@ -196,21 +196,21 @@ class ModelConfigRequest(TolerantPart):
 
 
 class EmbeddingFields(RequestModel):
-    """An embedding model, by its handle or in an older client's form."""
+    """An embedding model, by handle or in the form of older clients."""
 
     embedding: str | None = None
     embedding_config: ModelConfigRequest | None = None
 
     @property
     def embedding_handle(self) -> str | None:
-        """Return the handle, also from an older client's whole `embedding_config`."""
+        """Return the handle; older clients send it in a whole `embedding_config`."""
         if self.embedding or self.embedding_config is None:
             return self.embedding or None
         return self.embedding_config.full_handle
 
 
 def whole_settings_response(settings: ModelSettings, info: ModelInfo) -> Json:
-    """Return the settings, with known defaults for unset ones."""
+    """Return all settings; unset ones have the known defaults."""
     defaults: Json = {"temperature": _SHOWN_TEMPERATURE}
     if info.endpoint_type == "openai":
         defaults = _SHOWN_OF_OPENAI
@@ -219,7 +219,7 @@ def whole_settings_response(settings: ModelSettings, info: ModelInfo) -> Json:
 
 
 def settings_response(settings: ModelSettings, endpoint_type: str) -> Json:
-    """Return the set settings, tagged by provider as clients expect them."""
+    """Return the settings that are set, tagged by provider as clients expect."""
     effort = settings.reasoning_effort
     budget = settings.max_reasoning_tokens
     plain = ("temperature", "max_output_tokens", "parallel_tool_calls", "response_format")
@@ -240,7 +240,7 @@ def settings_response(settings: ModelSettings, endpoint_type: str) -> Json:
 class ModelConfigResponse(ResponseModel):
     """The configuration of an agent's model, its `llm_config`.
 
-    It follows from the model's handle and the agent's settings.
+    It is derived from the model's handle and the agent's settings.
     """
 
     model: Annotated[str, From("name")]
@@ -291,7 +291,7 @@ class ModelResponse(ModelConfigResponse):
 
     @classmethod
     def of(cls, info: Any, /, **fields: Any) -> Json:
-        """Return a model with the settings of an agent without settings."""
+        """Return a model with default settings."""
         if fields:
             return super().of(info, **fields)
         return cls.from_model(info, ModelSettings(), info.context_window)
@@ -306,8 +306,8 @@ def _embedding_kind(endpoint_type: str) -> str:
 class EmbeddingConfigResponse(ResponseModel):
     """The configuration of an embedding model.
 
-    `embedding_dim` is 0 until the model's first call. Chunk and batch size are expected by clients
-    and have no effect.
+    `embedding_dim` is 0 until the model's first call. Clients expect a chunk size and a batch size;
+    they have no effect.
     """
 
     embedding_endpoint_type: Annotated[str, From("endpoint_type", _embedding_kind)]

@@ -76,7 +76,7 @@ class TokenFields(ResponseModel):
 class RunUsageResponse(TokenFields):
     """Tokens of a run.
 
-    For a talk with a group, the tokens of all its turns.
+    For a talk with a group these are the tokens of all turns.
     """
 
     @classmethod
@@ -88,10 +88,10 @@ class RunUsageResponse(TokenFields):
 class UsageResponse(ResponseModel):
     """Tokens of a turn.
 
-    `context_tokens` are in the window after it, if they were counted.
+    `context_tokens` are the tokens in the window after the turn, if they were counted.
 
-    `run_ids` are the ids of the runs of sleeping agents after the turn. If there are none, it is
-    the id of the turn's run.
+    `run_ids` are the ids of runs of sleeptime agents after the turn. If there are none, it is the
+    id of the turn's run.
     """
 
     message_type: Literal["usage_statistics"] = "usage_statistics"
@@ -107,7 +107,7 @@ class UsageResponse(ResponseModel):
 
 
 class StopReasonResponse(ResponseModel):
-    """The reason of a turn's end."""
+    """The reason why a turn ended."""
 
     message_type: Literal["stop_reason"] = "stop_reason"
     stop_reason: Annotated[StopReason, From(convert=lambda reason: reason or "error")]
@@ -150,7 +150,7 @@ class StepResponse(TokenFields):
 class FeedbackRequest(RequestModel):
     """A person's opinion of a step.
 
-    An omitted field keeps its value; null and an empty list reset it.
+    An omitted field keeps its value. Null and an empty list reset it.
     """
 
     feedback: Feedback | None = None
@@ -164,7 +164,7 @@ def _nanoseconds(micros: int) -> int:
 
 
 class StepMetricsResponse(ResponseModel):
-    """A step's times, in nanoseconds."""
+    """The times of a step, in nanoseconds."""
 
     id: str
     organization_id: str | None

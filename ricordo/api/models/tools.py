@@ -19,7 +19,7 @@ from ricordo.domain.tool import ToolRule, ToolType
 from ricordo.errors import Invalid
 from ricordo.tools.rule_kinds import parse_rule
 
-# The options of each type of rule, and the options that identify a type.
+# The options of each type of rule, and the options by which a type is recognized.
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "run_first": ("args",),
     "conditional": ("child_output_mapping", "default_child", "require_output_mapping"),
@@ -57,7 +57,7 @@ class ToolResponse(AuthorFields):
 
 
 class ToolApprovalRequest(RequestModel):
-    """The need of approval for a tool's calls."""
+    """Whether calls of a tool need approval."""
 
     requires_approval: bool
 
@@ -71,7 +71,8 @@ class ToolRunRequest(RequestModel):
 class ToolRunResponse(ResponseModel):
     """The result of a call.
 
-    `agent_state` and `sandbox_config_fingerprint` are always null: a call changes no agent.
+    `agent_state` and `sandbox_config_fingerprint` are always null, since a call does not change an
+    agent.
     """
 
     status: Literal["success", "error"]
@@ -83,10 +84,10 @@ class ToolRunResponse(ResponseModel):
 
 
 class ToolTrialResponse(ToolRunResponse):
-    """The result of a source that is not stored, as a tool return message.
+    """The result of running source code that is not stored, as a tool return message.
 
-    The retired Letta V1 server 0.16.8 answers so too. `func_return` has the value that
-    `tool_return` has as text.
+    The retired Letta V1 server 0.16.8 answers in this form. `func_return` is the value,
+    `tool_return` the same value as text.
     """
 
     id: str = "null"  # wire fact: no message is stored
@@ -100,8 +101,8 @@ class ToolTrialResponse(ToolRunResponse):
 def read_rule(row: dict[str, Any]) -> ToolRule:
     """Return the rule that was sent.
 
-    The type may be left out if it follows from the options. Raises Invalid for an impossible rule,
-    or for a field that its type lacks.
+    The type may be omitted if the options determine it. Raises Invalid for an impossible rule, or
+    for a field that its type lacks.
     """
     implied_kinds = (kind for option, kind in _TYPE_OF.items() if option in row)
     kind: Any = row.get("type") or next(implied_kinds, None)

@@ -76,7 +76,7 @@ class MessageRequest(RequestPart):
     @model_validator(mode="before")
     @classmethod
     def _read_type(cls, body: Any) -> Any:
-        """Accept a message in the response format, in which `message_type` names the role."""
+        """Accept a message in the response format, where `message_type` names the role."""
         if not isinstance(body, dict) or "message_type" not in body:
             return body
         message = {name: field for name, field in body.items() if name != "message_type"}
@@ -89,7 +89,7 @@ MessageRequest.take_back(SystemMessage, UserMessage, AssistantMessage, StoredMes
 
 
 class CallDecisionRequest(RequestPart):
-    """A decision about one waiting call.
+    """A decision on one waiting call.
 
     A message of the type `tool` is the result of a client's tool.
     """
@@ -105,12 +105,12 @@ class CallDecisionRequest(RequestPart):
 
     @property
     def is_result(self) -> bool:
-        """Return whether it holds a result, even without an older client's type."""
+        """Return whether it is a result; older clients leave out the type."""
         return self.type == "tool" or (self.type is None and self.tool_return is not None)
 
 
 class ApprovalDecisionRequest(RequestPart):
-    """An answer to waiting calls: one item for each of them, or `approve` for all.
+    """An answer to waiting calls: one item for each call, or `approve` for all.
 
     Items of the type `tool_return` are results of the client's tools; the field may also be named
     `tool_returns`.
@@ -154,7 +154,7 @@ AnyMessageRequest = Annotated[
 class ClientSkillRequest(RequestModel):
     """Instructions on the client's machine.
 
-    The agent reads them at `location` with the client's tools.
+    The agent reads them at `location`, by tools of the client.
     """
 
     name: str = Field(min_length=1, max_length=200)
@@ -162,7 +162,7 @@ class ClientSkillRequest(RequestModel):
     location: str = Field("", max_length=2000)
 
 
-# Probabilities are not stored, so only the answer to a waiting request has them.
+# Probabilities are not stored, so only a request that waits for the answer gets them.
 NO_LOGPROBS = dict.fromkeys(
     ("return_logprobs", "top_logprobs"),
     "Probabilities are in whole answers alone. Ask without streaming, and wait.",
@@ -209,7 +209,10 @@ class SendRequest(RequestModel):
 
     @property
     def logprobs(self) -> int | None:
-        """Return the wanted alternatives to each token; None without probabilities."""
+        """Return the requested number of alternatives for each token.
+
+        Returns None if no probabilities are requested.
+        """
         if self.return_logprobs:
             return self.top_logprobs or 0
         return None
@@ -220,7 +223,7 @@ class SendRequest(RequestModel):
             warn(names, reason)
 
     def require_streaming(self) -> None:
-        """Raise Unsupported if it has options of a stream without `streaming`."""
+        """Raise Unsupported if it has options for streams but lacks `streaming`."""
         if (self.stream_tokens or self.background) and not self.streaming:
             raise Unsupported(
                 "Streaming options set without streaming enabled. Set streaming to true, or leave "
@@ -229,7 +232,7 @@ class SendRequest(RequestModel):
 
 
 class AsyncSendRequest(SendRequest):
-    """Messages for an agent from a caller that does not wait for the answer."""
+    """Messages for an agent, from a caller that does not wait for the answer."""
 
     ignored: ClassVar = SendRequest.ignored | NO_LOGPROBS
 
@@ -239,14 +242,14 @@ class AsyncSendRequest(SendRequest):
 
 
 class CancelRequest(RequestModel):
-    """The runs to cancel; all active ones if it names none."""
+    """The runs to cancel; without ids, all active runs."""
 
     run_ids: Items[str] | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _read_list(cls, body: Any) -> Any:
-        """Accept the request of an older client, which sends only the ids."""
+        """Accept the body of an older client, which is only a list of ids."""
         if isinstance(body, list):
             return {"run_ids": body}
         return body
@@ -277,7 +280,7 @@ class LogprobsResponse(ResponseModel):
 
 
 class TurnResponse(ResponseModel):
-    """A whole turn: its messages, the reason of its end, and its usage."""
+    """A whole turn: its messages, the reason why it ended, and its usage."""
 
     messages: list[AnyMessage]
     stop_reason: StopReasonResponse

@@ -1,7 +1,7 @@
 """Warnings about fields and parameters without effect, in one header of the answer.
 
-A client may send a documented parameter that has no effect here. Its request succeeds, and the
-answer has a warning.
+A client may send a documented parameter that has no effect here. The request succeeds, but the
+answer contains a warning. Its request succeeds, and the answer has a warning.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,14 +9,14 @@ from contextvars import ContextVar
 
 HEADER = "X-Ricordo-Warnings"
 _LONGEST = 4000  # characters of the header; proxies refuse long ones
-# The warnings of the request, which its route sets: the fields by reason.
+# The warnings of the current request, set by its route: the fields for each reason.
 REASONS: ContextVar[dict[str, dict[str, None]] | None] = ContextVar("warnings", default=None)
 
 
 def warn(names: Iterable[str], reason: str) -> None:
-    """Warn the client that these fields changed nothing.
+    """Warn the client that these fields had no effect.
 
-    Without a request, do nothing.
+    Outside a request, do nothing.
     """
     reasons = REASONS.get()
     if reasons is not None:
@@ -24,8 +24,8 @@ def warn(names: Iterable[str], reason: str) -> None:
 
 
 def header_of(reasons: Mapping[str, Iterable[str]]) -> tuple[bytes, bytes]:
-    """Return the header with these reasons and the fields that they concern."""
+    """Return the header with these reasons and the fields that each concerns."""
     sentences = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
-    # Names come from the request: one with a line end must not begin another header.
+    # Names come from the request, and a line end in one must not begin another header.
     plain = "".join(sign if " " <= sign <= "~" else "?" for sign in sentences[:_LONGEST])
     return HEADER.lower().encode(), plain.encode()

@@ -21,14 +21,14 @@ def run_server(
     ),
 ) -> None:
     """Start the server."""
-    # The garbage collector is off during the imports: to examine the modules repeatedly would take
-    # a sixth of the start. `serve` switches it on.
+    # The garbage collector is off during the imports, since scanning the modules repeatedly would
+    # take a sixth of the start. `serve` switches it on.
     gc.disable()
     settings, providers = load_settings(
         host=host, port=port, data_dir=data_dir, database_url=database_url
     )
     with listening(settings.host, settings.port) as sockets:
-        # Imported after the port is bound, since the import takes a second and a port in use is
+        # Import it after the port is bound: the import takes a second, and a port in use is then
         # reported at once.
         from ricordo.cli.serve import serve
 

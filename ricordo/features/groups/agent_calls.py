@@ -1,8 +1,8 @@
 """One agent's message to another: permission, turn, and answer.
 
-The turn runs for the same user, in that user's default conversation with the other agent. A chain
-of such turns is bounded. An agent in the chain of callers waits for an answer, so the chain does
-not ask it again.
+The turn runs for the same user, in the user's default conversation with the other agent. The length
+of a chain of such turns is limited. Agents in the chain of callers wait for an answer, so the chain
+does not ask them again.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from ricordo.features.groups.options import AgentCallSettings
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.tools.toolbox import ToolContext
 
-# Wire facts: tests of the retired Letta V1 server match the beginning of a message, and the text of
+# Wire facts: tests of the retired Letta V1 server match the beginning of a message and the text of
 # an empty answer.
 _INCOMING = "[Incoming message from agent with ID '{id}' - {how}] {text}"
 _NO_RESPONSE = "<no response>"
@@ -41,7 +41,7 @@ ONE_WAY = "it is one-way, so it has no answer"
 async def open_waits(_runtime: Runtime) -> AsyncIterator[dict[str, str]]:
     """Open the feature's part of a runtime: the waits between runs.
 
-    It holds, for each waiting run, the run that it waits for.
+    For each waiting run, it contains the run that it waits for.
     """
     yield {}
 
@@ -52,7 +52,7 @@ def _waits_of(context: ToolContext) -> dict[str, str]:
 
 
 async def new_request(context: ToolContext, agent_id: str, text: str, how: str) -> TurnRequest:
-    """Return the turn in which the agent reads this message.
+    """Return the turn in which the other agent reads this message.
 
     Raises Invalid, NotFound.
     """
@@ -104,7 +104,7 @@ def require_may_ask(context: ToolContext, agent_id: str | None = None) -> None:
 def caller_of(context: ToolContext) -> Scope:
     """Return the scope of the tool's calls.
 
-    It has the rights of the caller, for the user of this conversation.
+    It has the caller's rights, limited to the user of this conversation.
     """
     user_id = context.state.conversation.user_id
     if context.scope.subject_id or not user_id:
@@ -115,10 +115,10 @@ def caller_of(context: ToolContext) -> Scope:
 async def conversation_with(runtime: Runtime, scope: Scope, agent_id: str) -> str:
     """Return the id of the agent's default conversation with the scope's user.
 
-    Without a user, it is the agent's own. Raises NotFound.
+    If there is no user, it is the agent's own default conversation. Raises NotFound.
     """
     conversation = await open_conversation(runtime, scope, DEFAULT, agent_id)
-    # Even if the scope has no user, the agent's default conversation may belong to a user.
+    # Even if the scope has no user, the agent's default conversation may have one.
     if conversation.user_id != scope.subject:
         raise NotFound(f"Agent with ID {agent_id} not found")
     return conversation.id
@@ -127,8 +127,8 @@ async def conversation_with(runtime: Runtime, scope: Scope, agent_id: str) -> st
 def _otid(context: ToolContext, agent_id: str) -> str:
     """Return the otid of this call's message to the agent.
 
-    A repeated call sends the same otid. The otid contains the step, since models use call ids
-    twice.
+    A repeated call sends the same otid. The otid contains the step, since models may reuse call
+    ids.
     """
     return str(uuid5(NAMESPACE_URL, f"{context.step.id}/{context.call_id}/{agent_id}"))
 
@@ -166,7 +166,7 @@ async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
                 f"<no answer within {seconds:g} seconds: {state} (run {run_id})>",
             ]
         except asyncio.CancelledError:
-            if turn:  # stopping a turn also stops the turns that it started
+            if turn:  # stopping a turn also stops the turns that it began
                 await turn.cancel()
             raise
         finally:
@@ -176,9 +176,9 @@ async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
 
 @contextmanager
 def _waiting(context: ToolContext) -> Iterator[Callable[[str | None], None]]:
-    """Yield a function that notes the run that this turn waits for.
+    """Yield a function that records which run this turn waits for.
 
-    The function raises Invalid if that run waits for this turn.
+    The function raises Invalid if that run itself waits for this turn.
     """
     run_id = context.step.run_id
     waits = _waits_of(context)
@@ -236,7 +236,7 @@ def _waiting_text(messages: Sequence[Message], run: Run) -> str:
 
 
 def _deeds(messages: Sequence[Message]) -> str:
-    """Return a sentence that names the called tools, for an agent that said nothing."""
+    """Return a sentence with the names of the called tools, for an agent that said nothing."""
     calls = Counter(
         call.name for message in messages for call in message.tool_calls if call.name != SPEECH_TOOL
     )

@@ -1,9 +1,9 @@
 """One-way messages between agents, as jobs.
 
 The step that sends a message adds its job, and the job starts the turn. The message has the same
-otid each time the job runs, so no kill delivers it twice. A job waits a little for the end of its
-turn. If the turn takes longer, another job checks later whether a kill interrupted it, and starts
-it again if so.
+otid each time the job runs, so no kill delivers it twice. A job waits a short time for the end of
+its turn. If the turn takes longer, another job later checks whether a kill interrupted the turn,
+and starts it again if so.
 """
 
 import asyncio
@@ -31,8 +31,7 @@ from ricordo.storage.engine.store import Transaction
 
 KIND = "groups.message"
 PURPOSE = "message"  # of the run, in the ledger
-# The last attempts are ten minutes apart, so all attempts together take longer than an approval can
-# wait.
+# The last attempts are ten minutes apart, so that all attempts together outlast any approval.
 _ATTEMPTS = 160
 _PATIENCE = 20.0  # seconds that a job waits for its turn
 _LOOK_AGAIN = 30 * SECOND
@@ -74,7 +73,7 @@ def delivery_of(request: TurnRequest) -> Job:
 async def deliver(runtime: Runtime, job: Job, _report: Report) -> None:
     """Start the turn, or check its outcome.
 
-    Raises Busy while the conversation is busy: the job soon runs again.
+    Raises Busy while the conversation is busy, so that the job soon runs again.
     """
     store = runtime.store
     run_id = job.payload.get("run_id")
@@ -106,7 +105,7 @@ def _look_at(job: Job, run: Run, now: int) -> Job:
 
 
 async def _start(runtime: Runtime, job: Job) -> Run:
-    """Start the turn, wait a little for its end, and return its run.
+    """Start the turn, wait a short time for its end, and return its run.
 
     Raises RicordoError.
     """
@@ -126,7 +125,7 @@ async def _start(runtime: Runtime, job: Job) -> Run:
 
 
 async def _free_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
-    """Start the turn; a busy conversation is waited for a little.
+    """Start the turn; wait a short time if the conversation is busy.
 
     Raises Busy.
     """
@@ -166,7 +165,7 @@ def _request_of(tx: Transaction, job: Job) -> TurnRequest:
 def _scope_of(tx: Transaction, job: Job) -> Scope:
     """Return the sender's scope.
 
-    Raises Invalid if its key was revoked or its user disabled.
+    Raises Invalid if the key was revoked or the user disabled.
     """
     fields = job.payload["scope"]
     organization = Scope(job.organization_id)
@@ -184,7 +183,7 @@ def _is_revoked(tx: Transaction, everything: Scope, key_id: str) -> bool:
     try:
         key = keys.get(tx, everything, key_id)
     except NotFound:
-        return False  # a login, which is no stored key
+        return False  # a login, whose key is not stored
     return keys.authenticate(tx, key.hash) is None
 
 

@@ -1,6 +1,6 @@
 """Tools by which an agent sends messages to others.
 
-Their results are Python text, as clients read it.
+Their results are texts in Python notation, as clients expect.
 """
 
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ async def send_message_to_agent_async(
     return SENT
 
 
-# Other agents' turns that the first two tools start are saved even if the calling step fails.
+# The first two tools start turns of other agents, which are saved even if the calling step fails.
 TOOLS = (
     ServerTool(
         send_message_to_agent_and_wait_for_reply, "letta_multi_agent_core", acts_outside=True
@@ -112,8 +112,8 @@ def _matching(
 ) -> list[str]:
     """Return the ids of the agents with these tags, oldest first.
 
-    Only agents that the caller may use count. The sender is excluded; without tags, hidden agents
-    and sleeping agents are excluded too.
+    Only agents that the caller may use are returned. The sender is excluded. Without tags, hidden
+    agents and sleeptime agents are excluded too.
     """
     conditions = [agent_lookup.is_other_than(own_id)]
     if match_some:
@@ -136,7 +136,7 @@ def _is_in_background(state: AgentState) -> bool:
 
 
 def _limit_of_each(context: ToolContext, name: str, count: int) -> int:
-    """Return the character limit of each of `count` answers in this tool's result."""
+    """Return how many characters each of `count` answers may have in this tool's result."""
     limit = next(
         (tool.return_limit for tool in context.state.tools if tool.name == name),
         DEFAULT_RETURN_LIMIT,
@@ -145,7 +145,7 @@ def _limit_of_each(context: ToolContext, name: str, count: int) -> int:
 
 
 def _fitted(agent_id: str, texts: Sequence[str], limit: int) -> dict[str, Any]:
-    """Return the answer in at most `limit` characters; its longest texts are cut first."""
+    """Return the answer in at most `limit` characters, with its longest texts cut first."""
     response = list(texts)
     answer = {"agent_id": agent_id, "response": response}
     while (excess := len(repr(answer)) - limit) > 0 and response != [_CUT]:

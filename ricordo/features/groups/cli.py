@@ -1,4 +1,4 @@
-"""`ricordo group`: list groups of a running server, show and talk."""
+"""`ricordo group`: list groups of a running server, show one, and talk with it."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -94,7 +94,7 @@ def _with_names(events: Iterator[str]) -> Iterator[Json]:
 
 
 def _spoken(message: Mapping[str, Any]) -> list[str]:
-    """Return a message as a line if people read it."""
+    """Return a message as a line of text, if people read such messages."""
     speakers = {
         "user_message": message.get("name") or "user",
         "assistant_message": message.get("name") or "agent",

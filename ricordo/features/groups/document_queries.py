@@ -1,7 +1,7 @@
-"""Rows of documents that one-off agents read, and of their blocks.
+"""Rows for documents that one-off agents read, and for the blocks of these documents.
 
-Each file that an agent with sleeping agents can read gets one row, with the progress of the
-reading.
+Each file that an agent with sleeptime agents can read gets one row, which contains the progress of
+the reading.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from ricordo.storage.engine.repository import Missing, Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import numbers, reference, root, seq, strings, table, timestamps
 
-# In the state "read", the one-off agent is not deleted yet. No other agent gets its id.
+# In the state "read", the one-off agent still exists. No other agent gets its id.
 ReadingStatus = Literal["waiting", "read", "done", "failed"]
-_MOST = 500  # new files of one look
+_MOST = 500  # new files found in one pass
 
 readings = table(
     "document_readings",
@@ -67,7 +67,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class DocumentBlock:
-    """A block that was created for a folder of an agent."""
+    """A block that was created for one of an agent's folders."""
 
     organization_id: str
     agent_id: str
@@ -93,8 +93,8 @@ _NEW = (
         readings,
         and_(readings.c.agent_id == groups.c.manager_agent_id, readings.c.file_id == files.c.id),
     )
-    # A user's own folder is for that user's turns alone. Its text must not enter a block that
-    # others see.
+    # A user's folder is only for that user's turns. So its text must not enter a block that others
+    # see.
     .where(groups.c.manager_type.in_(ASLEEP), folders.c.user_id.is_(None), readings.c.id.is_(None))
     .where(files.c.status == "completed", files.c.deleted_at.is_(None))
     .order_by(files.c.seq)
@@ -125,9 +125,9 @@ save = _READINGS.updates("status", "portions_done", "attempts")
 
 
 def unread(tx: Transaction) -> list[tuple[str, str, str, str]]:
-    """Return organization, agent, folder and file of each file without a reading.
+    """Return organization, agent, folder and file for each file that has no reading.
 
-    Only agents with a pair count.
+    Only agents with sleeptime agents count.
     """
     return [tuple(row) for row in tx.all(_NEW)]
 
@@ -171,7 +171,7 @@ def is_attached(tx: Transaction, agent_id: str, folder_id: str) -> bool:
 def block_of(tx: Transaction, agent_id: str, folder_id: str) -> str | None:
     """Return the id of the block that was created for the folder, or None.
 
-    It is also None if a block that a person created is used.
+    It is also None if a block is used that a person created.
     """
     row = tx.first(_BLOCK, {"agent_id": agent_id, "folder_id": folder_id})
     return row.block_id if row else None

@@ -1,10 +1,10 @@
-"""Documents that are read while an agent sleeps, into memory blocks.
+"""Documents that are read into memory blocks by sleeptime agents.
 
-A block is labelled with the folder. Each file of the agent's folders is read once, by a one-off
-agent. A look every half minute finds changes: new files, detached folders, deleted files. A job for
-each file creates the one-off agent, sends it the text in portions, and deletes it. A killed job
-continues with the same portion. Files are untrusted, and so are the runs and the texts that they
-write; policies of blocks hold.
+The block of a document has the folder's name as its label. Each file of the agent's folders is read
+once, by a one-off agent. A pass every half minute finds changes: new files, detached folders,
+deleted files. A job for each file creates the one-off agent, sends it the text in portions, and
+deletes it. A killed job continues with the same portion. Files are untrusted, and so are the runs
+and texts that result. Policies of blocks apply.
 """
 
 import logging
@@ -48,17 +48,17 @@ PURPOSE = "sleeptime"
 _SECONDS = 30.0
 _MOST_STEPS = 10
 _ATTEMPTS = 3  # of one portion
-# The most characters of one portion. In a small window it takes a quarter, at three characters for
-# a token.
+# The most characters of one portion. In a small window it takes a quarter of the window, at three
+# characters for a token.
 _CHARACTERS = 16_000
 _MOST_PORTIONS = 100
-_RESERVED = ("persona", "instructions")  # the one-off agent's own blocks
+_RESERVED = ("persona", "instructions")  # labels of the one-off agent's blocks
 _RICORDO = Actor("system", "ricordo", "Ricordo")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The agent, folder, file name and block of a reading."""
+    """The agent, the folder, the file name and the block of a reading."""
 
     agent: Agent
     folder: Folder
@@ -96,9 +96,9 @@ async def look(runtime: Runtime, _job: Job, _report: Report) -> None:
 
 
 def _add_jobs(tx: Transaction) -> None:
-    """Add the job of the oldest waiting file of each agent's folder.
+    """For each folder of an agent, add the job of the oldest waiting file.
 
-    Two jobs at once would write one block.
+    Two jobs at once would write the same block.
     """
     first: dict[tuple[str, str], Reading] = {}
     for reading in queries.waiting(tx):
@@ -122,7 +122,8 @@ async def _undo_readings(runtime: Runtime) -> None:
 
         try:
             await runtime.store.write(remove)
-        except (Forbidden, Conflict):  # its policy forbids it, or it changes at this moment
+        # the block's policy forbids it, or the block is just being changed
+        except (Forbidden, Conflict):
             log.info(
                 "a block of a detached folder stays for now",
                 extra={"block": document_block.block_id},
@@ -132,7 +133,7 @@ async def _undo_readings(runtime: Runtime) -> None:
 def _forget(tx: Transaction, reading: Reading) -> None:
     """Delete a reading.
 
-    If its file was deleted, the other files of the folder are read again into an empty block.
+    If its file was deleted, the folder's other files are read again into an empty block.
     """
     queries.remove(tx, reading.id)
     is_unread = reading.portions_done == 0
@@ -159,7 +160,7 @@ def _block(tx: Transaction, organization_id: str, block_id: str | None) -> Block
 async def read(runtime: Runtime, job: Job, report: Report) -> None:
     """Let a one-off agent read a file.
 
-    A killed job continues with the portion that it was at. Raises ModelError, Unavailable.
+    After a kill, the job continues with the current portion. Raises ModelError, Unavailable.
     """
     reading = await runtime.store.write(lambda tx: queries.lock(tx, job.payload["reading_id"]))
     if reading is None or reading.status not in ("waiting", "read"):
@@ -181,9 +182,9 @@ async def read(runtime: Runtime, job: Job, report: Report) -> None:
 
 
 async def _read_all(runtime: Runtime, reading: Reading, report: Report) -> Reading | None:
-    """Send the remaining portions, and return the reading at its end.
+    """Send the remaining portions, and return the reading after that.
 
-    Returns None if its file, folder or agent is gone.
+    Returns None if the file, the folder or the agent no longer exists.
     """
     source = await runtime.store.write(lambda tx: _source(tx, reading))
     if source is None:
@@ -206,7 +207,7 @@ async def _read_all(runtime: Runtime, reading: Reading, report: Report) -> Readi
 def portions_of(content: str, window: int) -> list[str]:
     """Return the text in portions of whole lines that fit the window.
 
-    A longer line is cut.
+    A line that does not fit is cut.
     """
     limit = max(min(_CHARACTERS, window * 3 // 4), 500)
     portions = []
@@ -224,9 +225,9 @@ def portions_of(content: str, window: int) -> list[str]:
 
 
 def _source(tx: Transaction, reading: Reading) -> Source | None:
-    """Return the parts of a reading, with a new block if it is missing.
+    """Return the parts of a reading; a missing block is created.
 
-    Returns None if the file, the folder or the agent's pair is gone.
+    Returns None if the file, the folder or the pair no longer exists.
     """
     scope = Scope(reading.organization_id)
     agent = agents.find(tx, scope, reading.agent_id)
@@ -246,7 +247,7 @@ def _source(tx: Transaction, reading: Reading) -> Source | None:
 def _make_block(tx: Transaction, scope: Scope, agent: Agent, folder: Folder) -> Block:
     """Return the agent's block with the folder's label.
 
-    A block that a person made is used too, and never removed.
+    A block that a person created is used too, and is never removed.
     """
     label = label_of(folder)
     attached = next(
@@ -276,7 +277,7 @@ def _make_block(tx: Transaction, scope: Scope, agent: Agent, folder: Folder) -> 
 def label_of(folder: Folder) -> str:
     """Return the folder's name as a block label.
 
-    If the name cannot be a label, it is made from the folder's id.
+    If the name cannot be a label, the label is made from the folder's id.
     """
     try:
         label = require_label(folder.name)
@@ -288,7 +289,7 @@ def label_of(folder: Folder) -> str:
 
 
 async def _make_reader(runtime: Runtime, reading: Reading, source: Source) -> None:
-    """Create the one-off agent, unless it exists."""
+    """Create the one-off agent if it does not exist."""
     scope = Scope(reading.organization_id)
     agent = source.agent
     if await runtime.store.read(lambda tx: agents.find(tx, scope, reading.reader_id)):
@@ -325,7 +326,7 @@ async def _send(
 ) -> Reading:
     """Send the next portion, and return the changed reading.
 
-    Raises ModelError to try it again.
+    Raises ModelError if the portion has to be sent again.
     """
     number = reading.portions_done
     document = disarm(portions[number], "document")

@@ -1,4 +1,4 @@
-"""Request and response models of groups, as of the retired Letta V1 server."""
+"""Request and response models of groups, with the fields of the retired Letta V1 server."""
 
 from typing import Annotated, ClassVar
 
@@ -22,7 +22,7 @@ BlockId = Annotated[str, Field(pattern="^block-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9
 class ManagerConfigRequest(TolerantPart):
     """The leader of a group and its settings.
 
-    The kind decides which fields have a meaning.
+    The kind decides which fields are used.
     """
 
     shown_as: ClassVar[str] = "manager_config"
@@ -75,7 +75,7 @@ class GroupRequest(RequestModel):
 class GroupUpdate(RequestModel):
     """Changes to a group.
 
-    An omitted field keeps its value; 0, null and [] are values.
+    An omitted field keeps its value; 0, null and [] count as values.
     """
 
     ignored: ClassVar = IN_ONE_PROJECT
@@ -88,7 +88,7 @@ class GroupUpdate(RequestModel):
 
 
 class GroupResponse(ResponseModel):
-    """A group. `turns_counter` and `last_processed_message_id` are of the caller's own talk."""
+    """A group. `turns_counter` and `last_processed_message_id` describe the caller's talk."""
 
     id: str
     manager_type: ManagerType
@@ -115,8 +115,8 @@ class GroupResponse(ResponseModel):
     ) -> Json:
         """Return the group as JSON.
 
-        `turns` is the number of turns since its sleeping agents ran; `last_message` is the last
-        message that they read.
+        `turns` is the number of turns since its sleeptime agents last ran; `last_message` is the
+        last message that they read.
         """
         counter = None
         if group.sleeptime_agent_frequency is not None:

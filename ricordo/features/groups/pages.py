@@ -29,7 +29,7 @@ _ONE = "groups/one.html"
 _PAGE_SIZE = 50
 _MOST_AGENTS = 200
 _MESSAGES = 50
-# The settings in the form of each kind.
+# The settings in the form, by kind of group.
 _SETTINGS: dict[str, tuple[str, ...]] = {
     "round_robin": ("max_turns",),
     "dynamic": ("max_turns", "termination_token"),
@@ -42,7 +42,7 @@ _NUMBERS = {
     "max_message_buffer_length",
     "min_message_buffer_length",
 }
-# The number of colours for speakers, by their place in the group.
+# The number of colours for speakers; the position in the group selects one.
 _COLOURS = 6
 
 
@@ -78,7 +78,7 @@ async def make_group(request: Request) -> Response:
 
 @router.get("/{group_id}")
 async def show_group(request: Request, group_id: str) -> Response:
-    """Show one group. While it talks, the talk refreshes itself."""
+    """Show one group. While the group talks, the page refreshes the talk by itself."""
     return await _show(request, group_id)
 
 
@@ -111,7 +111,7 @@ async def change_group(request: Request, group_id: str) -> Response:
 async def say(request: Request, group_id: str) -> Response:
     """Send a message to the group.
 
-    Its agents answer in the background, and the page shows the answers as they come.
+    Its agents answer in the background, and the page shows the answers as they arrive.
     """
     text = (await form_of(request)).get("message", "")
     body = {"messages": [{"role": "user", "content": text}]}
@@ -140,7 +140,7 @@ async def delete_group(request: Request, group_id: str) -> Response:
 
 
 def _setting(name: str, text: str) -> int | str | None:
-    """Return a typed setting as the API takes it.
+    """Return a typed setting in the form of the API.
 
     It is a number, a text, or None if empty.
     """
@@ -182,7 +182,7 @@ async def _show(
     group: Any = await api.get(f"/v1/groups/{group_id}")
     names = await names_in(request, [group])
     before = query.get("before")
-    # The talk is left out if the caller may not read messages.
+    # The talk is not shown if the caller may not read messages.
     listed = await api.find(
         f"/v1/groups/{group_id}/messages",
         limit=_MESSAGES + 1,
@@ -220,7 +220,7 @@ async def _show(
 
 
 async def names_in(request: Request, groups: list[Any]) -> dict[str, str]:
-    """Return the names of all agents of these groups, by their ids."""
+    """Return the names of all agents in these groups, by id."""
     ids = {id for group in groups for id in (*group["agent_ids"], group["manager_agent_id"]) if id}
     scope = request.scope[REQUEST_SCOPE]
     store = request.app.state.runtime.store

@@ -1,4 +1,4 @@
-"""Pairs: an agent, and another that works on its memory while it rests.
+"""Both are created, switched off and deleted together.
 
 Both are created, switched off and deleted together.
 """
@@ -35,15 +35,15 @@ from ricordo.storage import agents
 from ricordo.storage.agent_access import keep_to
 from ricordo.storage.engine.store import Transaction
 
-FREQUENCY = 5  # turns, as of the retired Letta V1 server
+FREQUENCY = 5  # turns; the default of the retired Letta V1 server
 
 
 @dataclass(frozen=True, slots=True)
 class PairKind:
-    """The parts of a pair.
+    """What a pair consists of.
 
-    These are the type of the sleeping agent, the text of its block `memory_persona`, and the group
-    of both agents.
+    It has the type of the sleeptime agent, the text of its block `memory_persona`, and the group of
+    both agents.
     """
 
     agent_type: AgentType
@@ -57,7 +57,7 @@ _USUAL = PairKind(
     "sleep_persona",
     {"manager_type": "sleeptime", "sleeptime_agent_frequency": FREQUENCY},
 )
-# Wire facts, except for the last.
+# These are wire facts, except for the last.
 _VOICE = PairKind(
     "voice_sleeptime_agent",
     "voice_persona",
@@ -94,7 +94,7 @@ class PairFollower:
         _make(tx, runtime, scope, state)
 
     def delete(self, tx: Transaction, scope: Scope, agent: Agent) -> Sequence[str]:
-        """Delete the group of a deleted agent, and return its sleeping agents."""
+        """Delete the group of a deleted agent, and return its sleeptime agents."""
         organization = Scope(scope.organization_id)
         sleeping_ids: list[str] = []
         if MANAGES in agent.settings and (
@@ -126,7 +126,7 @@ class PairFollower:
     def end_turn(
         self, tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message]
     ) -> Sequence[str]:
-        """Plan the runs of sleeping agents that follow this turn, and return their ids."""
+        """Plan the runs of sleeptime agents that follow this turn, and return their ids."""
         return sleeptime.end_turn(tx, turn, run, new)
 
 
@@ -138,7 +138,7 @@ def _sleeps_for(tx: Transaction, scope: Scope, agent_id: str) -> str | None:
 def spec_beside(
     runtime: Runtime, agent: Agent, agent_type: AgentType, prompt_key: str, **fields: Any
 ) -> AgentSpec:
-    """Return the spec of a new agent with the models of this agent.
+    """Return the spec of a new agent that uses the models of this agent.
 
     `fields` are its other fields.
     """
@@ -156,7 +156,7 @@ def spec_beside(
 
 
 def _make(tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState) -> Group:
-    """Create the sleeping agent of an agent, and the group of both."""
+    """Create the sleeptime agent of an agent, and the group of both."""
     agent = state.agent
     now = tx.clock.now()
     model_info = runtime.organization_providers.known(agent.organization_id).get(agent.model).info
@@ -168,7 +168,7 @@ def _make(tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState) ->
         label="memory_persona",
         description="How this agent works on the memory of the other agent.",
         value=text(pair.persona),
-        read_only=True,  # it defines this agent, and holds nothing about a person
+        read_only=True,  # it defines this agent, and says nothing about a person
     )
     spec = spec_beside(
         runtime,

@@ -1,8 +1,8 @@
-"""The tables of groups, and the progress of sleeping agents.
+"""The tables of groups, and the progress of sleeptime agents.
 
-A mark is for one sleeping agent and one conversation of its manager: the message (`seq`) up to
-which transcripts were made, and the last message to read. The transaction that stores a transcript
-moves the mark, so every message is in exactly one transcript.
+A mark belongs to one sleeptime agent and one conversation of its manager. It contains the message
+(`seq`) up to which transcripts were made, and the last message to read. The transaction that stores
+a transcript moves the mark, so each message is in exactly one transcript.
 """
 
 from collections.abc import Iterable, Sequence
@@ -72,14 +72,14 @@ groups_blocks = table(
     Index("groups_blocks_by_block", "block_id"),
     erasure="delete",
 )
-# The number of a manager's turns since its sleeping agents last ran, for each user ("": no user).
+# The number of a manager's turns since its sleeptime agents last ran, for each user ("": no user).
 sleep_counters = table(
     "sleep_counters",
     seq(),
     reference("group_id", "groups"),
     *strings("user_id", null=False),
     *numbers("turns"),
-    # The user said "not now": until then, no messages of this user are read.
+    # The user said "not now"; no messages of this user are read until that is revoked.
     flag("is_paused"),
     UniqueConstraint("group_id", "user_id"),
     Index("sleep_counters_by_user", "user_id"),
@@ -117,8 +117,8 @@ transcripts = table(
     Index("sleep_transcripts_by_user", "user_id"),
     erasure="delete",
 )
-# A talk is a run in a hidden conversation of the group's leader, which holds only the user's
-# messages.
+# A talk is a run in a hidden conversation of the group's leader. That conversation has only the
+# user's messages.
 talks = table(
     "group_talks",
     seq(),
@@ -129,17 +129,17 @@ talks = table(
 )
 TABLES = (groups, groups_agents, groups_blocks, sleep_counters, sleep_marks, transcripts, talks)
 
-# The user of talks without one.
+# Stands in place of a user if a talk has none.
 NO_USER = ""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedTurn:
-    """The facts about an ended turn that its sleeping agents need.
+    """The facts about an ended turn that its sleeptime agents need.
 
-    These are the group and its settings, the counter, and the turn's messages. `counted` is the
-    count of the user's turns before (None: none was counted). `first_seq` and `last_seq` are 0 if
-    the run has no message.
+    They are the group and its settings, the counter, and the turn's messages. `counted` is the
+    number of the user's turns before it (None: none was counted). `first_seq` and `last_seq` are 0
+    if the run has no messages.
     """
 
     group_id: str
@@ -256,9 +256,9 @@ def page(
     agent_id: str | None = None,
     **equal: Any,
 ) -> list[Group]:
-    """Return one page of the groups all of whose agents the caller may use.
+    """Return one page of the groups in which the caller may use all agents.
 
-    `agent_id` selects the groups that it is a member of.
+    `agent_id` selects the groups in which it is a member.
     """
     members = select(groups_agents.c.group_id).where(groups_agents.c.agent_id == agent_id)
     conditions = [*_is_usable(scope), *([] if shows_hidden else [~groups.c.hidden])]
@@ -284,7 +284,7 @@ def of_manager(tx: Transaction, organization_id: str, agent_id: str) -> Group | 
 def at_turn_end(tx: Transaction, run: Run) -> EndedTurn | None:
     """Return the facts about an ended run for sleeping agents.
 
-    None means that the agent has none.
+    None means that the agent has no sleeptime agents.
     """
     parameters = {
         "manager_agent_id": run.agent_id,

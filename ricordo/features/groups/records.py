@@ -7,7 +7,7 @@ ManagerType = Literal[
     "round_robin", "supervisor", "dynamic", "sleeptime", "voice_sleeptime", "swarm"
 ]
 MANAGER_TYPES: tuple[ManagerType, ...] = get_args(ManagerType)
-# Kinds whose manager is no member.
+# Kinds whose manager is not a member.
 MANAGED: tuple[ManagerType, ...] = ("supervisor", "dynamic", "sleeptime", "voice_sleeptime")
 # Kinds whose members work on the manager's memory after its turns.
 ASLEEP: tuple[ManagerType, ...] = ("sleeptime", "voice_sleeptime")
@@ -17,9 +17,9 @@ ASLEEP: tuple[ManagerType, ...] = ("sleeptime", "voice_sleeptime")
 class Group:
     """A group of agents.
 
-    `agent_ids` are its members in the order in which they were named, without the manager.
-    `max_turns` and `termination_token` end a talk; `sleeptime_agent_frequency` is in turns of the
-    manager, and the two lengths of the buffer are in messages.
+    `agent_ids` are its members without the manager, in the order in which they were named.
+    `max_turns` and `termination_token` end a talk; `sleeptime_agent_frequency` counts turns of the
+    manager, and the two lengths of the buffer count messages.
     """
 
     id: str
@@ -41,13 +41,13 @@ class Group:
 
     @property
     def leader_id(self) -> str | None:
-        """The agent in whose conversation the group talks: its manager, or first member.
+        """The agent in whose conversation the group talks: its manager, or else its first member.
 
-        None in an empty group.
+        None for a group without agents.
         """
         return self.manager_agent_id or next(iter(self.agent_ids), None)
 
     @property
     def everyone(self) -> tuple[str, ...]:
-        """The members, and the manager last."""
+        """The members, followed by the manager."""
         return (*self.agent_ids, *((self.manager_agent_id,) if self.manager_agent_id else ()))

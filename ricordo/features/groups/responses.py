@@ -1,4 +1,4 @@
-"""Groups as JSON, with the counts of the caller's own talk."""
+"""Groups as JSON, with the counts of the caller's talk."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from ricordo.storage.engine.store import Transaction
 def groups_json(tx: Transaction, scope: Scope, groups: Sequence[Group]) -> list[Json]:
     """Return the groups as JSON.
 
-    Groups of sleeping agents cost two statements more, for all of them together.
+    Groups with sleeptime agents need two more statements, for all of them together.
     """
     asleep = [group.id for group in groups if group.manager_type in ASLEEP]
     if asleep:

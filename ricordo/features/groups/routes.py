@@ -45,7 +45,7 @@ def list_groups(
 
 @router.get("/count", response_model=int)
 def count(tx: Transaction, context: RequestContext) -> int:
-    """Return the number of groups, hidden ones included."""
+    """Return the number of groups; hidden ones count too."""
     return queries.count(tx, context.scope)
 
 
@@ -69,7 +69,7 @@ def modify(tx: Transaction, context: RequestContext, group_id: str, body: GroupU
 
 @router.delete("/{group_id}", response_model=NoteResponse)
 def delete(tx: Transaction, context: RequestContext, group_id: str) -> Json:
-    """Delete a group. Its agents and their messages stay."""
+    """Delete a group. Its agents and their messages are not deleted."""
     service.delete(tx, context.scope, group_id)
     return note(f"Group id={group_id} successfully deleted")
 

@@ -1,7 +1,7 @@
-"""Create, change and delete groups, with the effects on their agents.
+"""Create, change and delete groups, and update their agents.
 
-Agents of a group see its blocks. A sleeping agent works on the memory of its group's manager: both
-have the same blocks attached, and the same users may use both.
+Agents of a group see its blocks. A sleeptime agent works on the memory of its group's manager. So
+both have the same blocks, and the same users may use them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,9 +21,9 @@ from ricordo.storage import agents, blocks
 from ricordo.storage.engine.store import Transaction
 
 DEFAULT_TOKEN = "DONE!"  # noqa: S105 - a word that ends a talk; a wire fact
-_LEAST_BUFFER = 4  # a wire fact: both lengths are greater
-# The most messages in the window of a voice agent, and the number that stays there, as of the
-# retired Letta V1 server.
+_LEAST_BUFFER = 4  # a wire fact: both lengths must be greater
+# The most messages in the window of a voice agent, and the number that stays; values of the retired
+# Letta V1 server.
 VOICE_BUFFER = (30, 15)
 _SETTINGS = ("termination_token", "max_turns", "sleeptime_agent_frequency")
 _BUFFER = ("max_message_buffer_length", "min_message_buffer_length")
@@ -47,7 +47,7 @@ def create(
 ) -> Group:
     """Create a group, with this id or a new one.
 
-    `rests` creates a pair that is switched off, as an imported one may be. Raises NotFound for
+    `rests` creates a pair that is switched off, such as an imported one. Raises NotFound for
     missing agents and blocks, Invalid, Conflict.
     """
     manager_config = request.manager_config
@@ -88,7 +88,7 @@ def store_new(
     members: Sequence[Agent],
     block_ids: Sequence[str] = (),
 ) -> Group:
-    """Store a group with its known members, and set up its manager and members.
+    """Store a group whose members are known, and set up its manager and members.
 
     Raises Conflict, NotFound.
     """
@@ -101,7 +101,7 @@ def store_new(
 
 
 def change(tx: Transaction, scope: Scope, group_id: str, request: GroupUpdate) -> Group:
-    """Change a group; fields that were not sent stay.
+    """Change a group; fields that were not sent keep their values.
 
     Raises NotFound, Invalid, Conflict.
     """
@@ -146,7 +146,7 @@ def delete(tx: Transaction, scope: Scope, group_id: str) -> None:
 
 
 def attach(tx: Transaction, scope: Scope, group: Group, block_id: str) -> None:
-    """Attach a block to all agents of the group; repeating it has no effect.
+    """Attach a block to all agents of the group; attaching it again has no effect.
 
     Raises NotFound, Conflict.
     """
@@ -166,7 +166,7 @@ def detach(tx: Transaction, scope: Scope, group: Group, block_id: str) -> None:
 
 
 def buffer_of(group: Group) -> tuple[int, int]:
-    """Return the limits of the window of a voice agent that manages the group.
+    """Return the limits for the window of the voice agent that manages the group.
 
     They are the most messages, and the number that stays.
     """
@@ -183,7 +183,7 @@ def _attach_all(tx: Transaction, scope: Scope, group: Group, block_ids: Iterable
 
 
 def _configured(group: Group, manager_config: ManagerConfigRequest) -> Group:
-    """Return the group with the sent settings. Raises Invalid."""
+    """Return the group with the settings that were sent. Raises Invalid."""
     if manager_config.manager_type != group.manager_type:
         raise Invalid(
             f"A group of the kind {group.manager_type} cannot become "
@@ -203,9 +203,9 @@ def _configured(group: Group, manager_config: ManagerConfigRequest) -> Group:
 
 
 def _require_buffer(group: Group) -> None:
-    """Raise Invalid unless both lengths are null, or valid.
+    """Raise Invalid if the lengths are neither both null nor valid.
 
-    Valid lengths are above 4, and the greatest is above the least.
+    Valid lengths are above 4, and the maximum is above the minimum.
     """
     maximum = group.max_message_buffer_length
     minimum = group.min_message_buffer_length
@@ -225,8 +225,8 @@ def _require_buffer(group: Group) -> None:
 def _require_members(tx: Transaction, scope: Scope, group: Group) -> list[Agent]:
     """Return the members.
 
-    Raises NotFound with the ids of missing agents, Invalid if one is named twice or leads itself,
-    Conflict.
+    Raises NotFound with the ids of missing agents, Conflict, and Invalid if an agent is named twice
+    or leads itself.
     """
     agents_by_id: dict[str, Agent] = {}
     for id in group.everyone:
@@ -299,7 +299,7 @@ def _change_members(tx: Transaction, scope: Scope, before: Group, group: Group) 
 def _lay_asleep(tx: Transaction, scope: Scope, group: Group, member_ids: Iterable[str]) -> None:
     """Let these members work on the manager's memory.
 
-    They get its blocks, except for blocks whose label they use themselves.
+    They get its blocks, except those whose label they already use.
     """
     manager_id = group.manager_agent_id or ""
     if group.manager_type == "voice_sleeptime":
@@ -323,7 +323,7 @@ def _lay_asleep(tx: Transaction, scope: Scope, group: Group, member_ids: Iterabl
 
 
 def _wake(tx: Transaction, scope: Scope, group: Group, member_ids: Iterable[str]) -> None:
-    """Let these members no longer work on the manager's memory; their blocks stay attached."""
+    """End the work of these members on the manager's memory; their blocks stay attached."""
     if group.manager_type not in ASLEEP or not group.manager_agent_id:
         return
     for id in member_ids:

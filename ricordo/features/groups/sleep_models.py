@@ -1,4 +1,4 @@
-"""Request and response models of sleeping agents."""
+"""Request and response models of sleeptime agents."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from ricordo.features.groups.sleep_view import Pair, SleepWork
 
 
 class SleeptimeRequest(RequestModel):
-    """A change for the caller alone."""
+    """A change that concerns only the caller."""
 
     paused: bool = Field(
         description="Whether nothing that the caller says is read by sleeping agents: not now."
@@ -21,7 +21,7 @@ class SleeptimeRequest(RequestModel):
 class SleeptimeResponse(ResponseModel):
     """The agents that work on an agent's memory.
 
-    `paused` is the caller's own choice.
+    `paused` is the caller's choice.
     """
 
     agent_id: str
@@ -54,9 +54,9 @@ class MemoryChangeResponse(ResponseModel):
 
 
 class SleepWorkResponse(ResponseModel):
-    """A transcript of `message_count` messages and a sleeping agent's work on it.
+    """A transcript of `message_count` messages, and a sleeptime agent's work on it.
 
-    `status` is begun, done or failed; tokens and changes are those of `run_id`, the last run that
+    `status` is begun, done or failed. Tokens and changes are those of `run_id`, the last run that
     worked on it.
     """
 

@@ -1,4 +1,4 @@
-"""Pages of sleeping agents: their work for a person, its cost, and "not now"."""
+"""Pages of sleeptime agents: their work for a person, its cost, and "not now"."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ _reads = needs("agents:read", "memory:read")
 @router.get("")
 @_reads
 async def list_pairs(request: Request) -> Response:
-    """Show the agents with sleeping agents, and the reader's "not now"."""
+    """Show the agents that have sleeptime agents, and the reader's "not now"."""
     api = Api(request)
     query = request.query_params
     user = query.get("user") or None
@@ -57,7 +57,7 @@ async def _page_of_groups(
 ) -> tuple[list[Any], dict[str, str]]:
     """Return one page of groups, and the query of the next page.
 
-    Groups are listed kind by kind.
+    Groups are listed one kind after the other.
     """
     groups: list[Any] = []
     for listed_kind in _KINDS[_KINDS.index(kind) :]:
@@ -82,7 +82,7 @@ async def _page_of_groups(
 @router.get("/{agent_id}")
 @_reads
 async def show_pair(request: Request, agent_id: str) -> Response:
-    """Show one pair with its frequency, and its work, newest first."""
+    """Show one pair with its frequency and its work, newest first."""
     api = Api(request)
     query = request.query_params
     user = query.get("user") or None
@@ -131,7 +131,7 @@ async def pause(request: Request, agent_id: str) -> Response:
 @router.post("/{agent_id}/frequency")
 @needs("agents:write")
 async def change_frequency(request: Request, agent_id: str) -> Response:
-    """Change the number of turns between the work of sleeping agents; empty: after each."""
+    """Change how many turns pass between two runs of sleeptime agents; empty means each turn."""
     api = Api(request)
     form = await form_of(request)
     agent = await api.get(f"/v1/agents/{agent_id}")

@@ -1,8 +1,8 @@
-"""Queries of sleeping agents: turn counters, marks and transcripts, each of one user.
+"""Queries of sleeptime agents: turn counters, marks and transcripts, each for one user.
 
-A mark is for one sleeping agent and one conversation of its manager: the message (`seq`) up to
-which transcripts were made, and the last message to read. The transaction that stores a transcript
-moves the mark, so every message is in exactly one transcript.
+A mark belongs to one sleeptime agent and one conversation of its manager. It contains the message
+(`seq`) up to which transcripts were made, and the last message to read. The transaction that stores
+a transcript moves the mark, so each message is in exactly one transcript.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,10 +30,10 @@ TranscriptStatus = Literal["begun", "done", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A sleeping agent's progress in a conversation.
+    """A sleeptime agent's progress in a conversation.
 
-    `read_to` is the seq of the last message that it has read, and `said_to` of the last message
-    that it has to read.
+    `read_to` is the seq of the last message that it has read; `said_to` is that of the last message
+    that it must read.
     """
 
     group_id: str
@@ -46,10 +46,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """Messages that a sleeping agent gets to read.
+    """Messages for a sleeptime agent to read.
 
-    They are those from `first_seq` to `last_seq` of these conversations. `run_id` is the last run
-    that works on it; `attempts` counts the failures.
+    They are the messages from `first_seq` to `last_seq` in these conversations. `run_id` is the
+    last run that worked on it; `attempts` counts the failures.
     """
 
     id: str
@@ -106,7 +106,7 @@ _SKIP = (
         sleep_marks.c.group_id == bindparam("of_group"),
         sleep_marks.c.user_id == bindparam("of_user"),
     )
-    # After an earlier skip, `read_to` of a voice agent may already be beyond `said_to`.
+    # If messages were skipped before, `read_to` of a voice agent may already exceed `said_to`.
     .values(
         read_to=case(
             (sleep_marks.c.read_to > sleep_marks.c.said_to, sleep_marks.c.read_to),
@@ -134,8 +134,9 @@ def count_turn(
 ) -> int:
     """Count a turn of this user, and return the count.
 
-    It goes from 0 to below `frequency`. `counted` is the count that was read before; None if no
-    turn was counted yet. If another turn was counted since, the count is read again.
+    The count stays below `frequency`, then starts again at 0. `counted` is the count that was read
+    before; None if no turn was counted yet. If another turn was counted since, the count is read
+    again.
     """
     counter_key = {"of_group": group_id, "of_user": user_id or NO_USER}
     if counted is None:
@@ -167,7 +168,7 @@ def _begin_counter(tx: Transaction, group_id: str, user_id: str | None) -> None:
 def set_paused(tx: Transaction, group_id: str, user_id: str | None, *, is_paused: bool) -> None:
     """Stop or resume reading the user's messages from now on.
 
-    Unread messages before the call are never read.
+    Messages that were unread at the time of the call are never read.
     """
     _begin_counter(tx, group_id, user_id)
     tx.run(
@@ -182,14 +183,14 @@ def skip(tx: Transaction, group_id: str, user_id: str | None) -> None:
 
 
 def begin(tx: Transaction, mark: Mark) -> None:
-    """Store the message from which a conversation is read, unless there is a mark already."""
+    """Store the message from which on a conversation is read, if it has no mark."""
     tx.run(_BEGIN, _MARKS.values(mark))
 
 
 def say(tx: Transaction, mark: Mark) -> None:
     """Store the last message to read of a conversation.
 
-    An existing mark keeps its progress.
+    A mark that exists keeps its progress.
     """
     tx.run(_SAY, _MARKS.values(mark))
 
@@ -199,7 +200,7 @@ def read(tx: Transaction, mark: Mark, read_to: int) -> None:
 
 
 def unread(tx: Transaction, group_id: str, agent_id: str, user_id: str | None) -> list[Mark]:
-    """Return and lock the marks of conversations with something to read, longest waiting first."""
+    """Return and lock the marks of conversations with unread messages, longest waiting first."""
     parameters = {"group_id": group_id, "agent_id": agent_id, "user_id": user_id or NO_USER}
     return _MARKS.all(tx, _UNREAD, parameters)
 

@@ -1,4 +1,4 @@
-"""Sleeping agents over HTTP: their work, and the user's "not now"."""
+"""Sleeptime agents over HTTP: their work, and the user's "not now"."""
 
 from ricordo.api.call import Paged, RequestContext
 from ricordo.api.routing import Routes
@@ -16,7 +16,7 @@ router = Routes(prefix="/v1/agents/{agent_id}/sleeptime", tags=["groups"], scope
 
 @router.get("", response_model=SleeptimeResponse)
 def retrieve(tx: Transaction, context: RequestContext, agent_id: str) -> Json:
-    """Return the agents that work on this agent's memory, and the caller's "not now"."""
+    """Return the agents that work on this agent's memory, and whether the caller said "not now"."""
     return SleeptimeResponse.from_pair(sleep_view.pair_of(tx, context.scope, agent_id))
 
 
@@ -24,7 +24,7 @@ def retrieve(tx: Transaction, context: RequestContext, agent_id: str) -> Json:
 def modify(tx: Transaction, context: RequestContext, agent_id: str, body: SleeptimeRequest) -> Json:
     """Pause the reading of messages ("not now"), or resume it.
 
-    Messages sent meanwhile are not read later.
+    Messages that are sent during the pause are not read later.
     """
     return SleeptimeResponse.from_pair(
         sleep_view.set_paused(tx, context.scope, agent_id, is_paused=body.paused)
@@ -35,9 +35,9 @@ def modify(tx: Transaction, context: RequestContext, agent_id: str, body: Sleept
 def list_transcripts(
     tx: Transaction, context: RequestContext, agent_id: str, paging: Paged
 ) -> list[Json]:
-    """List the work of sleeping agents, by default newest first.
+    """List the work of sleeptime agents, by default newest first.
 
-    A user sees only the work on their own messages.
+    A user sees only the work on the user's messages.
     """
     pair = sleep_view.pair_of(tx, context.scope, agent_id)
     return [

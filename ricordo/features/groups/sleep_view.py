@@ -1,4 +1,4 @@
-"""The work of sleeping agents: transcripts with runs, costs and changes."""
+"""The work of sleeptime agents: transcripts with runs, costs and changes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ _MOST_CHANGES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An agent with its group of sleeping agents.
+    """An agent with its group of sleeptime agents.
 
     `is_paused` is the caller's choice.
     """
@@ -31,7 +31,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class MemoryChange:
-    """A version that a run stored, or its proposal that waits."""
+    """A version that a run stored, or a proposal of the run that waits."""
 
     id: str
     status: str
@@ -51,7 +51,7 @@ class SleepWork:
 
 
 def pair_of(tx: Transaction, scope: Scope, agent_id: str) -> Pair:
-    """Return the pair of an agent, which may be either of the two.
+    """Return the pair of an agent; it may be either of the two agents.
 
     Raises NotFound.
     """
@@ -78,9 +78,9 @@ def set_paused(tx: Transaction, scope: Scope, agent_id: str, *, is_paused: bool)
 
 
 def work_of(tx: Transaction, scope: Scope, group: Group, page: Page) -> list[SleepWork]:
-    """Return the work of the group's sleeping agents.
+    """Return the work of the group's sleeptime agents.
 
-    A user sees only the work on their own messages.
+    A user sees only the work on the user's messages.
     """
     transcripts = sleep_queries.page_of_transcripts(
         tx, scope, page, group_id=group.id, user_id=scope.subject

@@ -1,10 +1,10 @@
-"""Runs of sleeping agents, as jobs after turns of their managers.
+"""Runs of sleeptime agents, as jobs after turns of their managers.
 
-They work on transcripts, each of one user's talk. The end of a turn stores its last message and
-plans a run, in its own transaction; the job carries the plan out. The transaction that starts the
-run stores the transcript and moves the mark. So each message is in exactly one transcript, also
-after a kill. Failed work is finished before anything else is read, and no error here fails a turn
-of the manager.
+They read transcripts, each from the talk of one user. When a turn ends, its transaction stores the
+turn's last message and plans a run. A job carries out the plan. The transaction that starts the run
+stores the transcript and moves the mark. So each message is in exactly one transcript, even after a
+kill. Failed work is finished before more is read, and no error here makes a turn of the manager
+fail.
 """
 
 import logging
@@ -50,21 +50,21 @@ log = logging.getLogger(__name__)
 KIND = "sleeptime"
 SWEEP = "sleeptime.sweep"
 PURPOSE = "sleeptime"
-MOST_MESSAGES = 50  # of one transcript, as of the retired Letta V1 server
+MOST_MESSAGES = 50  # messages in one transcript, as in the retired Letta V1 server
 _LEAST_TOKENS = 500
-_WINDOW_SHARE = 3  # a transcript takes at most a third of the sleeping agent's window
+_WINDOW_SHARE = 3  # the share of the sleeptime agent's window that a transcript may take: one third
 _ATTEMPTS = 3  # of one transcript
 _JOB_ATTEMPTS = 5
 _SWEEP_SECONDS = 300.0
 _FORGOTTEN = 120 * SECOND
-# Errors of requests that the model would refuse again.
+# Errors of requests that the model would refuse again when repeated.
 _REFUSED = ("llm_bad_request", "context_window_exceeded")
 
 
 def _seq_before_view(turn: TurnContext, first_seq: int) -> int:
-    """Return the seq after which the reading of a new conversation starts.
+    """Return the seq after which a new conversation is read.
 
-    It starts with the messages in view.
+    Reading starts with the messages in view.
     """
     in_view = [message.seq for message in turn.window.messages[1:] if message.seq]
     return min([*in_view, first_seq]) - 1
@@ -96,7 +96,7 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
         )
         for id in turn_end.member_ids
     ]
-    # Messages in a voice agent's view are read after they leave it.
+    # Messages in a voice agent's view are read once they have left it.
     is_voice = turn_end.manager_type == "voice_sleeptime"
     if is_voice:
         readable_to = _last_evicted(tx, turn, new)
@@ -107,14 +107,14 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
             sleep_queries.say(tx, replace(mark, said_to=readable_to))
         else:
             sleep_queries.begin(tx, replace(mark, said_to=before))
-    # A run is due after the first turn, and then after every `frequency` turns. With null it is due
-    # after each turn, and with 0 never.
+    # A run is due after the first turn, and then after every `frequency` turns. Null means after
+    # each turn, and 0 means never.
     count = sleep_queries.count_turn(
         tx, turn_end.group_id, run.user_id, turn_end.frequency or 1, turn_end.counted
     )
     if turn_end.is_paused:
         for mark in marks:
-            sleep_queries.say(tx, mark)  # messages in view now are not read later either
+            sleep_queries.say(tx, mark)  # messages that are now in view are not read later either
         sleep_queries.skip(tx, turn_end.group_id, run.user_id)
     is_due = not (turn_end.is_paused or turn_end.frequency == 0 or count)
     if not is_due or not readable_to or _are_users(new):
@@ -140,10 +140,10 @@ def _last_evicted(tx: Transaction, turn: TurnContext, new: Sequence[Message]) ->
 def _plan(
     tx: Transaction, runtime: Runtime, organization_id: str, member_id: str, run: Run
 ) -> str | None:
-    """Plan a run of a sleeping agent for this run's user, and add its job.
+    """Plan a run of a sleeptime agent for this run's user, and add its job.
 
-    Returns the planned run's id. It is None if the sleeping agent has no conversation and cannot
-    get one, which must not fail the other agent's turn.
+    Returns the planned run's id. It is None if the sleeptime agent has no conversation and cannot
+    get one. That must not make the other agent's turn fail.
     """
     conversation_id = conversations.default_id(member_id)
     if run.user_id:
@@ -176,7 +176,7 @@ def _plan(
 
 
 def add_job(tx: Transaction, organization_id: str, member_id: str) -> None:
-    """Add the job that carries out a sleeping agent's plans, unless one waits already."""
+    """Add the job that carries out a sleeptime agent's plans, if none waits."""
     key = f"{KIND}:{member_id}"
     payload = {"agent_id": member_id}
     jobs.add(
@@ -188,7 +188,8 @@ def add_job(tx: Transaction, organization_id: str, member_id: str) -> None:
 async def carry_out(runtime: Runtime, job: Job, report: Report) -> None:
     """Finish the open transcripts, then make new ones for the planned runs.
 
-    If one user's run fails, other users' runs still happen, and the job is tried again later.
+    If the run for one user fails, other users' runs still take place, and the job is repeated
+    later.
     """
     agent_id = job.payload["agent_id"]
     finished = 0
@@ -209,7 +210,7 @@ async def carry_out(runtime: Runtime, job: Job, report: Report) -> None:
             finished += 1
             report(finished, finished)
     if failed:
-        # Busy is retried soon, so any other error goes first.
+        # Busy is retried soon, so other errors take precedence.
         raise min(failed.values(), key=lambda error: isinstance(error, Busy))
 
 
@@ -233,9 +234,9 @@ async def _attempt(
 
 
 async def _sleep(runtime: Runtime, run: Run) -> None:
-    """Let a planned run work on its user's new messages.
+    """Carry out a planned run on its user's new messages.
 
-    They may need several transcripts; the planned run reads the last.
+    If they need several transcripts, the planned run reads the last one.
     """
     while True:
         batch = await runtime.store.write(lambda tx: _next_batch(tx, run))
@@ -268,10 +269,10 @@ async def _sleep(runtime: Runtime, run: Run) -> None:
 
 @dataclass(slots=True)
 class Batch:
-    """The content of one transcript, with the last seq of each conversation in it.
+    """The content of one transcript, with the last seq from each conversation.
 
-    `is_numbered` is for the agent that edits a voice agent's memory; `newer` has the lines that the
-    voice agent still has in view.
+    `is_numbered` is set for the agent that edits a voice agent's memory; `newer` contains the lines
+    that the voice agent still has in view.
     """
 
     group: Group
@@ -296,7 +297,7 @@ class Batch:
         return lines_of(message)
 
     def event(self) -> EventPart:
-        """Return the event that the sleeping agent reads."""
+        """Return the event that the sleeptime agent reads."""
         if not self.is_numbered:
             return transcript_event(self.lines)
         return numbered_event(self.lines, self.newer, buffer_of(self.group)[1])
@@ -305,7 +306,7 @@ class Batch:
 def _next_batch(tx: Transaction, run: Run) -> Batch | None:
     """Return the next batch of a planned run.
 
-    Without one, the run is ended and None returned.
+    If there is none, the run is ended and None is returned.
     """
     locked_run = runs.lock(tx, run.id)
     if locked_run is None or locked_run.ended_at is not None:
@@ -319,12 +320,12 @@ def _next_batch(tx: Transaction, run: Run) -> Batch | None:
         return None
     try:
         state = agents.load(tx, scope, run.agent_id)
-    except NotFound:  # the user may not use the agent any more
+    except NotFound:  # the user may no longer use the agent
         _end(tx, locked_run, "cancelled")
         return None
     while True:
         marks = sleep_queries.unread(tx, group.id, run.agent_id, run.user_id)
-        # A user's conversations have separate transcripts; talks without a user share one.
+        # Each conversation of a user has separate transcripts; talks without a user share one.
         batch = Batch(group, scope, marks)
         if run.user_id or batch.is_numbered:
             batch.marks = marks[:1]
@@ -337,13 +338,13 @@ def _next_batch(tx: Transaction, run: Run) -> Batch | None:
             if batch.is_numbered:
                 _add_newer(tx, state, batch)
             return batch
-        for mark in batch.marks:  # only texts of the server
+        for mark in batch.marks:  # all texts were written by the server
             if mark.conversation_id in batch.read_to:
                 sleep_queries.read(tx, mark, batch.read_to[mark.conversation_id])
 
 
 def _fill(tx: Transaction, state: AgentState, batch: Batch) -> None:
-    """Fill the batch as far as a transcript and the agent's window allow."""
+    """Fill the batch as far as the transcript and the agent's window have room."""
     room = _room(state)
     remaining = room
     number = 0
@@ -366,14 +367,14 @@ def _fill(tx: Transaction, state: AgentState, batch: Batch) -> None:
             batch.read_to[mark.conversation_id] = message.seq
         if not batch.is_last:
             return
-        # Messages that were deleted leave nothing to read.
+        # The messages were deleted, so nothing is left to read.
         batch.read_to[mark.conversation_id] = mark.said_to
 
 
 def _add_newer(tx: Transaction, state: AgentState, batch: Batch) -> None:
-    """Add the manager's messages in view.
+    """Add the messages that the manager has in view.
 
-    The newest are preferred if there is little room.
+    If there is little room, the newest are preferred.
     """
     (mark,) = batch.marks
     conversation = conversations.get(tx, mark.conversation_id)
@@ -393,14 +394,14 @@ def _add_newer(tx: Transaction, state: AgentState, batch: Batch) -> None:
 
 
 def _room(state: AgentState) -> int:
-    """Return the tokens of a transcript that the agent's window has room for."""
+    """Return how many tokens a transcript may take in the agent's window."""
     return max(_LEAST_TOKENS, state.agent.context_window // _WINDOW_SHARE)
 
 
 async def _finish(runtime: Runtime, transcript: Transcript) -> None:
     """Finish the work on an open transcript.
 
-    Its run was cut off or failed, or its outcome was not stored.
+    Its run was interrupted or failed, or its outcome was not stored.
     """
 
     def look(tx: Transaction) -> tuple[Scope | None, Run | None, Message | None]:
@@ -418,8 +419,8 @@ async def _finish(runtime: Runtime, transcript: Transcript) -> None:
     elif run.status in ("completed", "cancelled"):
         await runtime.store.write(lambda tx: _close(tx, transcript, "done"))
     elif (is_open := run.ended_at is None or was_cut_off(run)) or not _is_hopeless(run, transcript):
-        # A message of an interrupted run is sent again unchanged. After a failure it is in the
-        # agent's view, and the work only has to be finished.
+        # The message of an interrupted run is sent again unchanged. After a failure the agent
+        # already has it in view, so the work only has to be finished.
         parts = sent_message.parts
         otid = sent_message.otid
         if transcript.attempts or not is_open:
@@ -451,9 +452,9 @@ async def _work(
     planned_run: str | None = None,
     batch: Batch | None = None,
 ) -> None:
-    """Run the sleeping agent on a transcript.
+    """Run the sleeptime agent on a transcript.
 
-    Raises ModelError if its model failed, Busy, Unavailable.
+    Raises Busy, Unavailable, and ModelError if the model failed.
     """
 
     def also_save(tx: Transaction, run: Run, _messages: Sequence[Message]) -> None:
@@ -477,7 +478,7 @@ async def _work(
 async def _note_outcome(runtime: Runtime, transcript: Transcript, answer: Answer) -> None:
     """Store the outcome of the work on a transcript.
 
-    Raises ModelError to try it again.
+    Raises ModelError if the work has to be repeated.
     """
     if answer.run.status != "failed":
         await runtime.store.write(lambda tx: _close(tx, transcript, "done"))
@@ -496,7 +497,7 @@ async def _note_outcome(runtime: Runtime, transcript: Transcript, answer: Answer
 def _begin(tx: Transaction, transcript: Transcript, batch: Batch | None) -> None:
     """Store a transcript with its run, and move the marks.
 
-    Raises LeaseLost if another server moved them.
+    Raises LeaseLost if another server has moved them.
     """
     if batch is None:
         sleep_queries.save_transcript(tx, transcript)
@@ -529,7 +530,7 @@ def _end(tx: Transaction, planned: Run, reason: StopReason) -> None:
 def _scope(tx: Transaction, organization_id: str, user_id: str | None) -> Scope | None:
     """Return the scope for work on this user's messages.
 
-    None means that such work is no longer allowed.
+    None means that this work is no longer allowed.
     """
     if user_id is None:
         return Scope(organization_id)
@@ -540,9 +541,9 @@ def _scope(tx: Transaction, organization_id: str, user_id: str | None) -> Scope 
 
 
 async def sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Add jobs again for sleeping agents whose planned runs wait.
+    """Add jobs again for sleeptime agents whose planned runs wait.
 
-    The attempts of their jobs were used up.
+    Their earlier jobs used up all attempts.
     """
 
     def look(tx: Transaction) -> None:

@@ -2,9 +2,9 @@
 
     run_talk → start_talk (lease, plan, input) → Talk (order of speakers) → run_turn for each
 
-Each turn is a run of its own in the speaker's conversation with the user. The otids of its messages
-are derived from the talk, so a talk that is started again after a kill finds the finished turns,
-and does the rest.
+Each turn is a separate run in the speaker's conversation with the user. The otids of its messages
+are derived from the talk. So a talk that starts again after a kill finds the finished turns and
+takes the others.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ from ricordo.storage import conversations, runs
 from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
-# Seconds that a talk waits for a member that is busy with another turn.
+# Seconds that a talk waits for a member that is busy elsewhere.
 _PATIENCE = 120.0
 _GO_ON = "Nobody has said anything since. Go on."
 
@@ -89,7 +89,7 @@ async def run_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> Liv
         raise Invalid("There is no message to answer. Send at least one, with some content.")
     if runtime.is_stopping:
         raise Unavailable("The server is shutting down. Send the message again in a moment.")
-    # Once the run is stored it must be carried out, even if the caller is cancelled at this moment.
+    # Once the run is stored it must be carried out, even if the caller is cancelled now.
     return await asyncio.shield(asyncio.ensure_future(_begin_talk(runtime, group_id, request)))
 
 
@@ -104,7 +104,7 @@ async def _begin_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> 
 
 
 class _Paused(Exception):
-    """The talk waits for an approval in a speaker's turn."""
+    """The talk waits for an approval in the turn of a speaker."""
 
 
 class _OutOfTurns(Exception):
@@ -113,7 +113,7 @@ class _OutOfTurns(Exception):
 
 @dataclass(slots=True)
 class _TurnEnd:
-    """The end of a turn of the talk, with its utterances."""
+    """The end of a turn in the talk, with what was said."""
 
     agent_id: str
     utterances: Sequence[Utterance] = ()
@@ -180,7 +180,7 @@ class Talk(LiveRun):
         )
 
     async def _turns(self) -> AsyncIterator[Event]:
-        """Take the turns of the talk; first finish a turn that waited."""
+        """Take the turns of the talk; a turn that waited is finished first."""
         if self._request.approval:
             last = self._record.before[-1]
             speaker = self._speaker(last.agent_id)
@@ -212,7 +212,7 @@ class Talk(LiveRun):
             if self._is_over():
                 return
             last = self._last_speaker()
-            # A manager that waited for an approval has answered already.
+            # A manager that waited for an approval has already answered.
             if self._last is None or plan.manager is None or self._last.agent_id != plan.manager.id:
                 async for event in self._ask_manager(last, is_again=False):
                     yield event
@@ -235,7 +235,7 @@ class Talk(LiveRun):
 
     async def _supervisor(self) -> AsyncIterator[Event]:
         if self._record.before or self._plan.manager is None:
-            return  # the supervisor's turn was resumed, and is over
+            return  # the supervisor's turn was resumed and has ended
         if len(self._plan.members) >= self._most_turns:
             raise Invalid(
                 f"The group has {len(self._plan.members)} members, and one message may lead to "
@@ -246,7 +246,7 @@ class Talk(LiveRun):
             yield event
 
     async def _speak(self, member: Speaker) -> AsyncIterator[Event]:
-        """Let a member take its turn, with the messages since its last turn."""
+        """Let a member take its turn; it gets the messages since its previous turn."""
         new_messages = self._history.missing(member.id)
         if not new_messages:
             new_messages = [
@@ -287,7 +287,7 @@ class Talk(LiveRun):
         *,
         approval: Approval | None = None,
     ) -> AsyncIterator[Event]:
-        """Take one turn and yield its events as the talk's.
+        """Take one turn, and yield its events as events of the talk.
 
         Raises PartFailed, _Paused and _OutOfTurns.
         """
@@ -324,7 +324,7 @@ class Talk(LiveRun):
             raise _Paused
 
     async def _note_end(self, number: int) -> None:
-        """Add the utterances of the turn with this number to the history."""
+        """Add what was said in the turn with this number to the history."""
 
         def read(tx: Transaction) -> tuple[TalkRecord, list[Utterance]]:
             record = TalkRecord.from_json(runs.get(tx, self._request.scope, self._run.id).metadata)
@@ -347,8 +347,8 @@ class Talk(LiveRun):
     ) -> TurnRequest:
         """Return the request for a turn of this talk.
 
-        `note` adds its run to the talk's record, in the transaction that starts it. `callers` are
-        the agents that ask the speaker; empty for a user's message.
+        `note` adds its run to the talk's record, in the transaction that starts the run. `callers`
+        are the agents that ask the speaker; there are none for a user's message.
         """
 
         def also_save(tx: Transaction, run: Run, _messages: Sequence[Message]) -> None:
@@ -376,14 +376,14 @@ class Talk(LiveRun):
         )
 
     def _noting_run(self, tx: Transaction, *, is_asked: bool) -> Run:
-        """Return the run that records a turn.
+        """Return the talk's run with a record of this turn.
 
-        A member that a supervisor asks may answer even if the talk is interrupted: the resumed talk
-        adopts its turn. No member is asked twice, since the otids of the questions are derived from
-        the talk.
+        A member that a supervisor asks may answer even if the talk is interrupted. The resumed talk
+        then adopts that turn. No member is asked twice, because the otids of the questions are
+        derived from the talk.
 
         Raises:
-            LeaseLost: The talk has ended, or another server resumed it.
+            LeaseLost: Raises LeaseLost if the talk has ended or another server has resumed it.
         """
         talk = runs.lock(tx, self._run.id)
         if talk and is_asked and was_cut_off(talk):
@@ -397,7 +397,7 @@ class Talk(LiveRun):
         return talk
 
     async def begin(self, request: TurnRequest) -> LiveTurn:
-        """Start a turn as soon as its agent's present turn has ended."""
+        """Start a turn once its agent's present turn has ended."""
         until = time.monotonic() + _PATIENCE
 
         def wait_while_patient(busy: Busy) -> None:
@@ -412,9 +412,9 @@ class Talk(LiveRun):
             raise
 
     def _as_own(self, event: Event, speaker: Speaker) -> Event:
-        """Return the event of a turn as an event of the talk.
+        """Return an event of a turn as an event of the talk.
 
-        With the talk's run id its stream can be found again.
+        It gets the talk's run id, by which its stream can be found again.
         """
         run_id = self._run.id
         match event:
@@ -436,7 +436,7 @@ class Talk(LiveRun):
 
     @property
     def members_overrides(self) -> TurnOverrides:
-        """The request's settings that hold for every turn of the talk."""
+        """The settings of the request that apply to every turn of the talk."""
         overrides = self._request.overrides
         return TurnOverrides(
             model=overrides.model,
@@ -447,14 +447,14 @@ class Talk(LiveRun):
         )
 
     def _overrides(self, speaker: Speaker) -> TurnOverrides:
-        """Return the talk's settings with a speaker's instructions, and a supervisor's tool."""
+        """Return the talk's settings with a speaker's instructions and a supervisor's tool."""
         plan = self._plan
         if plan.manager is None or speaker.id != plan.manager.id:
             instructions = member_instructions(plan, speaker)
         elif plan.kind == "dynamic":
             instructions = manager_instructions(plan)
         else:
-            # The turn's task inherits this context, in which the tool finds the group.
+            # The turn's task inherits this context, where the tool finds the group.
             SUPERVISED.set(partial(ask_all, self, plan))
             return replace(
                 self.members_overrides,
@@ -482,14 +482,14 @@ class Talk(LiveRun):
         return self._last.text if self._last else ""
 
     def _is_over(self) -> bool:
-        """Return True if the last speaker said the token that ends the talk."""
+        """Return whether the last speaker said the token that ends the talk."""
         token = self._plan.termination_token
         manager_id = self._plan.manager and self._plan.manager.id
         is_speaker = self._last is not None and self._last.agent_id != manager_id
         return bool(token) and is_speaker and str(token) in self._last_text()
 
     def _lines(self) -> list[tuple[str, str]]:
-        """Return the talk so far as pairs of a speaker's name and a text."""
+        """Return the talk so far, as pairs of a speaker's name and a text."""
         return [
             (
                 (utterance.message.name or "user") if utterance.speaker_id else "user",
@@ -501,7 +501,7 @@ class Talk(LiveRun):
         ]
 
     def _otid(self) -> str:
-        """Return the otid of the talk's own message in its next turn."""
+        """Return the otid of the message that the talk itself sends in its next turn."""
         return f"{self._plan.key}-{len(self._record.before) + self._number}"
 
     async def _deliver(self) -> list[str]:
@@ -539,8 +539,8 @@ class Talk(LiveRun):
         return isinstance(error, Invalid | Conflict | NotFound)
 
     async def _after_close(self, run: Run) -> None:
-        # An interrupted talk, or one that another server has taken over, delivers its messages
-        # itself after it is resumed.
+        # A talk that was interrupted, or taken over by another server, delivers its messages after
+        # it is resumed.
         if was_cut_off(run):
             return
         try:

@@ -1,6 +1,6 @@
 """The plan of a talk with a group. No I/O.
 
-It is fixed at the start, so that the talk continues in the same way after a kill.
+It is fixed at the start, so the talk continues in the same way after a kill.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ EntryKind = Literal["speaker", "manager", "resumed"]
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """An agent of the group, with its name when the talk began."""
+    """An agent of the group, with the name that it had when the talk began."""
 
     id: str
     name: str
@@ -25,7 +25,7 @@ class Speaker:
 
 @dataclass(frozen=True, slots=True)
 class TalkPlan:
-    """A talk: the group as it was at its start.
+    """A talk: the group in its state at the start.
 
     The otids of its turns begin with `key`.
     """
@@ -41,7 +41,7 @@ class TalkPlan:
 
     @property
     def rounds(self) -> int:
-        """The number of turns of members."""
+        """The number of turns that members take."""
         if self.max_turns is not None:
             return self.max_turns
         return len(self.members)
@@ -66,7 +66,7 @@ class TalkPlan:
 class Entry:
     """One turn of a talk, with its agent and runs.
 
-    A kill may leave several runs. An entry that is `resumed` continues the turn before it, which
+    After a kill there may be several runs. A `resumed` entry continues the turn before it, which
     waited for an approval.
     """
 
@@ -85,12 +85,12 @@ class Entry:
 def named_member(answer: str, members: Sequence[Speaker], last_id: str | None) -> Speaker | None:
     """Return the last member whose name or id occurs in the manager's answer.
 
-    The last speaker is never the next. Case makes no difference. A name inside a longer name of a
-    member does not count: the answer "Anna" does not name "Ann".
+    The last speaker is never chosen. Case makes no difference. A name inside a member's longer name
+    does not count: the answer "Anna" does not name "Ann".
     """
     text = normal_text(answer).casefold()
     named_ids: set[str] = set()
-    # Longest names first, each removed from the text after it was found.
+    # Search the longest names first, and remove each from the text once it is found.
     for member in sorted(members, key=lambda member: -len(member.name)):
         for name in (member.id, member.name):
             normal_name = normal_text(name).strip().casefold()
@@ -102,7 +102,7 @@ def named_member(answer: str, members: Sequence[Speaker], last_id: str | None) -
 
 
 def next_in_order(members: Sequence[Speaker], last_id: str | None) -> Speaker:
-    """Return the member after the last speaker, or the first."""
+    """Return the member after the last speaker, or else the first member."""
     ids = [member.id for member in members]
     index = ids.index(last_id) + 1 if last_id in ids else 0
     return members[index % len(members)]

@@ -1,6 +1,6 @@
 """Instructions for agents about the group that they talk in.
 
-They are sent for one turn and not saved.
+They are sent for one turn only and are not saved.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ def member_instructions(plan: TalkPlan, speaker: Speaker) -> str:
 
 
 def manager_instructions(plan: TalkPlan) -> str:
-    """Return the instructions of a dynamic group's manager, with each member."""
+    """Return the instructions of a dynamic group's manager; they describe each member."""
     listed = "\n".join(f"- {_one_line(member.name)}{_described(member)}" for member in plan.members)
     return _section(_MANAGER.strip().format(listed=listed, about=_about(plan)))
 
@@ -82,7 +82,7 @@ def question_again(names: Sequence[str]) -> str:
 def message_of_supervisor(name: str, agent_id: str, message: str) -> str:
     """Return the supervisor's message to a member.
 
-    The bracket names the sender, and says that the answer goes back to it.
+    A bracket names the sender, and says that the answer goes back to the sender.
     """
     return (
         f"[Incoming message from agent {_one_line(name)} with ID '{agent_id}' to all agents of "

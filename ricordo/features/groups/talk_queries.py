@@ -10,13 +10,13 @@ from ricordo.storage.engine.repository import Missing, Page
 from ricordo.storage.engine.store import Transaction
 
 _ADD = Missing(talks)
-# Stop reasons of a talk that waits for an approval, or was cut off.
+# Stop reasons of a talk that waits for an approval or was interrupted.
 _OPEN_ENDS = ("requires_approval", "error")
 _OF_ANY_GROUP = select(talks.c.conversation_id)
 
 
 def add_talks(tx: Transaction, group_id: str, conversation_id: str) -> None:
-    """Record that talks with the group are kept in this conversation."""
+    """Record that the group's talks are in this conversation."""
     tx.run(_ADD, {"group_id": group_id, "conversation_id": conversation_id})
 
 
@@ -33,7 +33,7 @@ def page_of_group_messages(
 ) -> list[Message]:
     """Return one page of a group's messages, without the members' copies.
 
-    Copies have no step, and are in no conversation of talks.
+    Copies have no step and are in no conversation of talks.
     """
     of_talks = select(talks.c.conversation_id).where(talks.c.group_id == group_id)
     is_original = message_lookup.IS_OF_STEP | message_lookup.is_in_conversations(of_talks)

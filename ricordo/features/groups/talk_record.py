@@ -1,4 +1,4 @@
-"""The stored record of a talk: turns, utterances, and their delivery."""
+"""The stored record of a talk: its turns, what was said, and its delivery."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ _SPOKEN = MessageFormat(types=frozenset(("assistant_message",)))
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """A text of a talk, as the other members read it.
+    """A text of a talk, in the form in which other members read it.
 
     `speaker_id` is None for a message of the request.
     """
@@ -45,9 +45,9 @@ class Utterance:
 class TalkRecord:
     """The metadata of a talk's run.
 
-    `turns` are the turns of this run, `before` are the turns of earlier runs, and `asked` are the
-    members that a supervisor asked. A run that was resumed after an approval names in `talks` the
-    runs before it, each with the number of turns at its start.
+    `turns` are the turns of this run, `before` are those of earlier runs, and `asked` are members
+    that a supervisor asked. After an approval, the resumed run names the earlier runs in `talks`,
+    each with the number of turns at its start.
     """
 
     plan: TalkPlan
@@ -91,7 +91,7 @@ class TalkRecord:
     def with_run(self, number: int, entry: Entry, run_id: str) -> "TalkRecord":
         """Return the record with this run in the turn of that number.
 
-        The turn is new, or a kill interrupted it.
+        The turn is new, or was interrupted by a kill.
         """
         turns = list(self.turns)
         if number == len(turns):
@@ -114,9 +114,9 @@ def is_talk(run: Run) -> bool:
 
 
 def is_answer_elsewhere(run: Run) -> bool:
-    """Return True if a member's approval was answered here, outside of the talk.
+    """Return whether a member's approval was answered outside of the talk.
 
-    An interrupted turn does not count, since it may still be sent again.
+    An interrupted turn does not count, since it may still be repeated.
     """
     is_ours = "group_id" in run.metadata and "talk_id" not in run.metadata
     return is_ours and _has_ended(run) and run.stop_reason != "requires_approval"
@@ -127,7 +127,7 @@ def _has_ended(run: Run) -> bool:
 
 
 def is_resumed_by_itself(run: Run) -> bool:
-    """Return True if the end of a member's turn resumed this talk.
+    """Return whether the end of a member's turn resumed this talk.
 
     Such a talk must not be sent again.
     """
@@ -138,9 +138,9 @@ def is_resumed_by_itself(run: Run) -> bool:
 
 
 def answers_elsewhere(tx: Transaction, paused: Run) -> list[Run]:
-    """Return the runs that took the answer a talk waits for, oldest first.
+    """Return the runs that accepted the answer for which a talk waits, oldest first.
 
-    They are of the member that waits; a kill may leave several.
+    They belong to the member that waits. After a kill there may be several.
     """
     record = TalkRecord.from_json(paused.metadata)
     waiting = runs.find(tx, Scope(paused.organization_id), record.entries[-1].run_ids[-1])
@@ -192,7 +192,7 @@ def with_totals(tx: Transaction, run: Run, record: TalkRecord) -> Run:
 
 
 def utterances_in(message: Message, speaker: Speaker, group_id: str) -> list[Utterance]:
-    """Return the texts of an agent's message, without thoughts and tools."""
+    """Return the texts in an agent's message, without thoughts and tool calls."""
     return [
         Utterance(
             speaker.id,
@@ -213,7 +213,7 @@ def utterances_in(message: Message, speaker: Speaker, group_id: str) -> list[Utt
 
 
 def utterances_of(tx: Transaction, plan: TalkPlan, entry: Entry) -> list[Utterance]:
-    """Return the utterances of a turn, in all its runs."""
+    """Return what was said in a turn, in all its runs."""
     speaker = next(speaker for speaker in plan.everyone if speaker.id == entry.agent_id)
     if entry.run_ids:
         stored = messages.of_runs(tx, entry.run_ids)
@@ -230,7 +230,7 @@ def utterances_of(tx: Transaction, plan: TalkPlan, entry: Entry) -> list[Utteran
 
 
 def input_of_talk(tx: Transaction, plan: TalkPlan, run_id: str) -> list[Utterance]:
-    """Return the messages of this run's request, without answers to waiting calls."""
+    """Return the messages in this run's request, without answers to waiting calls."""
     return [
         Utterance(
             None,
@@ -254,7 +254,7 @@ def input_of_talk(tx: Transaction, plan: TalkPlan, run_id: str) -> list[Utteranc
 class TalkHistory:
     """The utterances of a talk in their order.
 
-    `heard_counts` is by agent the number of utterances that it had heard when it last spoke.
+    `heard_counts` has, for each agent, how many texts it had heard when it last spoke.
     """
 
     utterances: list[Utterance] = field(default_factory=list)
@@ -266,7 +266,7 @@ class TalkHistory:
         return [utterance.message for utterance in since if utterance.speaker_id != agent_id]
 
     def add_turn(self, plan: TalkPlan, entry: Entry, utterances: Sequence[Utterance]) -> None:
-        """Add a turn. No member hears the manager of a dynamic group."""
+        """Add a turn. Members do not hear the manager of a dynamic group."""
         heard_count = self.heard_counts.get(entry.agent_id, 0)
         self.heard_counts[entry.agent_id] = max(heard_count, len(self.utterances))
         if plan.manager is None or entry.agent_id != plan.manager.id:
@@ -276,7 +276,7 @@ class TalkHistory:
 def history_of_talk(
     tx: Transaction, record: TalkRecord, run_id: str, *, has_turns: bool
 ) -> TalkHistory:
-    """Return the utterances before this run and in its request.
+    """Return what was said before this run and in its request.
 
     `has_turns` adds the messages of the run's own turns.
     """
@@ -294,9 +294,9 @@ def history_of_talk(
 
 
 async def deliver(runtime: Runtime, scope: Scope, run: Run) -> list[str]:
-    """Store a talk's utterances with all agents that did not hear them.
+    """Store the talk's texts with all agents that have not heard them.
 
-    Returns the ids of agents that are busy now.
+    Returns the ids of the agents that are busy now.
     """
     record = TalkRecord.from_json(run.metadata)
     plan = record.plan
@@ -320,12 +320,12 @@ async def deliver(runtime: Runtime, scope: Scope, run: Run) -> list[str]:
         except Busy:
             busy.append(listener.id)
         except NotFound:
-            continue  # it was deleted during the talk
+            continue  # the agent was deleted during the talk
     return busy
 
 
 def add_delivery(tx: Transaction, run: Run) -> None:
-    """Add the job that delivers the talk to agents that are busy now."""
+    """Add the job that delivers the talk to agents that are now busy."""
     jobs.add(
         tx,
         Job(

@@ -1,6 +1,6 @@
-"""Reset of a group: delete its messages with all copies.
+"""Reset of a group: delete its messages and all copies.
 
-They are also taken out of the windows.
+The copies are also removed from the windows.
 """
 
 from ricordo.agents.deletion import remove_messages
@@ -36,5 +36,5 @@ async def reset_talks(runtime: Runtime, scope: Scope, group_id: str) -> None:
 def _reset(tx: Transaction, scope: Scope, group_id: str, conversation_id: str) -> None:
     ids = message_lookup.ids_of_group(tx, group_id, conversation_id)
     remove_messages(tx, scope, conversation_id, ids)
-    # The same message, sent again, then starts a new talk.
+    # If the same message is sent again, it then starts a new talk.
     runs.forget_bodies(tx, conversation_id)

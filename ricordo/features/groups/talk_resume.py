@@ -1,7 +1,7 @@
-"""Talks that resume by themselves, after an approval was answered outside of the group.
+"""Talks that resume by themselves after an approval was answered outside of the group.
 
-The end of the member's turn resumes the talk at once. The client sends no message again, so a talk
-that a kill interrupts here is found by its stored rows: the jobs of `HANDLER` look for it.
+The end of the member's turn resumes the talk at once. The client does not send the message again.
+So if a kill interrupts the talk here, jobs of `HANDLER` find it by its stored rows.
 """
 
 import logging
@@ -68,9 +68,9 @@ async def _start(runtime: Runtime, scope: Scope, answered_run: Run) -> StartedTa
 
 
 async def resume_talks(runtime: Runtime, _job: Job, report: Report) -> None:
-    """Resume the talks whose member was answered and that no server works on.
+    """Resume talks whose member got its answer, but on which no server works.
 
-    A server was killed before the end of such a talk.
+    A server was killed before such a talk ended.
     """
 
     def find(tx: Transaction) -> list[Run]:
@@ -90,8 +90,8 @@ async def resume_talks(runtime: Runtime, _job: Job, report: Report) -> None:
 def _scopes_of(tx: Transaction, run: Run) -> list[Scope]:
     """Return the scopes in which the talk may have started.
 
-    There are none if its user is disabled. An agent that was created for one user talks with that
-    user even if the caller is another.
+    There are none if the user is disabled. An agent that was created for one user talks with that
+    user, even if somebody else calls.
     """
     everything = Scope(run.organization_id)
     if run.user_id is None:

@@ -45,9 +45,9 @@ router = Routes(prefix="/v1/groups/{group_id}", tags=["groups"], scope="messages
 
 @router.post("/messages", response_model=TurnResponse)
 async def send(context: RequestContext, group_id: str, body: SendRequest) -> Response:
-    """Send messages to the group and wait until its agents have talked.
+    """Send messages to the group, and wait until its agents have talked.
 
-    With `streaming` the answer is sent as it is made.
+    With `streaming`, the answer is sent while it is created.
     """
     if body.streaming:
         return await stream(context, group_id, body)
@@ -72,7 +72,7 @@ async def stream(context: RequestContext, group_id: str, body: SendRequest) -> R
 async def send_async(context: RequestContext, group_id: str, body: AsyncSendRequest) -> Run:
     """Send messages to the group and return the run at once.
 
-    `callback_url` is called when the run has ended.
+    When the run has ended, `callback_url` is called.
     """
     leader_id, conversation_id = await _leader_and_conversation(context, group_id, body)
     return await begin_async(context, leader_id, body, conversation_id, _begin(group_id))
@@ -113,7 +113,7 @@ def modify_message(
 
 @router.patch("/reset-messages", response_model=NoneType)
 async def reset(context: RequestContext, group_id: str) -> None:
-    """Delete the group's messages that are the caller's.
+    """Delete the caller's messages in the group.
 
     Memory stays as it is.
     """

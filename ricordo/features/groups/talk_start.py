@@ -1,8 +1,8 @@
 """Start of a talk: take the lease, fix the plan, store the input.
 
-All happens in one transaction. The talk's run is in a hidden conversation of the group's leader,
-whose id is derived from group and user. So only one talk of a user with a group runs at a time, and
-a message with a known otid was accepted before.
+All of it happens in one transaction. The talk's run is in a hidden conversation of the group's
+leader. That conversation's id is derived from group and user. So a user has only one running talk
+with a group, and a message with a known otid counts as accepted before.
 """
 
 import secrets
@@ -59,8 +59,8 @@ NOBODY = "The group has no agents, so it cannot answer. Add some with PATCH /v1/
 class StartedTalk:
     """A talk at its start.
 
-    It has its run, its request, and the record of earlier turns. `leftover` is the record of an
-    earlier talk that was interrupted.
+    It consists of the run, the request, and the record of earlier turns. `leftover` is the record
+    of an earlier talk that was interrupted.
     """
 
     run: Run
@@ -70,7 +70,7 @@ class StartedTalk:
 
 
 def talk_conversation(scope: Scope, group: Group) -> str:
-    """Return the id of the conversation of the user's talks with the group.
+    """Return the id of the conversation for the user's talks with the group.
 
     Raises Invalid for an empty group.
     """
@@ -81,7 +81,7 @@ def talk_conversation(scope: Scope, group: Group) -> str:
 def require_leader(group: Group) -> str:
     """Return the id of the agent that leads talks.
 
-    Raises Invalid if no member could speak, or if groups of this kind hold no talks.
+    Raises Invalid if no member can speak, or if groups of this kind do not talk.
     """
     if group.manager_type not in TALKING:
         if group.manager_agent_id:
@@ -102,10 +102,10 @@ def require_leader(group: Group) -> str:
 async def start_talk(
     runtime: Runtime, group_id: str, request: TurnRequest, answered_run: Run | None = None
 ) -> StartedTalk | str:
-    """Start the talk, or return the id of the run of this request.
+    """Start the talk. If the request was accepted before, return the id of its run.
 
     The request was then accepted before. `answered_run` is a member's run that continued after an
-    approval; the talk that waited for it is resumed. Raises NotFound, Busy, Conflict, Invalid.
+    approval. The talk that waited for it is resumed. Raises NotFound, Busy, Conflict, Invalid.
     """
     require_own_otids(request)
     repeated: Run | None = None
@@ -137,7 +137,7 @@ def _open(
 ) -> StartedTalk:
     """Take the lease, and store the input.
 
-    If an interrupted run has the input already, its messages are used.
+    If an interrupted run already has the input, that run's messages are used.
     """
     scope = request.scope
     group = queries.get(tx, scope, group_id)
@@ -148,7 +148,7 @@ def _open(
     if earlier and (cut_off is None or earlier.id != cut_off.id):
         raise Collision("The same request was accepted before.")
     run = replace(run, user_id=run.user_id or conversation.user_id)
-    if conversation.window:  # a failed talk may have left ids
+    if conversation.window:  # a failed talk may have left ids in it
         conversations.save_window(tx, conversation.id, (), "", added=0)
     previous = _previous(tx, scope, run)
     if previous and _is_leftover(previous):
@@ -179,7 +179,7 @@ def _open(
 
 
 def _conversation(tx: Transaction, scope: Scope, group: Group) -> Conversation:
-    """Return the conversation of the user's talks, which is created if it is missing.
+    """Return the conversation for the user's talks; create it if it is missing.
 
     Raises Collision if another request was faster.
     """
@@ -209,7 +209,7 @@ def _previous(tx: Transaction, scope: Scope, run: Run) -> Run | None:
 
 
 def _plan(tx: Transaction, scope: Scope, group: Group, key: str) -> TalkPlan:
-    """Return the plan of a talk with the group as it is now."""
+    """Return the plan of a talk with the group in its present state."""
     speakers: dict[str, Speaker] = {}
     for agent_id in group.everyone:
         if agent := agents.find(tx, scope, agent_id):
@@ -231,7 +231,7 @@ def _plan(tx: Transaction, scope: Scope, group: Group, key: str) -> TalkPlan:
 def _save_input(tx: Transaction, request: TurnRequest, run: Run, group: Group) -> list[Message]:
     """Store the request's messages.
 
-    Search finds them in the members' conversations, so they are not indexed here again.
+    The messages are not indexed here, since search finds them in the members' conversations.
     """
     now = tx.clock.now()
     stored = []
@@ -248,7 +248,7 @@ def _save_input(tx: Transaction, request: TurnRequest, run: Run, group: Group) -
 def _as_stored(request: TurnRequest, stored: Sequence[Message]) -> TurnRequest:
     """Return the request with its stored messages.
 
-    Each has an otid, which is the same after a kill.
+    Each message has an otid, which is the same after a kill.
     """
     new_messages = tuple(
         NewMessage(
@@ -321,9 +321,9 @@ def _after_answer(tx: Transaction, answered_run: Run, paused: Run | None) -> Tal
 
 
 def _is_leftover(talk: Run) -> bool:
-    """Return True if some members may not have heard all of an ended talk.
+    """Return whether members may have missed texts of an ended talk.
 
-    It was cut off, failed, or was never resumed.
+    That is so if it was interrupted, failed, or was never resumed.
     """
     return is_talk(talk) and (talk.status != "completed" or talk.stop_reason == "requires_approval")
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # the talk imports this module
 ASK_ALL = "send_message_to_all_agents_in_group"
 AT_ONCE = 50
 _SECONDS = 1200.0
-# The supervisor first asks, once, and then answers.
+# The supervisor first asks once and then answers.
 SUPERVISOR_RULES = (
     ToolRule(ASK_ALL, "run_first"),
     ToolRule(ASK_ALL, "max_count_per_step", options={"max_count_limit": 1}),
@@ -58,7 +58,7 @@ async def send_message_to_all_agents_in_group(context: ToolContext, message: str
 
 
 # A kill undoes the call together with its step, but no member is asked twice. So the call need not
-# be noted as an act outside.
+# be recorded as an act outside the server.
 TOOL = ServerTool(send_message_to_all_agents_in_group, "letta_multi_agent_core", is_stored=False)
 
 
@@ -108,8 +108,8 @@ async def _ask(
     otid = f"{plan.key}-{member.id}"
     conversation = await open_conversation(runtime, talk.scope, DEFAULT, member.id)
     earlier = await runtime.store.read(lambda tx: messages.by_otids(tx, conversation.id, [otid]))
-    # After a kill the supervisor may phrase its message differently; a member's first message
-    # counts.
+    # After a kill the supervisor may phrase its message differently; then the first message to a
+    # member counts.
     parts: tuple[Part, ...] = (TextPart(message_of_supervisor(manager.name, manager.id, message)),)
     question = NewMessage(
         "system",

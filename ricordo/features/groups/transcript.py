@@ -1,6 +1,6 @@
-"""The transcript that a sleeping agent reads: a conversation, line by line.
+"""The transcript that a sleeptime agent reads: a conversation, line by line.
 
-It has the format of the retired Letta V1 server.
+Its format is that of the retired Letta V1 server.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ CUT = " … [{} more characters are in the history]"
 
 
 def lines_of(message: Message) -> list[str]:
-    """Return the lines of one message; nothing for the server's own texts."""
+    """Return the lines of one message; texts by the server give none."""
     if message.role in ("system", "summary"):
         return []
     if message.role == "user":
@@ -85,14 +85,14 @@ def shortened(line: str, most_tokens: int) -> str:
 
 
 def transcript_event(lines: Sequence[str]) -> EventPart:
-    """Return the event that gives a sleeping agent these lines to read."""
+    """Return the event that gives a sleeptime agent these lines to read."""
     return EventPart(
         "\n".join([_reminder("sleep_reminder"), "", "Messages:", *lines]), event="transcript"
     )
 
 
 def go_on_event() -> EventPart:
-    """Return the event that lets a sleeping agent finish failed work."""
+    """Return the event that asks a sleeptime agent to finish failed work."""
     return EventPart(_reminder("sleep_again"), event="transcript")
 
 

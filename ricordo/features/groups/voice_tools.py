@@ -1,4 +1,4 @@
-"""Tools of voice agents, and of the keeper of their memory."""
+"""Tools of voice agents, and of the agents that keep their memory."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from ricordo.tools.builtin.memory import refuse_line_numbers
 from ricordo.tools.builtin.search_results import timestamp
 from ricordo.tools.toolbox import ServerTool, ToolContext
 
-# Numbers of results, as of the retired Letta V1 server.
+# Numbers of results, as in the retired Letta V1 server.
 _PASSAGES = 5
 _MESSAGES_EACH = 3
 _MOST_KEYWORDS = 10
@@ -146,7 +146,7 @@ def _span(
 ) -> tuple[int | None, int | None]:
     """Return the start and end of the search in microseconds.
 
-    If one end is left out, it is now; without both, all times are searched.
+    If one end is missing, it is now; if both are missing, all times are searched.
     """
     if start_minutes_ago is None and end_minutes_ago is None:
         return None, None
@@ -159,7 +159,7 @@ def _span(
 async def _find_messages(
     context: ToolContext, keyword: str, start: int | None, end: int | None
 ) -> list[str]:
-    """Return texts with this keyword, by the user or the agent, out of view."""
+    """Return texts by the user or the agent that contain this keyword and are out of view."""
     message_filter = MessageFilter(
         agent_ids=(context.state.agent.id,),
         roles=("user", "assistant"),
@@ -174,7 +174,7 @@ async def _find_messages(
     texts: list[str] = []
     for hit in hits:
         message = hit.message
-        # The index also finds a message by the words of its neighbours.
+        # The index also finds a message by the words of its neighbouring messages.
         if not keyword_terms <= {*terms(message.spoken)}:
             continue
         is_users = message.is_said and message.user_id == context.state.conversation.user_id
@@ -190,7 +190,7 @@ async def _utterance(context: ToolContext) -> str:
         new = messages.of_run(tx, context.step.run_id)
         if any(message.is_said for message in new):
             return new
-        # A turn that was resumed after an approval has the user's message in an earlier run.
+        # If the turn was resumed after an approval, the user's message is in an earlier run.
         return messages.by_ids(tx, context.state.conversation.window)
 
     texts = [message.text for message in await context.store.read(read) if message.is_said]
@@ -200,7 +200,7 @@ async def _utterance(context: ToolContext) -> str:
 async def _transcript(context: ToolContext) -> tuple[list[str], bool]:
     """Return the lines of the newest transcript in view.
 
-    The second value is True if pieces of it were kept already.
+    The second value says whether pieces of it were stored already.
     """
 
     def read(tx: Transaction) -> list[Message]:

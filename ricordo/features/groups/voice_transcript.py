@@ -1,9 +1,9 @@
-"""The numbered transcript for the keeper of a voice agent's memory.
+"""The numbered transcript for the agent that keeps a voice agent's memory.
 
 Pure.
 
-It has the format of the retired Letta V1 server. The lines can be parsed again from the text, so
-that pieces can be archived by line numbers.
+Its format is that of the retired Letta V1 server. The lines can be read back from the text, so that
+pieces can be archived by line numbers.
 """
 
 import re
@@ -22,7 +22,7 @@ _LINE = re.compile(r"^ {4}\d+\. ")
 
 
 def numbered_lines_of(message: Message) -> list[str]:
-    """Return the message as one line, `role: text`; nothing for the server's own texts."""
+    """Return the message as one line, `role: text`; texts by the server give none."""
     if message.role not in ("user", "assistant", "tool", "approval") or message.is_event:
         return []
     parts = (_text(message), _pictures(message), *_returns(message))
@@ -39,7 +39,7 @@ def numbered_lines_of(message: Message) -> list[str]:
 def numbered_event(older: Sequence[str], newer: Sequence[str], kept_count: int) -> EventPart:
     """Return the event with these lines, numbered from 0.
 
-    At least `kept_count` messages stay in the agent's view.
+    At least `kept_count` messages remain in the agent's view.
     """
     numbered = [
         f"{_INDENT}{number}. {_indented(line)}" for number, line in enumerate([*older, *newer])
@@ -57,7 +57,7 @@ def numbered_event(older: Sequence[str], newer: Sequence[str], kept_count: int) 
 
 
 def lines_in(transcript: str) -> list[str]:
-    """Return the lines of a transcript by their numbers; nothing for another text."""
+    """Return the lines of a transcript by number; any other text gives none."""
     if _OLDER not in transcript.splitlines():
         return []
     lines: list[str] = []

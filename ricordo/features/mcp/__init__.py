@@ -3,7 +3,7 @@
 from ricordo.features.mcp.server import HAS_SDK
 from ricordo.plugins import Commands, Feature, PluginPage
 
-# Without the extra `mcp` agents have no MCP servers to call, and programs no server to ask.
+# Without the extra `mcp`, agents can call no MCP servers, and programs find no MCP server here.
 _SERVER_ROUTES = ("ricordo.features.mcp.oauth.routes", "ricordo.features.mcp.server.routes")
 
 feature = Feature(

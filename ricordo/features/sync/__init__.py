@@ -1,4 +1,4 @@
-"""Memory kept equal elsewhere: remotes, git and Dolt."""
+"""Memory that is kept in sync with other places: remotes, git and Dolt."""
 
 from ricordo.plugins import Commands, Feature
 

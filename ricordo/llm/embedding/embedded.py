@@ -40,9 +40,9 @@ TOKENIZER = (
     "tokenizers/l2_supercat_tokenizer_config.json",
     "93248f2a9ec36c7b35f700a033d5f36228aae48db61aee31007fa49062cdeb68",
 )
-# Beyond some pages the mean of all words gains nothing and costs more.
+# Beyond some pages the mean of all words says nothing more and costs more.
 MOST_CHARACTERS = 8_000
-# Texts of less than a millisecond are not worth a worker thread.
+# Shorter texts take less than a millisecond, which is not worth a worker thread.
 INLINE_CHARACTERS = 2_000
 
 
@@ -177,24 +177,24 @@ def pooled(table: "NDArray[np.float16]", tokens: Sequence[int]) -> "NDArray[np.f
     Zeros for a text without tokens.
 
     `table` holds a row for each token, shape (vocabulary, dimensions). One text at a time is faster
-    than many together, since its rows stay in the processor's cache.
+    than a batch, since its rows stay in the processor's cache.
     """
     import numpy as np
 
-    # The sum has the mean's direction, and only the direction is used.
+    # The sum has the same direction as the mean, and only the direction is used.
     total: NDArray[np.float32] = table[list(tokens)].sum(axis=0, dtype=np.float32)
     length = float(np.linalg.norm(total))
     return total / length if length else total
 
 
-# Capitalized names are left out: the nearest words of a name are other names.
+# Capitalized names are excluded, since the nearest words of a name are other names.
 _WORD = re.compile(r"(?<!\w)[a-z]{3,30}(?!\w)")
 _WHOLE = re.compile(r"▁[a-z]{3,}")
 MOST_WORDS = 24
 NEAREST = 12
 LEAST_LIKE = 0.5
-# Two near words have different signs in at most this number of their 256 dimensions. The maximum
-# over all pairs in the vocabulary is 105.
+# The signs of two near words differ in at most this many of 256 dimensions. The maximum over all
+# pairs in the vocabulary is 105.
 MOST_APART = 108
 _CACHED_WORDS = 20_000
 CACHED_TEXTS = 16  # in the tokenizer
@@ -239,7 +239,8 @@ class RelatedWords:
             return ()
         direction = vector / np.float32(length)
         # First compare the signs of the dimensions, packed 64 to an integer: ten times as fast as
-        # the numbers. A counter that overflows, as for an opposite vector, only adds one candidate.
+        # the numbers. A counter that overflows, as for an opposite vector, only adds one more
+        # candidate.
         signs = np.packbits(direction > 0).view(np.uint64)
         apart = np.zeros(self._signs.shape[1], dtype=np.uint8)
         for row, sign in zip(self._signs, signs, strict=True):

@@ -43,17 +43,18 @@ BATCH_TOKENS = 64_000
 # The limit of the most common models. A refused text is halved, and the model's limit is lowered.
 MOST_TOKENS = 8_000
 FEWEST_TOKENS = 64
-# A search waits for its question's vector; a quick search by words alone is better than a late one.
+# A search waits for its question's vector, and a quick search by words alone is better than a late
+# one.
 QUERY_SECONDS = 5.0
 QUERY_RETRIES = 1
-# After a failed query the next queries fail at once for a while, so that not every search waits for
-# a provider that is down.
+# After a failed query, the next queries fail at once for a while. So not every search waits for a
+# provider that is down.
 REST_SECONDS = 15.0
 
 _COUNTED: ContextVar[Counter[str] | None] = ContextVar("tokens by embedding model", default=None)
 
 Ask = Callable[[list[str], EmbeddingPurpose], Awaitable[Sequence[Any]]]
-"""One request: a vector for each text, in order, in any form that `unit` reads.
+"""One request, which returns a vector for each text, in order, in any form that `unit` reads.
 
 Raises ModelError.
 """
@@ -142,7 +143,8 @@ class RemoteEmbedder:
         batch: list[str] = []
         tokens = 0
         for text in texts:
-            # The limit is read for each text: the model may have refused a long one meanwhile.
+            # Read the limit again for each text, since the model may have refused a long one
+            # meanwhile.
             cut = shortened(writable(text), self._most_tokens)
             more = text_tokens(cut)
             if batch and (len(batch) == BATCH_TEXTS or tokens + more > BATCH_TOKENS):
@@ -165,7 +167,7 @@ class RemoteEmbedder:
             if error.kind != "context_window_exceeded" or is_shortest:
                 raise
         if len(texts) > 1:
-            # Either one text or the sum of all is too long, so try each half.
+            # Either one text or all texts together are too long, so try each half.
             half = len(texts) // 2
             first = await self._embed_batch(texts[:half], purpose, policy)
             return first + await self._embed_batch(texts[half:], purpose, policy)
@@ -238,8 +240,8 @@ def unit(vector: Any, provider: str) -> list[float]:
     return [number / length for number in vector]
 
 
-# Some families of models need a prefix before each text, so that a question's vector lies near its
-# answers' vectors. They were trained with it and find visibly less without it.
+# Some families of models need a prefix before each text. It brings a question's vector near the
+# vectors of its answers. They were trained with it and find clearly less without it.
 _SEARCH = "Represent this sentence for searching relevant passages: "
 _INSTRUCT = (
     "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"

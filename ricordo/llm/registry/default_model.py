@@ -1,7 +1,7 @@
 """The model of agents that name none. Pure.
 
-It is RICORDO_MODEL, else the best model of a configured provider or of this machine, else the
-librarian. The choice follows from the providers' lists and the known facts about their models.
+It is RICORDO_MODEL, else the best model of a configured provider or of this machine, and else the
+librarian. The choice depends on the providers' lists and on known facts about their models.
 """
 
 import re
@@ -17,7 +17,7 @@ from ricordo.llm.provider_table import Provider, address_of, variables_of
 BUILT_IN = "built in, no language model; see `ricordo doctor`"
 PREFERRED = {name: tuple(models.split()) for name, models in KNOWN_MODELS["preferred"].items()}
 PREFERRED["azure"] = PREFERRED["openai"]
-# Adapters of services without a list of models; their region and project are often set for other
+# Adapters of services without a list of models. Their region and project are often set for other
 # programs.
 UNLISTED = ("bedrock", "vertex")
 # Advice for a server without a model that calls tools.
@@ -44,7 +44,7 @@ class DefaultModel:
 
     @property
     def lines(self) -> list[str]:
-        """Return the sentences for an operator besides the model and the reason."""
+        """Return further sentences for an operator, without the model and the reason."""
         if self.fault:
             return [f"RICORDO_MODEL={self.handle} cannot be used. {self.fault}"]
         return list(self.advice)
@@ -60,8 +60,8 @@ def choose(
 ) -> DefaultModel:
     """Return the default model if RICORDO_MODEL names none.
 
-    `local` names the servers found on this machine, which come last. An offer without a list was
-    not read.
+    `local` names the servers found on this machine, which come last. An offer without a list means
+    that the list was not read.
     """
     advice: list[str] = []
     candidates: list[tuple[int, DefaultModel]] = []
@@ -108,11 +108,12 @@ def _best_first(provider: Provider, listed: ModelList | None) -> list[str]:
     if listed is None:
         return list(preferred) if is_hosted else []
     if provider.name == "azure" and provider.api_version is None:
-        return []  # this version of its API lists possible deployments, not existing ones
+        # this version of its API lists deployments that are possible, not those that exist
+        return []
     able = [model for model in listed.chat if model.calls_tools is not False]
     best = [model for name in preferred for model in able if undated(model.name) == name]
-    # A self-hosted server's models were chosen by its operator; a service lists many for other
-    # uses.
+    # The operator of a self-hosted server chose its models. A service also lists many models for
+    # other uses.
     others = [model for model in able if model.calls_tools or not is_hosted]
     others.sort(key=lambda model: not model.calls_tools)
     return unique([model.name for model in (*best, *others)])

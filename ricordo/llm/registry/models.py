@@ -27,14 +27,14 @@ from ricordo.llm.registry.default_model import UNLISTED, DefaultModel, choose, u
 from ricordo.settings import ProviderSettings, Settings
 
 NONE = "none"
-LOOK_SECONDS = 5.0  # for all providers and local servers together
+LOOK_SECONDS = 5.0  # seconds for all providers and local servers together
 LOOK_AGAIN_SECONDS = 30.0
 LONGEST_COMPARED = 200  # characters of a handle
-# Their lists do not tell whether the server was started with support for tools.
+# The lists of these servers do not tell whether they were started with support for tools.
 PROBED = ("vllm", "llamacpp")
-# Clients of the retired Letta V1 server send these names for that server's default.
+# Clients of the retired Letta V1 server send these names to mean that server's default.
 ALIASES = ("letta/letta-free",)
-# Their lists hold only chat models although they have others.
+# Lists of these providers hold only chat models, although they have others.
 _INCOMPLETE = ("openrouter",)
 _ADAPTERS = {"openai": openai_embedder, "google": google_embedder}
 
@@ -64,14 +64,14 @@ class Embedders(Registry[Embedder]):
     async def require(self, handle: str) -> EmbeddingInfo:
         """Describe an embedding model.
 
-        Raises NotFound if its provider lists its models without this one.
+        Raises NotFound if its provider has a list without this model.
         """
         if handle in self._added:
             return self._added[handle].info
         provider, name, listed = await self._find(handle)
         names = {name}
         if listed:
-            # A name may not show a model's purpose, so a model in the list of chat models is
+            # A name may not show a model's purpose, so models from the list of chat models are
             # accepted too.
             names = {model.name for model in listed.embedding}
             names |= {model.name for model in listed.chat}
@@ -82,9 +82,9 @@ class Embedders(Registry[Embedder]):
     async def choose(self, handle: str | None) -> str | None:
         """Return the handle to store.
 
-        Returns None for the default and the retired server's default.
+        Returns None for the default, and for the retired server's default.
 
-        Raises NotFound for an unknown handle, since another model would surprise.
+        Raises NotFound for an unknown handle, since falling back to another model would surprise.
         """
         if handle is None or handle in ALIASES:
             return None
@@ -93,7 +93,7 @@ class Embedders(Registry[Embedder]):
     async def list(self) -> list[EmbeddingInfo]:
         """Return all embedding models.
 
-        Added ones come first, then those of the providers, who are asked every five minutes.
+        Added models come first. The providers' lists are requested at most every five minutes.
         """
         added = [embedder.info for embedder in self._added.values()]
         listed = await self._directory.ask_all()
@@ -185,7 +185,7 @@ class Models(Registry[ChatModel]):
     async def require(self, handle: str) -> ModelInfo:
         """Describe a model.
 
-        Raises NotFound if its provider lists its models without this one.
+        Raises NotFound if its provider has a list without this model.
         """
         if handle in self._added:
             return self._added[handle].info
@@ -218,7 +218,7 @@ class Models(Registry[ChatModel]):
     async def find_default(self) -> DefaultModel:
         """Return the default model after a search for more models.
 
-        Providers without a list are asked and local servers are searched, for at most 5 seconds.
+        Providers without a list are asked and local servers are looked for, for at most 5 seconds.
         """
         async with self._looking:
             if self._now() >= self._look_again_at:
@@ -236,7 +236,7 @@ class Models(Registry[ChatModel]):
     def better_than(self, handle: str) -> str | None:
         """Return the default model if it is usable and better than the librarian.
 
-        Returns None unless `handle` is the librarian.
+        Returns None if `handle` is not the librarian.
         """
         default = self.default()
         is_better = handle == LIBRARIAN and default.handle != LIBRARIAN and not default.fault
@@ -337,7 +337,7 @@ class Models(Registry[ChatModel]):
         )
 
     def _find_listed(self, provider: Provider, name: str) -> ModelInfo | None:
-        """Return the model of this name or an equivalent one in the provider's last list."""
+        """Return the model with this name, or an equivalent name, in the provider's last list."""
         # Ollama lists "llama3.2:latest" for "llama3.2", Anthropic "claude-x-20260101" for
         # "claude-x"; OpenRouter leaves out variants such as ":online".
         names = {name}
@@ -351,7 +351,7 @@ class Models(Registry[ChatModel]):
         return best and replace(best, handle=f"{provider.name}/{name}", name=name)
 
     def _drop_outdated(self, listed: ModelList) -> None:
-        # Models built from a name alone are built again from the list's facts.
+        # Models that were built from a name alone are built again with the list's facts.
         for info in listed.chat:
             if (model := self._built.get(info.handle)) is not None and model.info != info:
                 del self._built[info.handle]

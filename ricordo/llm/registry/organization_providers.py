@@ -1,8 +1,8 @@
 """Models of providers that an organization added with its own key.
 
-Other organizations do not see them. They are used in addition to the providers of the settings. The
-next call of a model uses a changed key, even within a running turn, since each call looks up the
-current key here. Other processes read the providers again after `fresh_for` seconds.
+Other organizations do not see them. They are used in addition to the providers of the settings.
+Each call looks the key up here, so a changed key is used at once, even within a running turn. Other
+processes read the providers again after `fresh_for` seconds.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ Load = Callable[[str], Awaitable[Sequence[OrganizationProvider]]]
 class _CachedProvider:
     """A provider of an organization with its list and models.
 
-    A change makes a new object.
+    A change of the provider creates a new object.
     """
 
     stored: OrganizationProvider
@@ -60,7 +60,7 @@ class _CachedProvider:
 class _OrganizationConnections:
     """The cached providers of one organization.
 
-    It has its own connections, so that no cookie reaches another organization.
+    It has separate connections, so that no cookie reaches another organization.
     """
 
     connections: Connections
@@ -73,7 +73,7 @@ class _OrganizationConnections:
 class OrganizationProviders:
     """The providers of all organizations.
 
-    Lists are fresh for `fresh_for` seconds; addresses must be public unless `allow_private`.
+    Lists are fresh for `fresh_for` seconds. Addresses must be public, except with `allow_private`.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class OrganizationProviders:
         )
 
     async def of(self, organization_id: str) -> "OrganizationModels":
-        """Return the models of an organization, after reading its providers if they are old."""
+        """Return an organization's models; providers are read again if the last reading is old."""
         organization = self._organizations[organization_id]
         async with organization.reading:
             if self._now() - organization.read_at >= self._fresh_for:
@@ -111,7 +111,7 @@ class OrganizationProviders:
         return OrganizationModels(self, self._base, organization_id, organization.providers)
 
     def known(self, organization_id: str) -> "OrganizationModels":
-        """Return an organization's models from the last reading of the lists; read nothing."""
+        """Return an organization's models from the last reading, without reading anything now."""
         return OrganizationModels(
             self, self._base, organization_id, self._organizations[organization_id].providers
         )
@@ -144,7 +144,7 @@ class OrganizationProviders:
         try:
             return Keys(**orjson.loads(self._cipher.decrypt(provider.secret)))
         except (RicordoError, ValueError, TypeError):
-            # `from None`, since the cause may contain decrypted text.
+            # `from None`, since the cause may contain the decrypted text.
             raise Unavailable(
                 f'The key of provider "{provider.name}" cannot be read: it was encrypted with another secret.key. Put the file '
                 "secret.key of the server that saved it into this server's data folder, or save the key again."
@@ -198,7 +198,7 @@ class OrganizationProviders:
                 cached = _CachedProvider(stored, ListCache(self._now))
             providers[stored.name] = cached
         organization.providers = providers
-        # After a change during the reading, the next caller reads again.
+        # If providers changed during the reading, the next caller reads again.
         if organization.changes == changes:
             organization.read_at = read_at
         else:
@@ -251,7 +251,7 @@ class OrganizationModel:
 
 @dataclass(frozen=True, slots=True)
 class OrganizationModels:
-    """The models of one organization: its own, then those of the settings."""
+    """The models of one organization: from its providers first, then from the settings."""
 
     _providers: OrganizationProviders
     _base: Models
@@ -273,7 +273,7 @@ class OrganizationModels:
     async def require(self, handle: str) -> ModelInfo:
         """Describe a model.
 
-        Raises NotFound if its provider lists its models without this one.
+        Raises NotFound if its provider has a list without this model.
         """
         if (match := self.find(handle)) is None:
             return await self._base.require(handle)
@@ -287,7 +287,7 @@ class OrganizationModels:
         return provider.info(name)
 
     def is_unlisted(self, handle: str) -> bool:
-        """Return whether the provider's list, which was never read, may tell more of the model."""
+        """Return whether the provider's list was never read but may say more about the model."""
         match = self.find(handle) if self._own_providers else None
         return match[0].list.is_missing() if match else self._base.is_unlisted(handle)
 

@@ -1,6 +1,6 @@
 """Texts for models, one file each.
 
-System prompts have public keys; other texts belong to one module.
+System prompts have public keys; each other text belongs to one module.
 """
 
 from functools import cache
@@ -29,7 +29,7 @@ def text(key: str) -> str:
 
 @cache
 def all_texts() -> tuple[str, ...]:
-    """Return every text, also texts that only one module uses."""
+    """Return all texts, including those that only one module uses."""
     files = sorted(
         file.name for file in resources.files(__package__).iterdir() if file.name.endswith(".md")
     )

@@ -146,7 +146,7 @@ def filled_tables(path: Path) -> list[str]:
 
 
 def settle(path: Path) -> None:
-    """Write a database's log back into its file, and flush the file to the disk.
+    """Write a database's log back into its file, and flush the file to disk.
 
     No other process may use the database meanwhile. Raises Unavailable.
     """

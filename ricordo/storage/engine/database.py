@@ -66,7 +66,7 @@ def open_store(settings: Settings, clock: Clock | None = None) -> Store:
         memory_mb=settings.max_memory_mb,
         blocks=settings.max_memory_blocks,
         listed_characters=settings.max_listed_characters,
-        # An agent holds its blocks twice, and most characters of other scripts take three bytes.
+        # An agent's blocks are in memory twice, and most non-Latin characters take three bytes.
         list_characters=settings.max_answer_mb * MEGABYTE // 8,
         history_mb=settings.max_history_mb,
     )
@@ -148,7 +148,7 @@ def exclusive_access(
         sqlite.require_file(path)
         sqlite.require_writable(path)
     lock = _lock_of(path, force=force)
-    # "full": work that is reported as done is on the disk.
+    # With "full", finished work is on the disk.
     try:
         if lock and not is_new:
             file_mark.find_missing_writes(path)
@@ -164,7 +164,7 @@ def exclusive_access(
 def _lock_of(path: Path, *, force: bool) -> FileLock | None:
     """Take the database's lock.
 
-    With `force` return None if a server has the lock, or if no server ever used the database.
+    With `force`, return None if a server has the lock or no server ever used the database.
     """
     if not force:
         return sqlite.lock_file(path)
@@ -181,9 +181,9 @@ def _exclusive_postgres(settings: Settings, url: str, *, force: bool) -> Iterato
     postgres = _postgres()
     with postgres.first_connection(postgres.make_engine(url, "full")) as connection:
         postgres.require_usable(connection)
-        # The whole copy is read in one transaction, which also waits for the other database.
+        # The whole copy is read in one transaction, which also has to wait for the other database.
         connection.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
-        # A server takes this lock first when it starts, so it waits until this block ends.
+        # A server takes this lock first when it starts, so a starting server waits for this block.
         is_ours = connection.exec_driver_sql(
             f"SELECT pg_try_advisory_lock({postgres.SCHEMA_LOCK})"
         ).scalar_one()
@@ -214,7 +214,7 @@ def _servers_left(connection: Connection) -> int:
     """
     for tries_left in reversed(range(_TRIES)):
         others = count_servers(connection)
-        # Ends SQLAlchemy's idea of a transaction, and PostgreSQL's snapshot of its sessions.
+        # Ends the transaction that SQLAlchemy assumes, and PostgreSQL's snapshot of its sessions.
         connection.rollback()
         if not others or not tries_left:
             break
@@ -241,8 +241,7 @@ def read_transaction(connection: Connection) -> Iterator[None]:
 async def require_savable(store: Store, settings: Settings) -> None:
     """Raise DatabaseFailed if nothing can be saved: full disk or read-only files.
 
-    The check rewrites a row unchanged. If another writer is busy for longer than the wait, that is
-    no failure.
+    The check rewrites a row unchanged. A busy writer that exceeds the wait is no failure.
     """
     if settings.postgres_url is None:
         path = settings.database_path
@@ -334,7 +333,7 @@ def _check_file(path: Path) -> DatabaseStatus:
 
 
 def _fault_of(path: Path, error: Unavailable) -> str:
-    """Return the fault of a file that cannot be opened, as this check itself found it."""
+    """Return the fault of a file that could not be opened, as far as this check can tell."""
     if not isinstance(error, DatabaseFailed) or error.kind != "damaged":
         return str(error)
     reason = reason_of(error.__cause__ or error)

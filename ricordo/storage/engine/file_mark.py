@@ -1,14 +1,14 @@
 """Detection of SQLite databases that lost their newest writes with their `-wal` file.
 
-SQLite opens a database without its `-wal`, or with another database's, without an error. So a
+SQLite reports no error if it opens a database without its `-wal`, or with another database's. So a
 server leaves two marks:
 
 - In the database's header: an identity (`application_id`), and the number and phase of its session
-  (`user_version`). The phase "opening" is written to the file itself, and "live" by the first write
-  to `-wal`. So a file that says "opening" and has no `-wal` has lost it. Once SQLite has written
-  `-wal` back into the file, the file says "live" too.
-- In a mark file next to the database: the highest row numbers assigned. It lags behind the database
-  by a second at most, and is never ahead of it unless the machine was restarted.
+  (`user_version`). The phase "opening" is written to the file itself, and the first write to `-wal`
+  sets "live". So a file that says "opening" and has no `-wal` has lost its `-wal`. Once SQLite has
+  written `-wal` back into the file, the file says "live" too.
+- In a mark file next to the database: the highest row numbers assigned. It lags at most a second
+  behind the database. It is ahead only after a restart of the machine.
 """
 
 import ctypes
@@ -41,8 +41,8 @@ _HOW = "Copy a database with `ricordo backup`, or stop the server first."
 class DatabaseMark:
     """The content of the mark file, about the last server that used the database.
 
-    After a change of identity, `former` is the identity before: the file itself keeps it until
-    `-wal` is written back.
+    After a change of identity, `former` is the previous identity, which the file keeps until `-wal`
+    is written back.
     """
 
     identity: int
@@ -98,7 +98,7 @@ def _mark_of(identity: int, mark: DatabaseMark | None, path: Path) -> DatabaseMa
     if mark is None or identity not in mark.identities:
         return None
     if mark.former and identity == mark.identity:
-        # The log with the new identity was written back, so no log can have the former one.
+        # The log with the new identity is written back, so no log has the former identity.
         mark = replace(mark, former=0)
         _save(mark, path)
     return mark
@@ -107,8 +107,8 @@ def _mark_of(identity: int, mark: DatabaseMark | None, path: Path) -> DatabaseMa
 def find_missing_writes(path: Path) -> str:
     """Return a sentence if writes may be missing, else "".
 
-    No one may use the database meanwhile, not even this process: closing the file here would
-    release its locks.
+    No one may use the database meanwhile. That includes this process, since closing the file here
+    would release its locks.
 
     Raises:
         Unavailable: if writes are missing, or `-wal` belongs to another database.
@@ -155,8 +155,8 @@ def begin(connection: sqlite3.Connection, path: Path) -> None:
         or (mark.identity, mark.path) != (identity, str(path.absolute()))
     ):
         new_identity = secrets.randbelow(2**31 - 2) + 1
-        # The mark comes first: after a kill between the two, or before `-wal` is written back, it
-        # holds both identities.
+        # Write the mark first. It holds both identities, so a kill before the next write, or before
+        # `-wal` is written back, is safe.
         write_mark(connection, path, identity=new_identity, former=identity)
         connection.execute(f"PRAGMA application_id = {new_identity}")
     session, _ = _session(connection)
@@ -174,8 +174,8 @@ def write_mark(
 ) -> None:
     """Write the mark file from the database.
 
-    `identity` is an identity that the database is about to get. If the disk is full, the old mark
-    stays, which lags behind.
+    `identity` is the identity that the database will get next, if it changes. On a full disk the
+    old mark stays, which only lags behind.
     """
     session, phase = _session(connection)
     if identity is None:
@@ -208,7 +208,7 @@ def read_mark(path: Path) -> DatabaseMark | None:
 
 
 class OpenFiles:
-    """The files of an open database, which must stay in place."""
+    """The files of an open database, which must not be moved or replaced."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -247,7 +247,7 @@ class OpenFiles:
 def abandon(connection: Any) -> None:
     """Keep a connection from ever being closed.
 
-    On closing, SQLite would delete the `-wal` file by its name, and that may now be another
+    SQLite would delete the `-wal` file by name on closing, and that file may now be another
     database's.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
@@ -281,12 +281,12 @@ def _signs_with_log(path: Path, identities: Collection[int]) -> _Signs:
     """Return the signs of the database with its log.
 
     Raises:
-        Unavailable: if the log has none of these identities, so belongs to another database.
+        Unavailable: if the log has none of these identities, so it belongs to another database.
     """
     signs = None
     with suppress(sqlite3.Error):
         signs = _signs_at(f"{path.absolute().as_uri()}?mode=ro")
-    # To read the log, SQLite makes an index of it, for which a full disk has no room.
+    # SQLite builds an index to read the log, and a full disk has no room for it.
     if signs is None and has_no_space(path):
         raise DatabaseFailed(
             f"The disk is full, so the last writes of {path} cannot be read. Nothing was changed. "
@@ -318,7 +318,7 @@ def _session(connection: sqlite3.Connection) -> tuple[int, int]:
 
 @cache
 def _boot() -> str:
-    """Return an id of this run of the machine, or a random one for this process."""
+    """Return an id of the current boot of the machine, or a random one for this process."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:

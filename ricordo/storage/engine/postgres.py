@@ -1,11 +1,10 @@
 """PostgreSQL: a pool of worker threads with a connection each, retries and backups.
 
 Writes are READ COMMITTED: a statement sees rows that were committed before it, and waits for rows
-that another transaction changed. So a unit whose writes depend on its reads must lock the rows it
-reads (`with_for_update`, which SQLite leaves out), compare them when it writes, or raise Overtaken.
-Reads are one snapshot. Text columns are COLLATE "C": byte order, as on SQLite. JSON columns are
-JSON and not JSONB, which would change the order of keys and large numbers; no query looks inside
-them.
+that another transaction changed. So a unit that writes what it computed from rows must lock these
+rows (`with_for_update`, which SQLite omits), compare them when it writes, or raise Overtaken. Reads
+are one snapshot. Text columns are COLLATE "C": byte order, as on SQLite. JSON columns are JSON, not
+JSONB: JSONB would change the order of keys and large numbers. No query looks inside them.
 """
 
 import logging
@@ -57,11 +56,12 @@ _BY_SIZE = (
     "SELECT relname FROM pg_stat_user_tables WHERE schemaname = current_schema()"
     " ORDER BY pg_total_relation_size(relid)"
 )
-# An input or output error, and an internal error, such as a long text with a missing part.
+# Codes of an input or output error and of an internal error, such as a long text with a missing
+# part.
 _UNREADABLE = ("58030", "XX000")
 _ADVICE = "See that the PostgreSQL server runs, takes connections and has room on its disk."
-# A unit waits at most 10 s for another's rows. A server that hangs inside a unit loses its locks
-# after 60 s.
+# A unit waits at most 10 s for rows that another unit has locked. If a server hangs inside a unit,
+# its locks end after 60 s.
 _SESSION = (
     "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; SET jit = off"
 )
@@ -178,8 +178,8 @@ class PostgresStore(SqlStore):
             try:
                 result = work(tx)
             except psycopg.Error:
-                # SQLAlchemy does not see errors of prepared statements, and must not roll back on
-                # a closed connection.
+                # SQLAlchemy does not see errors of prepared statements. It must not roll back on a
+                # closed connection.
                 if tx.connection.connection.dbapi_connection.closed:  # type: ignore[union-attr]
                     tx.connection.invalidate()
                 raise
@@ -301,9 +301,9 @@ def make_engine(url: str, durability: str = "normal") -> Engine:
     """
     engine = create_engine(
         driver_url(url),
-        # autocommit: the driver begins no transaction by itself, the store does. A statement is
-        # prepared when a connection runs it for the second time: each connection would have to run
-        # it five times by default, and parse and plan it each time.
+        # autocommit: the driver begins no transaction by itself, the store does. A connection
+        # prepares a statement when it runs it the second time. By default it would parse and plan
+        # the statement five times first.
         connect_args={"autocommit": True, "prepare_threshold": 1},
         use_native_hstore=False,
         **ENGINE_OPTIONS,
@@ -388,8 +388,8 @@ def require_usable(connection: Connection) -> None:
 def _require_sessions(connection: Connection) -> None:
     """Raise Unavailable if a pooler assigns server sessions per transaction.
 
-    Settings, session locks, LISTEN and prepared statements would then end up in other clients'
-    sessions. Without such a pooler, two open connections have a backend each, and keep it.
+    Otherwise settings, session locks, LISTEN and prepared statements would reach other clients'
+    sessions. Without such a pooler, two open connections have different backends and keep them.
     """
     with connection.engine.connect() as other:
         first, second, third, fourth = (

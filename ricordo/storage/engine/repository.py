@@ -29,9 +29,9 @@ _COMPOUND: Mapping[str, tuple[Any, str]] = {"usage": (Usage, ""), "author": (Act
 class Page:
     """The requested part of a list.
 
-    It is behind `after`, or directly ahead of the id `before`; with `from_start` it begins at the
-    start of the list. A bounded page ends at the byte limit of one list; the next page continues
-    there.
+    It comes after the id `after`, or directly before the id `before`. With `from_start` it begins
+    at the start of the list. A bounded page ends at the byte limit of one list; the next page
+    continues there.
     """
 
     limit: int = 50
@@ -56,9 +56,9 @@ def _default_factory(field: Field[Any]) -> Callable[..., Any]:
 class Repository(Generic[V]):
     """The rows of a table as entities: frozen dataclasses with a field for each column.
 
-    A `usage` or an `author` takes several columns, and a tuple is a list in JSON; other fields may
-    have a form of their own. A field without a column gets its default, or None. Entities are built
-    by position: by name takes longer, and a turn reads its whole window. `long` names the column
+    A `usage` or an `author` takes several columns, a tuple is a JSON list, and some fields have a
+    special form. A field without a column gets its default, or None. Entities are built by
+    position, which is faster than by name: a turn reads its whole window. `long` names the column
     whose texts bound a page.
     """
 
@@ -79,7 +79,7 @@ class Repository(Generic[V]):
         self.columns: list[sa.Column[Any]] = []
         self._name = name or kind.__name__
         self._kind = kind
-        # Conversions of read rows: index, number of columns, function; from the last to the first.
+        # Conversions of read rows: index, number of columns, function. The last column comes first.
         self._reads: list[tuple[int, int, Callable[..., Any]]] = []
         forms = forms or {}
         self._writes = {field: write for field, (write, _) in forms.items()}
@@ -187,9 +187,9 @@ class Repository(Generic[V]):
     ) -> list[V]:
         """Return one page of the entities that meet all conditions.
 
-        None in `conditions` is ignored, and so is None in `equal`, which has values by column.
-        `caller` is the scope for the cursor if the conditions replace the scope of the rows.
-        `marked` returns more conditions on the cursor's row.
+        None in `conditions` is ignored. `equal` has values by column, and None is ignored there
+        too. `caller` is the scope that may know the cursor, if the conditions replace the scope of
+        the rows. `marked` returns more conditions on the cursor's row.
         """
         conditions_of_rows = self._conditions(scope, conditions, equal)
         marks = known_to(self.table, scope or caller, marked)
@@ -259,7 +259,7 @@ class Repository(Generic[V]):
         return int(tx.all(statement)[0][0])
 
     def ids(self, tx: Transaction, scope: Scope, *conditions: sa.ColumnElement[bool]) -> list[str]:
-        """Return the ids in the scope that meet the conditions, the oldest first."""
+        """Return the ids of the rows in the scope that meet the conditions, the oldest first."""
         statement = sa.select(self.table.c.id).where(*in_scope(self.table, scope), *conditions)
         return [row.id for row in tx.all(statement.order_by(self.table.c.seq))]
 
@@ -301,11 +301,11 @@ def read_page(
     by: Sequence[str] = ("created_at", "seq"),
     marks: Callable[[str], Sequence[sa.ColumnElement[bool]]] | None = None,
 ) -> Sequence[sa.Row[Any]]:
-    """Return the statement's rows on the page, ordered by these columns; the last is unique.
+    """Return the rows of a page, ordered by these columns; the last column is unique.
 
-    There are none if the cursor's row was deleted, or if it does not meet `marks`, the conditions
-    under which the caller may know of it. If such a cursor were accepted, a page would reveal the
-    position of another user's row.
+    The page is empty if the cursor's row was deleted or does not meet `marks`. These are the
+    conditions under which the caller may know the row. An accepted cursor would reveal the position
+    of another user's row.
     """
     columns = [table.c[name] for name in by]
     ascending = page.order == "asc"
@@ -316,7 +316,7 @@ def read_page(
             mark = sa.select(*columns).where(table.c.id == id, *admitted).scalar_subquery()
             is_greater = ascending == is_after
             statement = statement.where(position > mark if is_greater else position < mark)
-    # The rows right before the mark are read backwards from it, and then reversed.
+    # Rows right before the cursor are read backwards from it and then reversed.
     backwards = page.is_backwards
     statement = statement.order_by(
         *(column.asc() if ascending != backwards else column.desc() for column in columns)
@@ -328,7 +328,7 @@ def read_page(
 def _fit_to_list(tx: Transaction, rows: Sequence[sa.Row[Any]], page: Page) -> list[int]:
     """Return the numbers of a page's rows that fit into one list, at least one.
 
-    They are counted from the page's mark.
+    The size is counted from the page's cursor on.
     """
     room = tx.quotas.list_characters
     numbers: list[int] = []
@@ -347,9 +347,9 @@ def known_to(
     scope: Scope | None,
     conditions: Callable[[Any], Sequence[sa.ColumnElement[bool]]] = lambda _: (),
 ) -> Callable[[str], Sequence[sa.ColumnElement[bool]]]:
-    """Return the `marks` of `read_page` for a table.
+    """Return conditions on a cursor's row, for the `marks` of `read_page`.
 
-    They admit the id of a row that the scope sees and that meets the conditions.
+    They accept a row that the scope sees and that meets the conditions.
     """
 
     def marks(id: str) -> Sequence[sa.ColumnElement[bool]]:
@@ -376,8 +376,7 @@ def in_scope(table: sa.Table, scope: Scope) -> list[sa.ColumnElement[bool]]:
 def seen_by(table: sa.Table, subject_id: Any) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that a row is shared or about this user.
 
-    The user is that of the row itself, of its chain or of its run. Other tables have no such
-    condition.
+    The user is named by the row, by its chain or by its run. Other tables have no such condition.
     """
     # An alias has no metadata; its table has.
     tables = getattr(table, "element", table).metadata.tables

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from ricordo.errors import Invalid, NotFound, Unavailable
 
-# The table also shows that the file must end with a seal. A server that is started on a backup
-# deletes it.
+# The table also shows that the file must end with a seal. A server that starts on a backup deletes
+# this table.
 TABLE = "backup_hashes"
 UNSEALED = (
     "It has no hashes, as backups of older versions: its structure is sound, but a changed letter "

@@ -48,8 +48,8 @@ class SqliteStore(SqlStore):
     SQLite allows one writer, so callers wait for it here and never see "locked".
     """
 
-    # IMMEDIATE takes the write lock at once, so a transaction that starts by reading cannot fail
-    # when it upgrades its lock.
+    # IMMEDIATE takes the write lock at once. A transaction that reads first could fail later, when
+    # it upgrades its lock.
     begin_write = "BEGIN IMMEDIATE"
 
     def __init__(self, engine: Engine, clock: Clock, lock: FileLock) -> None:
@@ -115,7 +115,7 @@ class SqliteStore(SqlStore):
     def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
         reads = begin == self.begin_read
         is_new = not hasattr(self._local, "connection")
-        # A new connection, to files that replaced ours, would delete their log on closing.
+        # A new connection to files that replaced ours would delete their log when it closes.
         if (is_new or not reads) and not self._files.are_in_place:
             raise self._files.moved()
         with plain_errors(sqlite3, _ADVICE, self._path):
@@ -131,7 +131,8 @@ class SqliteStore(SqlStore):
         return result
 
     def _begin(self, connection: Connection, begin: str) -> None:
-        # Through the driver itself, in a tenth of the time, since every transaction begins here.
+        # Runs through the driver directly, in a tenth of the time, since every transaction begins
+        # here.
         for observer in self.statements.observers:
             observer(begin)
         connection.connection.cursor().execute(begin)

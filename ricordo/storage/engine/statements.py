@@ -44,8 +44,7 @@ def _conversions_of_rows(
 ) -> Iterator[tuple[int, Convert]]:
     """Yield the index of each column whose values need a conversion, with the conversion."""
     for index, column in enumerate(columns):
-        # Floats need no conversion, and their processor asks for a code that only a cursor with
-        # rows has.
+        # Floats need no conversion. Asking for their processor needs a cursor with rows.
         if isinstance(column.type, sa.Float):
             continue
         if convert := column.type.dialect_impl(dialect).result_processor(dialect, None):
@@ -87,8 +86,8 @@ class PreparedStatement:
             columns = list(statement.selected_columns)
         else:
             columns = []
-        # As text PostgreSQL writes two characters for each byte. Without bytes, text is as quick,
-        # and every client understands it.
+        # As text PostgreSQL writes two characters for each byte. Otherwise text is as fast, and
+        # every client understands it.
         has_bytes = any(isinstance(column.type, sa.LargeBinary) for column in columns)
         self.cursor: dict[str, Any] = (
             {"binary": True} if has_bytes and dialect.name == "postgresql" else {}
@@ -170,7 +169,7 @@ class Statements:
             keys = list(parameters)
         else:
             keys = None
-        # As for many rows, so that the database returns no new row number, which no one reads.
+        # Compile as for many rows: the database then returns no new row number, which no one reads.
         compiled = statement.compile(
             dialect=self._dialect, column_keys=keys, for_executemany=is_insert
         )

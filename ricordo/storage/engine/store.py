@@ -25,7 +25,7 @@ from ricordo.storage.engine.statements import PreparedStatement, Statements
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 QUOTAS = MemoryQuotas()
-FAILURE_SECONDS = 15.0  # for so long a failed write counts
+FAILURE_SECONDS = 15.0  # seconds during which a failed write counts
 SLOW_WRITE = 0.1  # seconds; every other writer waits for a write
 
 
@@ -44,10 +44,9 @@ class Transaction:
         quotas: Limits on memory, for code that writes it.
         cache: This process's cache of the database; empty when the store opens.
         after_commit: Called after the commit, in the transaction's thread; not after a rollback.
-        has_written: Rows that are read after a write may be rolled back, so they may not be
-            cached.
-        history_bytes: By chain, the size of its history when this transaction first asked for
-            room in it.
+        has_written: Rows that were read after a write may be rolled back, so they are not cached.
+        history_bytes: The size of each chain's history when this transaction first checked it, by
+            chain id.
     """
 
     connection: Connection
@@ -202,8 +201,8 @@ class SqlStore:
     def require_writes(self) -> None:
         """Raise DatabaseFailed if a write failed a moment ago.
 
-        A small write may succeed while larger writes fail, so only time ends it. A lost connection
-        to a server is no such failure: the next write opens another.
+        A small write may succeed while larger writes fail, so the flag ends only with time. A lost
+        connection to a server is no such failure: the next write opens another.
         """
         failure = self._failed_write
         if failure is None or time.monotonic() - self._failed_at > FAILURE_SECONDS:

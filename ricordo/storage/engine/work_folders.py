@@ -1,8 +1,8 @@
-"""Work folders: files are made in them before they get their place.
+"""Work folders: files are made in them and then moved to their final path.
 
 Each holds a file `.lock`, which its owner keeps locked; the system frees the lock if the owner is
-killed. The folders are in `ricordo.tmp` of a data folder, except those that need another place
-(another file system, programs of another user): a note there names these. So one sweep of the data
+killed. The folders are in `ricordo.tmp` of a data folder. Some need another location (another file
+system, programs of another user); a note in `ricordo.tmp` names these. So one sweep of the data
 folder finds the remains of killed processes everywhere. The lock `.door` is held while a folder is
 made or swept.
 """
@@ -82,8 +82,8 @@ def open_work_folder(
         path = parent / name
     note = None
     try:
-        # A command that only reads, such as `doctor`, makes no data folder, and may not be allowed
-        # to write into another user's.
+        # A command that only reads, such as `doctor`, makes no data folder. It may have no right to
+        # write into another user's folder.
         if location and not os.access(data_dir, os.W_OK):
             return WorkFolder(path, _make(path, mode), None)
         make_private_folder(parent)
@@ -101,7 +101,7 @@ def open_work_folder(
 
 @contextmanager
 def file_for(data_dir: Path, target: Path) -> Iterator[Path]:
-    """Yield a path for a new file, which gets its place at the end of the block.
+    """Yield a path for a new file, which is moved to its target at the end of the block.
 
     The file appears there whole, in one step. Raises Unavailable.
     """
@@ -121,7 +121,7 @@ def file_for(data_dir: Path, target: Path) -> Iterator[Path]:
 def sweep(*data_dirs: Path) -> Sweep:
     """Remove the remains of killed processes.
 
-    They are in these data folders, in their `backups`, and in the places that notes name.
+    They are in these data folders, in their `backups`, and in the folders that notes name.
     """
     report = Sweep()
     for data_dir in dict.fromkeys(path.absolute() for path in data_dirs):

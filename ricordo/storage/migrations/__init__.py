@@ -30,8 +30,8 @@ from ricordo.storage.schema.memory_tables import (
 from ricordo.storage.schema.message_changes import create_triggers
 
 Migration = Callable[[Connection], None]
-# The version of a database to which a copy is being written. Every Ricordo, even an older one,
-# refuses it.
+# The version of a database to which a copy is being written. Every Ricordo refuses it, older
+# versions included.
 HALF_COPIED = 1_000_000
 UNFINISHED = (
     "This database is a half-finished copy: `ricordo db migrate-to` was interrupted while it wrote "
@@ -114,7 +114,7 @@ def add_options_of_tools(connection: Connection) -> None:
 def add_index_of_newest_messages(connection: Connection) -> None:
     """Add an index of the newest messages of all agents.
 
-    With the organization in it, SQLite would prefer it to the indexes by conversation.
+    With the organization in the index, SQLite would prefer it to the indexes by conversation.
     """
     (newest,) = (index for index in tables.messages.indexes if index.name == "messages_newest")
     newest.create(connection)
@@ -122,7 +122,7 @@ def add_index_of_newest_messages(connection: Connection) -> None:
 
 def add_limits_of_keys(connection: Connection) -> None:
     """Add the rate and size limits of keys."""
-    # A table that an earlier migration of this start created has them already.
+    # If an earlier migration of this start created the table, it has them already.
     existing = {column["name"] for column in inspect(connection).get_columns(tables.api_keys.name)}
     add_columns(
         connection, tables.api_keys, *({"requests_per_minute", "max_body_bytes"} - existing)
@@ -164,7 +164,7 @@ def keep_former_names(connection: Connection) -> None:
 
 
 def pair_agents(connection: Connection) -> None:
-    """Add pairs of agents with one memory, and planned runs, which hold no lease."""
+    """Add pairs of agents with one memory, and planned runs, which have no lease yet."""
     metadata.create_all(connection, tables=[agents_pairs])
     (lease,) = (index for index in tables.runs.indexes if index.name == "runs_one_open")
     lease.drop(connection)
@@ -180,7 +180,7 @@ def add_index_of_groups(connection: Connection) -> None:
 
 
 def count_histories(connection: Connection) -> None:
-    """Let each chain say how large its history is."""
+    """Store the size of its history with each chain."""
     if "history_bytes" not in {
         column["name"] for column in inspect(connection).get_columns(chains.name)
     }:
@@ -189,7 +189,7 @@ def count_histories(connection: Connection) -> None:
 
 
 def keep_tasks_without_agents(connection: Connection) -> None:
-    """Let background tasks outlive their agents, since a course makes its agent again."""
+    """Let background tasks outlive their agents, since a course creates its agent again."""
     name = "background_tasks"
     if not inspect(connection).has_table(name):
         return
@@ -398,5 +398,5 @@ def run_file(connection: Connection, name: str) -> None:
     """Run the statements of `<name>.sql`, which lines of only `--` separate."""
     script = resources.files(__package__).joinpath(f"{name}.sql").read_text("utf-8")
     for statement in script.split("\n--\n"):
-        # Without parameters, or the driver would take a % in a function's text as a placeholder.
+        # Without parameters the driver does not take a % in the function's text as a placeholder.
         connection.exec_driver_sql(statement.strip(), execution_options={"no_parameters": True})

@@ -1,11 +1,11 @@
-"""The migration that has long texts indexed in parts: a job for each index that holds some."""
+"""The migration that indexes long texts in parts: it adds a job for each affected index."""
 
 from sqlalchemy import Connection, func, select, union
 
 from ricordo.domain.ids import new_id
 from ricordo.storage.schema import core_tables as tables
 
-# The job of `ricordo index rebuild`; an older index is searched until it is done.
+# The job of `ricordo index rebuild`. Until it is done, the older index is searched.
 REINDEX = "search.reindex"
 # The characters from which on a text is cut into parts.
 UNCUT_CHARACTERS = 1350

@@ -1,6 +1,6 @@
-"""The migration of stored names to their normal form, in all columns of names.
+"""The migration that brings stored names into normal form, in all columns of names.
 
-Labels of blocks are also in versions, so a job normalises blocks, each by a version.
+Labels of blocks are also in versions, so a job normalises blocks and makes versions.
 """
 
 import logging

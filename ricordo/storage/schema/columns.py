@@ -8,8 +8,8 @@ table as the default, says how the column can refer to a user:
 - `keep`: it holds nothing about a user. Numbers, timestamps and ids of other things have this by
   their kind.
 
-The condition of a partial index is also in its `info["where"]`, where `postgres.py` finds it:
-naming that dialect here would import all of it at every start.
+The condition of a partial index is also in its `info["where"]`, where `postgres.py` reads it.
+Naming that dialect here would import all of it at every start.
 """
 
 import re
@@ -46,14 +46,14 @@ class NormalText(sa.TypeDecorator[str]):
 
 
 class NormalName(NormalText):
-    """A name in normal form, by which things are looked up or told apart."""
+    """A name in normal form, used to look things up or to tell them apart."""
 
     cache_ok = True
     normalise = staticmethod(normal_name)
 
 
 class NormalTag(NormalName):
-    """A name in a column that was created as VARCHAR."""
+    """A name in a column that was created with the type VARCHAR."""
 
     impl = sa.String  # type: ignore[assignment]  # a Text is a String
     cache_ok = True
@@ -89,8 +89,8 @@ class PackedId(sa.TypeDecorator[str]):
     def pack(self, id: str | None) -> bytes | None:
         """Return the stored form of the id.
 
-        It is a NUL and the uuid's bytes, or the letters of an id in any other form; these hold no
-        NUL.
+        It is a NUL and the uuid's bytes. An id of any other form is stored as its letters, which
+        hold no NUL.
         """
         if id is None:
             return None

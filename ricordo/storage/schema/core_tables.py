@@ -46,9 +46,11 @@ users = table(
     # Identities: users in the terms of clients of the retired Letta V1 server.
     *strings("identity_type", erasure="keep"),
     json_value("properties", "'[]'"),
-    # A spelling that all identifiers that look alike share; it is only used to find such users.
+    # A form of the identifier that is equal for all identifiers that look alike. It only serves to
+    # find such users.
     *strings("look"),
-    # Identifiers and names before a rename: messages may contain them, and erasure looks for them.
+    # Identifiers and names before a rename: messages may contain them, so erasure searches for
+    # them.
     json_value("former", "'[]'"),
     UniqueConstraint("organization_id", "identifier"),
     Index("users_by_look", "organization_id", "look"),
@@ -245,7 +247,7 @@ passages = table(
     flag("is_untrusted"),
     *strings("egress", erasure="keep"),
     Index("passages_by_time", "archive_id", "created_at", "seq"),
-    # An archive's row counts only shared passages; a user's own are counted by query.
+    # An archive's row counts only shared passages; passages of one user are counted by query.
     partial_index("passages_of_users", "archive_id", "user_id", where="user_id IS NOT NULL"),
     erasure="delete",
     sqlite_autoincrement=True,
@@ -288,7 +290,7 @@ jobs = table(
     Index("jobs_by_time", "organization_id", "created_at", "seq"),
     Index("jobs_by_turn", "status", "not_before"),
     Index("jobs_by_key", "key", "status"),
-    # If a job brings something up to date, one waiting job is enough for all requests.
+    # If a job updates something, one waiting job is enough for all requests.
     partial_index(
         "jobs_one_waiting", "kind", "key", where="is_single AND status = 'waiting'", unique=True
     ),
@@ -349,14 +351,15 @@ steps = table(
     *numbers("model_ns", "tools_ns", "step_ns", null=True),
     *strings("feedback"),
     json_value("tags", "'[]'"),
-    # Memory in its prompt: ids of versions by block, and ids of passages.
+    # The memory in the run's prompt: ids of versions by block, and ids of passages.
     json_value("memory"),
     flag("is_untrusted"),
     Index("steps_by_run", "run_id", "seq"),
     Index("steps_by_agent", "agent_id", "created_at", "seq"),
     erasure="delete",
 )
-# Events of a run that outlives its readers, as they were sent, to be read again from any number.
+# Events of a run that outlives its readers. They are stored as sent, and can be read again from any
+# number.
 run_events = table(
     "run_events",
     seq(),
@@ -400,8 +403,8 @@ expenses = table(
 
 
 # The search index. A partition is the scope of one search: an agent's messages, or an archive's
-# passages. New documents wait in the write buffer, which is also searched, until a flush packs
-# them. Then each has a dense position within its partition, which addresses the blobs.
+# passages. New documents wait in the write buffer until a flush packs them. The buffer is also
+# searched. A packed document has a dense position in its partition, which addresses the blobs.
 
 
 def _data() -> Column[bytes]:
@@ -429,7 +432,7 @@ search_partitions = table(
     *numbers("documents", "deleted", "generation"),
     *strings("embedding"),
     *numbers("vectors"),
-    # Numbers are never reused: caches of a partition in a process are keyed by them.
+    # Numbers are never reused, since caches of partitions in a process use them as keys.
     sqlite_autoincrement=True,
     erasure="keep",
 )

@@ -18,7 +18,7 @@ class byte_length(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: sele
 @compiles(byte_length)
 def _bytes(element: byte_length, compiler: Any, **options: Any) -> str:
     column = compiler.process(element.clauses, **options)
-    # The oldest SQLite that is served here has no octet_length.
+    # The oldest supported SQLite has no octet_length.
     if compiler.dialect.name == "sqlite":
         return f"length(CAST({column} AS BLOB))"
     return f"octet_length(CAST({column} AS text))"

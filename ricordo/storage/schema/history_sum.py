@@ -17,7 +17,7 @@ from ricordo.storage.schema.memory_tables import (
     proposals,
 )
 
-# The size of a row's ids, names and indexes, which is added to its counted content.
+# The size of a row's ids, names and indexes; it is added to the content of each row.
 ROW_BYTES = 200
 
 
@@ -41,4 +41,4 @@ COUNTED = (
         + func.coalesce(byte_length(proposals.c.description), literal(0)),
     )
 )
-"""The size of a chain's history as its rows say."""
+"""The size of a chain's history according to its rows."""

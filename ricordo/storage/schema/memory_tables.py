@@ -1,9 +1,9 @@
 """The tables of core memory: chains of versions, current blocks, and proposals.
 
-A chain is one owner's history. Its ids are git's: 20 raw bytes, and equal in two chains with equal
-histories, so they are looked up with their chain. Tables with a row for each version refer to the
-chain by its number (`chains.seq`), since a public id in each row and each index would be a third of
-all stored bytes. The other tables are in `core_tables.py`.
+A chain is one owner's history. Its ids are git's: 20 raw bytes. Two chains with equal histories
+have equal ids, so lookups also name the chain. Tables with a row for each version refer to the
+chain by number (`chains.seq`). A public id in each row and index would take a third of all stored
+bytes. The other tables are in `core_tables.py`.
 """
 
 from typing import Any
@@ -69,13 +69,13 @@ blocks = table(
     git_id("head"),
     *names("title"),
     *strings("schema_ref"),
-    # A user's block may be for one agent, or one course, only.
+    # A user's block may be limited to one agent or one course.
     *strings("agent_id"),
     *names("course"),
     # True if its text came from a step that had read untrusted content.
     flag("is_untrusted"),
     flag("shared"),
-    # The label under which agents see a user's copy of a block if its own label differs.
+    # The label under which agents see a user's copy, if it differs from the block's label.
     *names("seen_as"),
     # The label of its egress policy.
     *strings("egress", erasure="keep"),
@@ -95,7 +95,7 @@ agents_blocks = table(
     sa.Index("agents_blocks_by_block", "block_id"),
     erasure="delete",
 )
-# Agents that share their memory: a block that is attached to or detached from one, is so for both.
+# Agents that share their memory: attaching or detaching a block changes both.
 agents_pairs = table(
     "agents_pairs",
     seq(),
@@ -117,7 +117,7 @@ blocks_users = table(
 )
 
 # One block's change. Changes from one git commit share its id. `parent` is NULL if it is the commit
-# of the version before, as for nearly all (`versions.PARENT` fills it in).
+# of the previous version, which holds for nearly all (`versions.PARENT` fills it in).
 commits = table(
     "commits",
     seq(),
@@ -189,10 +189,10 @@ proposals = table(
     *strings("note"),
     git_id("result"),
     *strings("superseded_by", erasure="keep"),
-    # Rejected with a reason that the agent has not been told.
+    # The proposal was rejected with a reason that the agent has not been told.
     flag("is_untold"),
     sa.Index("proposals_by_chain", "chain_id", "status", "label"),
-    # Most proposals are decided: lists and counts of waiting ones read no others.
+    # Most proposals are decided. Lists and counts of waiting ones read only this index.
     partial_index(
         "proposals_waiting",
         "organization_id",

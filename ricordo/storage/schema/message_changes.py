@@ -1,9 +1,9 @@
 """Triggers that count changes of stored messages in the row of their agent.
 
-The count is the version of cached messages (`storage/message_cache.py`). The database counts, so
-no writer can leave out a change: an edit, an erasure and a deletion count in their own
-transaction, from whatever process or program. System messages are not counted, because turns
-write them again and no process caches them.
+The count tells whether cached messages are current (`storage/message_cache.py`). The database
+counts, so no writer can miss a change. Edits, erasures and deletions by any process or program
+count in their transaction. System messages are not counted, because turns write them again and no
+process caches them.
 """
 
 from sqlalchemy import Connection, Table, event
@@ -16,7 +16,8 @@ _SQLITE = tuple(
     " BEGIN UPDATE agents SET message_changes = message_changes + 1 WHERE id = OLD.agent_id; END"
     for change in ("UPDATE", "DELETE")
 )
-# Once for each statement: a trigger for each row would write the agent's row as often.
+# The trigger runs once for each statement. A trigger for each row would write the agent's row for
+# each message.
 _POSTGRES = (
     "CREATE OR REPLACE FUNCTION count_message_changes() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
     " UPDATE agents SET message_changes = message_changes + 1 WHERE id IN"

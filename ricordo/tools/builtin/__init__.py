@@ -1,4 +1,4 @@
-"""The tools that ship with Ricordo, offered as any plugin's are."""
+"""The tools that come with Ricordo; they are declared as those of a plugin are."""
 
 from ricordo.tools.builtin import command, facts, memory, patch, recall
 from ricordo.tools.toolbox import ServerTool

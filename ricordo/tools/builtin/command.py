@@ -45,7 +45,7 @@ def _with_fields_as_arguments(
 ) -> Callable[..., str]:
     """Return the function as a tool with the command's fields as arguments.
 
-    They are more than a function of ours may have parameters.
+    The fields are more than a function of ours may have parameters.
     """
 
     @wraps(function)

@@ -1,7 +1,7 @@
 """The three tools of agents with small models: `remember`, `correct`, `search`.
 
 They name no block, no line and no mode, so that little can go wrong. They edit and search the same
-memory as all other tools, by the same policies.
+memory as all other tools, under the same policies.
 """
 
 from collections.abc import Set
@@ -91,7 +91,7 @@ async def search(context: ToolContext, query: str) -> str:
 
 
 def _write(context: ToolContext, new: str, old: str | None) -> str:
-    """Change the block about the person, or create it; return the change in words."""
+    """Change the block about the person, or create it; return a sentence on the change."""
     memory = context.memory
     block = person_block(memory.current())
     text = block.value if block else ""
@@ -117,7 +117,7 @@ def _speaker(hit: FoundMessage) -> str:
 
 
 def _short(text: str, excerpt: str | None, query_words: Set[str]) -> str:
-    """Return the text; of a long one the lines that match, or the part that does."""
+    """Return the text; of a long text, the lines that match or the matching part."""
     if len(text) > _HIT_LENGTH:
         part = excerpt or text
         text = " … ".join(matching_lines(part, query_words)) or part

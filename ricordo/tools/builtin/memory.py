@@ -2,8 +2,8 @@
 
 wire fact: the texts of their errors are those of the retired Letta V1 server.
 
-Only the block's owner sees proposals, and no result here contains one: the agent reads how many of
-its own wait, and the reasons of rejections.
+Only the block's owner sees proposals, and no result here contains one. The agent only reads how
+many of its proposals wait, and why others were rejected.
 """
 
 import re
@@ -22,8 +22,8 @@ _LINE_NUMBER = re.compile(r"^[ \t]*\d+→[ \t]*", re.MULTILINE)
 def now_active(context: ToolContext, change: str) -> str:
     """Return the sentence about the system prompt after a change of memory.
 
-    wire fact: the first text is the retired Letta V1 server's. It is untrue where the prompt is not
-    rendered before each step, which that server always did.
+    wire fact: the first text is the retired Letta V1 server's. It is only true if the prompt is
+    rendered before each step, as the retired server always did.
     """
     if context.step.shows_edits:
         return f"Your system prompt has been recompiled {change} and is now active in your context."
@@ -193,7 +193,7 @@ def edit_memory_block(
     text = _replaced(context, label, old_string, new_string, replace_all)
     edit_reason = EditReason(_reason(reasoning), quote=quote)
     context.memory.write(label, text, context.call_id, result_kind="version", reason=edit_reason)
-    # The step's save replaces this result by the edit's real outcome.
+    # The save of the step replaces this result by the edit's actual outcome.
     return f'Memory block "{label}" was edited.'
 
 

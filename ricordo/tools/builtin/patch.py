@@ -20,7 +20,7 @@ _HEADER = re.compile(
     r"\*\*\* (Begin Patch|End Patch|Add Block:|Delete Block:|Update Block:|Move to:)(.*)"
 )
 _HUNK = re.compile(r"@@ -(\d+)")
-# The beginning of a patch's line, behind a line break that is written out as `\n`.
+# The beginning of a patch's line, after a line break that is written out as `\n`.
 _ESCAPED_LINE = re.compile(r"\\n(?:[-+ ]|@@|\*\*\* )")
 _SHOWN_LINES = 4
 _NO_HUNKS = "No applicable hunks found in patch. Ensure lines start with ' ', '-', or '+'."
@@ -32,7 +32,7 @@ _NO_MOVE = "*** Move to: must follow an Add/Update/Delete header"
 
 
 _Hunk = tuple[int | None, list[str], list[str]]
-"""The header's line number (for a hunk that only adds lines), the old lines, the new lines."""
+"""The header's line number (for a hunk that only adds lines), the old lines, and the new lines."""
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ def memory_apply_patch(context: ToolContext, patch: str, label: str | None = Non
 def _with_line_breaks(patch: str) -> str:
     r"""Return the patch with real line breaks for `\n` that was written out.
 
-    Only a patch without line breaks is changed: as one line it would change nothing.
+    Only a patch without line breaks is changed, since as one line it would change nothing.
     """
     is_escaped = "\n" not in patch and _ESCAPED_LINE.search(patch)
     if is_escaped:
@@ -163,7 +163,7 @@ def _apply_operation(context: ToolContext, operation: _Operation) -> list[str]:
 def _new_lines(lines: Sequence[str]) -> list[str]:
     """Return the lines of a new block, without their `+`.
 
-    If no line has one, all are taken as they are.
+    If no line has one, all lines are used as they are.
     """
     text = _trimmed(lines)
     if not any(line.startswith("+") for line in text):
@@ -183,7 +183,7 @@ def _patched(original: str, lines: Sequence[str]) -> str:
     for after, old, new in _hunks(lines):
         if old:
             start = _find_lines(text, old)
-            # Kept lines stay as they are, even if the patch writes them with other signs.
+            # Kept lines are not changed, even if the patch writes them with other signs.
             current_lines = dict(zip(old, text[start : start + len(old)], strict=True))
             new = [current_lines.get(line, line) for line in new]  # noqa: PLW2901
         elif after is None:
@@ -217,7 +217,7 @@ def _hunk(lines: Sequence[str]) -> _Hunk:
             header = _HUNK.match(line)
             after = int(header[1]) if header else None
         elif line[:1] in ("", " ", "-", "+"):
-            # An empty line is a kept line: its space at the beginning gets lost easily.
+            # An empty line counts as a kept line, since its leading space is easily lost.
             if line[:1] != "+":
                 old.append(line[1:])
             if line[:1] != "-":

@@ -1,8 +1,8 @@
 """The results of `conversation_search` as an agent reads them.
 
-Each hit has its speaker, time and relevance, and the turn before it. Turns that follow each other
-are one result: the best hit, with the others before and after it. All results stay within a part of
-the agent's context window, and cuts are reported.
+Each hit has its speaker, its time, its relevance and the turn before it. Hits that follow each
+other become one result: the best hit, with the others before and after it. All results together fit
+a part of the agent's context window, and cuts are reported.
 """
 
 import re
@@ -23,9 +23,9 @@ from ricordo.prompt.truncation import shorten
 from ricordo.search.words import query_terms, terms
 from ricordo.storage.messages import searchable_text
 
-# Bytes of all results: at most an eighth of the context window, at four bytes a token.
+# Bytes of all results: at most an eighth of the context window, counting four bytes for a token.
 RESULT_BYTES = 24_000
-# The number of nearest results if none matches well.
+# The number of nearest results that are shown if none matches well.
 _NEAREST = 5
 _SHARE = 8
 _TOKEN = 4
@@ -35,10 +35,10 @@ _FACTS_SHARE = 4
 _CONTEXT_SHARE = 24
 
 
-# The most marked lines of one hit, and their length.
+# The most marked lines of one hit, and the most characters of one.
 _MARKED_LIMIT = 3
 _MARKED_LENGTH = 200
-# The part of a hit that is searched for them.
+# Characters of a hit in which they are looked for.
 _LINE_LIMIT = 500
 _LINE_LENGTH = 2_000
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
@@ -55,8 +55,8 @@ def results_of(
 ) -> tuple[dict[str, Any], list[Message]]:
     """Return the call's result and the messages that it quotes.
 
-    The result has at most `limit` bytes. `facts` are what is known of the user about the query; the
-    result has them beside the hits, each with the user's words.
+    The result has at most `limit` bytes. `facts` are known facts about the user that fit the query.
+    The result shows them with the hits, each with the user's sentence.
     """
     room = min(RESULT_BYTES, limit, agent.context_window * _TOKEN // _SHARE)
     headline = "Showing {} results:"
@@ -131,7 +131,7 @@ def _exchange(
 ) -> list[Message]:
     """Return the hit with the hits right before and after it, oldest first.
 
-    The first is the turn before all of them.
+    The first item is the turn before all of them.
     """
     after = [hit.message]
     while (later := following.get(after[-1].id)) and later.message.id not in quoted:
@@ -184,7 +184,7 @@ class _ResultWriter:
         text = searchable_text(message)
         hit = self.hits.get(message.id)
         if hit and hit.excerpt and len(text) > limit:
-            # The part that matches, where the whole does not fit.
+            # The matching part, if the whole does not fit.
             content = shorten(f"… {hit.excerpt} …", limit)
         else:
             content = shorten(text, limit)
@@ -197,7 +197,7 @@ class _ResultWriter:
 
 
 def matching_lines(text: str, query_words: Set[str]) -> list[str]:
-    """Return the lines of a longer text with the most query words.
+    """Return those lines of a longer text that have the most query words.
 
     They are in the order of the text. A text of one line has none.
     """
@@ -213,7 +213,7 @@ def matching_lines(text: str, query_words: Set[str]) -> list[str]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield the lines of a text, and the sentences of those that are too long to mark."""
+    """Yield the lines of a text; lines that are too long to mark are split into sentences."""
     for line in text.split("\n"):
         if len(line) > _MARKED_LENGTH:
             yield from _SENTENCE_END.split(line)
@@ -224,7 +224,7 @@ def _lines(text: str) -> Iterator[str]:
 def _relevance(relevance: Relevance) -> dict[str, Any]:
     """Return a hit's relevance in short form.
 
-    An index that did not find the hit is left out.
+    An index that did not find the hit is not mentioned.
     """
     ranks = {"fts_rank": relevance.fts_rank, "vector_rank": relevance.vector_rank}
     return {
@@ -249,9 +249,9 @@ def timestamp(micros: int, timezone: tzinfo, *, is_exact: bool = False) -> str:
 
 
 def shares_seconds(moments: Iterable[int]) -> bool:
-    """Return whether two different moments fall in one second.
+    """Return whether two different times fall in one second.
 
-    Then their order is only seen in exact times, and the later text may correct the earlier one.
+    Then only exact times show their order, and the later text may correct the earlier one.
     """
     seconds = [moment // SECOND for moment in set(moments)]
     return len(set(seconds)) < len(seconds)

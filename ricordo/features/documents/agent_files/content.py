@@ -13,7 +13,7 @@ from ricordo.features.automation.schedules.models import ScheduleRequest
 VERSION = 1
 MOST_VERSIONS = 10_000
 MOST_PROPOSALS = 1_000
-# A margin of a day on both sides, since a time may be shown in any time zone.
+# A margin of a day on both sides, since the time may be shown in any time zone.
 Micros = Annotated[int, Field(strict=True, ge=EARLIEST + DAY, le=LATEST - DAY)]
 _Label = Annotated[str, Field(max_length=255)]
 
@@ -79,7 +79,7 @@ class _FileChange(RequestPart):
 class FileVersion(_FileChange):
     """One version of one block.
 
-    `value` is its text, or None if the block was deleted. The author is a claim, `Name
+    `value` is its text, or None if the block was deleted. The author is only a claim, `Name
     <id@ricordo>`.
     """
 
@@ -100,10 +100,10 @@ class FileProposal(_FileChange):
 
 
 class FileMemory(RequestPart):
-    """An agent's memory apart from the blocks in its prompt.
+    """An agent's memory except for the blocks in its prompt.
 
-    These are the history, the proposals, the ids of detached blocks, and the labels of untrusted
-    blocks. `versions_left_out` counts the versions of a history that is too long for a file.
+    It consists of the history, the proposals, the ids of detached blocks, and the labels of
+    untrusted blocks. `versions_left_out` counts versions of histories that are too long for a file.
     """
 
     versions: list[FileVersion] = Field([], max_length=MOST_VERSIONS)
@@ -114,10 +114,10 @@ class FileMemory(RequestPart):
 
 
 class FileAgent(RequestPart):
-    """The parts of one agent that only this server reads.
+    """The parts of an agent that only this server reads.
 
-    `messages` are those of its default conversation. `unread` has the unknown fields of the file
-    from which the agent was imported, by their path in that file.
+    `messages` are those of its default conversation. `unread` has unknown fields of the file from
+    which the agent was imported, by their path in it.
     """
 
     messages: list[FileMessage] | None = None

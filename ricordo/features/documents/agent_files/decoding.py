@@ -1,7 +1,7 @@
 """Decode the JSON of an agent file.
 
-The bytes may be in any Unicode encoding, with a byte order mark or without, and the JSON may be
-wrapped in JSON strings.
+The bytes may be in any Unicode encoding, with or without a byte order mark. The JSON may be wrapped
+in JSON strings.
 """
 
 import json
@@ -13,7 +13,7 @@ from ricordo.domain.text import normal_json
 from ricordo.errors import Invalid
 from ricordo.features.documents.agent_files.tolerance import ImportNotes
 
-# Some servers wrote a file as a JSON string, and some exports were encoded once more.
+# Some servers wrote a file as a JSON string, and some exports were encoded a second time.
 _MOST_LAYERS = 4
 # Characters of the file that an error quotes.
 _MOST_QUOTED = 40
@@ -23,7 +23,7 @@ _BYTE_ORDER_MARK = "\ufeff"
 def decode(data: bytes, notes: ImportNotes) -> Any:
     """Return the decoded content of the file.
 
-    Raises Invalid with the position where the file is cut off or is no JSON.
+    Raises Invalid with the position where the file is cut off or is not JSON.
     """
     content = _loads(_text_of(data), notes)
     for _ in range(_MOST_LAYERS):
@@ -61,7 +61,8 @@ def _loads(text: str, notes: ImportNotes) -> Any:
     try:
         return orjson.loads(text)
     except (orjson.JSONDecodeError, UnicodeEncodeError):
-        # Python's json module writes NaN, lone surrogates and control characters, and reads them.
+        # Python's json module reads NaN, lone surrogates and control characters, which it also
+        # writes.
         return _loads_leniently(text, notes)
 
 

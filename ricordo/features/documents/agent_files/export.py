@@ -1,10 +1,10 @@
 """Export an agent as a file.
 
-The file starts with the parts that other servers read (`.af` of the retired Letta V1 server
-0.16.8). The part `ricordo` then holds all of the agent. Ids are local to the file. It has no
-conversations, passages, blocks and folders that are about one user, since files are passed on to
-others. Its messages are those of the caller's default conversation. It contains the names of
-secrets, not their values.
+The file begins with the parts that other servers read (`.af` of the retired Letta V1 server
+0.16.8). The part `ricordo` then contains everything of the agent. Ids are local to the file.
+Conversations, passages, blocks and folders about one user are left out, since files are passed on
+to others. Its messages are those of the caller's default conversation. It contains the names of
+secrets but not their values.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,7 +36,8 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 _ALL = Page(limit=1_000_000, order="asc")
-# Fields of an agent's response that create it again. A request for a new agent has them too.
+# Fields of an agent's response from which it can be created again. A request for a new agent has
+# them too.
 AGENT_FIELDS = (
     "name",
     "agent_type",
@@ -103,7 +104,7 @@ CONVERSATION_FIELDS = (
 )
 ARCHIVE_FIELDS = ("name", "description", "metadata")
 PASSAGE_FIELDS = ("text", "tags", "metadata", "is_untrusted", "created_at")
-# The agent's setting that holds unknown fields of the file it was imported from, by their path.
+# The agent's setting for unknown fields of the file that it was imported from, by path.
 UNREAD = "unread"
 FOLDER_FIELDS = ("name", "description", "instructions", "metadata")
 
@@ -116,9 +117,9 @@ def export(
     *,
     scrubs: bool,
 ) -> Json:
-    """Return the agent's file, with the group that it manages and its members.
+    """Return the agent's file, which includes the group that it manages and the group's members.
 
-    Its messages are those of this conversation (None: the caller's default one); with `scrubs` it
+    Its messages are those of this conversation (None: the caller's default one). With `scrubs` it
     has none. Raises NotFound.
     """
     ids = LocalIds()
@@ -142,7 +143,7 @@ def export(
 
 
 def _add_agent(file: Json, other: Json) -> None:
-    """Add another agent's file to a file, without the entries that both have."""
+    """Add another agent's file to a file, without entries that the file already has."""
     for name in ("agents", "blocks", "files", "sources", "tools"):
         known_ids = {entry["id"] for entry in file[name]}
         file[name] += [entry for entry in other[name] if entry["id"] not in known_ids]
@@ -150,7 +151,7 @@ def _add_agent(file: Json, other: Json) -> None:
 
 
 def _not_in_file(ids: LocalIds, blocks: Iterable[Block]) -> list[Block]:
-    """Return the blocks that no earlier agent of the file has."""
+    """Return the blocks that no earlier agent in the file has."""
     return [block for block in blocks if not ids.knows("block", block.id)]
 
 
@@ -165,12 +166,11 @@ def _agent_file(
 ) -> Json:
     """Return one agent as a file.
 
-    A block that an earlier agent in `ids` has is only linked.
+    A block of an earlier agent in `ids` is only linked.
     """
     (state,) = context.runtime.complete(tx, (agents.load_whole(tx, context.scope, agent_id),))
     if conversation_id:
-        # Keep the complete state, since the state that `load` returns lacks tags and additions by
-        # plugins.
+        # Keep the complete state, since the state from `load` lacks tags and additions by plugins.
         thread_state = agents.load(tx, context.scope, agent_id, conversation_id)
         state = replace(state, conversation=thread_state.conversation)
     if scrubs:
@@ -232,7 +232,7 @@ def _whole_message(ids: LocalIds, message: Message) -> Json:
 
 
 def _with_local_group(ids: LocalIds, message: Json) -> Json:
-    """Return a message with its group's id local to the file."""
+    """Return a message with its group's id replaced by one that is local to the file."""
     if not message.get("group_id"):
         return message
     return {**message, "group_id": ids.of("group", message["group_id"])}
@@ -245,7 +245,7 @@ def outline(
     blocks: Sequence[Block],
     detached: Sequence[Block] = (),
 ) -> Json:
-    """Return a file with the agent's settings, prompt and tools, and these blocks."""
+    """Return a file with the agent's settings, prompt and tools, and with these blocks."""
     fields = agent_json(context, state)
     agent = {
         **{name: fields.get(name) for name in AGENT_FIELDS},

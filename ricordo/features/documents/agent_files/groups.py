@@ -1,4 +1,4 @@
-"""Groups in agent files: requests for new groups, with ids of the file."""
+"""Groups in agent files, stored as requests for new groups, with the file's ids."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ _GROUP = {"id", *GroupRequest.model_fields, *GroupRequest.ignored}
 
 
 def group_json(ids: LocalIds, group: Group) -> Json:
-    """Return a group as a request for a new group like it."""
+    """Return a group as the request that would create it."""
     config: Json = {"manager_type": group.manager_type}
     if group.manager_agent_id:
         config["manager_agent_id"] = ids.of("agent", group.manager_agent_id)
@@ -38,7 +38,7 @@ def group_json(ids: LocalIds, group: Group) -> Json:
 def mend_groups(groups: list[Json], content: Json, notes: ImportNotes) -> list[Json]:
     """Return the groups whose agents are all in the file.
 
-    The others are left out and noted.
+    Other groups are left out and noted.
     """
     agent_ids = {agent["id"] for agent in content["agents"]}
     block_ids = {block["id"] for block in content["blocks"]}
@@ -109,7 +109,7 @@ def insert_groups(
 def _shareable_blocks(tx: Transaction, request: GroupRequest, block_ids: list[str]) -> list[str]:
     """Return the blocks that all agents of the group have or can get.
 
-    An agent can get a block if none of its own blocks has the same label.
+    An agent can get a block if no other block of the agent has the same label.
     """
     manager = request.manager_config.manager_agent_id
     everyone = [*request.agent_ids, *([manager] if manager else [])]

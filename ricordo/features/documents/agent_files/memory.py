@@ -1,8 +1,8 @@
 """Export and import an agent's memory: versions, detached blocks and proposals.
 
-Anybody can write a file. So the authors that it names are stored as remote authors, and the
-importing user as the approver. Ids of versions are computed: they are equal if all the facts that
-they are computed from are equal.
+Anybody can write a file. So authors that it names are stored as remote authors, and the importing
+user as the approver. Ids of versions are computed. They are equal if all the facts behind them are
+equal.
 """
 
 import re
@@ -42,7 +42,8 @@ _AUTHOR = re.compile(rf"([^<>\x00-\x1f\x7f]{{1,500}}) <([^<>\s\x00-\x1f\x7f]{{1,
 def own_blocks(tx: Transaction, scope: Scope, agent_id: str) -> list[Block]:
     """Return the agent's blocks without those of users.
 
-    A user's block can have the same label as one of the agent's own, and replaces it in the prompt.
+    A user's block may have the same label as one of the agent's blocks, which it then replaces in
+    the prompt.
     """
     block_ids = [block.id for block in blocks.of_agent(tx, agent_id)]
     return blocks.by_ids(tx, Scope(scope.organization_id), block_ids)
@@ -67,7 +68,7 @@ def memory_json(
     attached: Sequence[Block],
     detached: Sequence[Block],
 ) -> Json:
-    """Return the versions and proposals of these blocks and of the agent's own chain."""
+    """Return the versions and proposals of these blocks and of the agent's chain."""
     chain = versions.of_owner(tx, scope, "agent", agent_id)
     limit = MOST_VERSIONS + 1
     if chain:
@@ -80,7 +81,7 @@ def memory_json(
         waiting = []
     for block in attached:
         if chain is None or block.chain_id != chain.id:
-            # The block becomes a block of the agent, with its present label.
+            # In the file, it becomes a block of the agent with its present label.
             block_versions = history.page(tx, block.chain_id, label=block.label, limit=limit)[::-1]
             exported += [
                 replace(version, label=block.label, old_label=None) for version in block_versions
@@ -151,7 +152,7 @@ def _proposal(proposal: Proposal) -> Json:
 def _is_about_user(tx: Transaction, proposal: Proposal) -> bool:
     """Return True if the proposal came from a user's turn.
 
-    Files do not contain such a proposal, which is erased with the user.
+    Such a proposal is not in the file, since it is erased with the user.
     """
     if not proposal.run_id:
         return False
@@ -162,7 +163,7 @@ def _is_about_user(tx: Transaction, proposal: Proposal) -> bool:
 def _author(actor: Actor) -> str:
     """Return the author in the form of a commit's author.
 
-    An author from an imported file is written as in that file.
+    An author from an imported file is written as that file wrote it.
     """
     imported_form = f"{actor.name} <{actor.id}{DOMAIN}>"
     if actor.kind == "remote" and _AUTHOR.fullmatch(imported_form):
@@ -171,7 +172,7 @@ def _author(actor: Actor) -> str:
 
 
 def _read_author(text: str) -> tuple[Actor, Actor]:
-    """Return the author that the text claims, and the remote author to store."""
+    """Return the claimed author, and the remote author to store."""
     match = _AUTHOR.fullmatch(text)
     if match:
         claimed = author_of(match[1], match[2] + DOMAIN)
@@ -184,11 +185,11 @@ def _read_author(text: str) -> tuple[Actor, Actor]:
 
 @dataclass
 class ImportedMemory:
-    """An agent's history from a file, replayed but not stored yet.
+    """An agent's history from a file; it was replayed but is not stored yet.
 
-    `chain` is its state after the replay. `rows` are its versions, and `texts` its texts by blob
-    id, each with the id of the text before it. `values` and `heads` belong to the blocks that
-    remain, by label. `bases` are version ids with texts, by the ids in the file.
+    `chain` is its state after the replay. `rows` are its versions. `texts` are its texts by blob
+    id, each with the id of the previous text. `values` and `heads` belong to the remaining blocks,
+    by label. `bases` maps ids in the file to version ids with texts.
     """
 
     memory: FileMemory
@@ -204,7 +205,7 @@ class ImportedMemory:
     bases: dict[str, tuple[bytes, str]] = field(default_factory=dict)
 
     def replay(self) -> "ImportedMemory":
-        """Compute the versions without storing them; leave out and note broken ones."""
+        """Compute the versions without storing them; broken ones are left out and noted."""
         for version in self.memory.versions:
             try:
                 self._replay_version(version)
@@ -277,7 +278,7 @@ class ImportedMemory:
         """Store the history, its blocks and its proposals; return the agent's spec with them.
 
         If a block of the spec differs from its history, the difference becomes one more version, by
-        the importer. Raises Invalid.
+        the importing user. Raises Invalid.
         """
         scope = context.scope
         self.chain = replace(self.chain, organization_id=scope.organization_id)

@@ -1,7 +1,7 @@
 """Mend agent files of other servers and versions, so that they can be imported.
 
-The mended file holds only parts that `service` can store: known fields of the right types, ids that
-exist, and valid labels. All changes are noted.
+The result has only parts that `service` can store: known fields of the right types, ids that exist,
+and valid labels. All changes are noted.
 """
 
 import re
@@ -46,7 +46,7 @@ _FILE = (
     "agents groups blocks files sources tools mcp_servers skills metadata created_at ricordo"
 ).split()
 _LISTS = ("agents", "blocks", "files", "groups", "sources", "tools")
-# Parts of a file that are not taken over, with the reason.
+# Parts of a file that are not imported, with the reason.
 _NOT_TAKEN = {
     "mcp_servers": "connect MCP servers here; tools of theirs that are here already are linked",
     "skills": "skills stay with the client that has them",
@@ -108,8 +108,7 @@ _NOT_IN_LABELS = re.compile(r"[\x00-\x1f\x7f<>\\]+")
 class MendedFile:
     """A file that can be imported.
 
-    `tools` are the tools with source code. `labels` maps invalid labels of the file to mended
-    labels.
+    `tools` are tools with source code. `labels` maps invalid labels in the file to the mended ones.
     """
 
     content: Json
@@ -121,7 +120,7 @@ class MendedFile:
 def mend(content: Any, notes: ImportNotes) -> MendedFile:
     """Return the file without the parts that cannot be stored.
 
-    Raises Invalid if it holds no agent.
+    Raises Invalid if it contains no agent.
     """
     content = storable(content, notes)
     if not isinstance(content, dict) or not isinstance(content.get("agents"), list):
@@ -159,7 +158,7 @@ def mend(content: Any, notes: ImportNotes) -> MendedFile:
 def _mend_each(
     entries: list[Json], mend_one: Callable[[Json], Json], kind: str, notes: ImportNotes
 ) -> list[Json]:
-    """Mend each entry; leave out an entry that fails in an unforeseen way."""
+    """Mend each entry; leave out an entry that fails unexpectedly."""
     mended = []
     for entry in entries:
         try:
@@ -170,7 +169,7 @@ def _mend_each(
 
 
 def _with_ids(value: Any, name: str, notes: ImportNotes) -> list[Json]:
-    """Return the objects of a list, each with a unique id."""
+    """Return the objects in a list, each with a unique id."""
     if value in (None, "", {}):
         return []
     if not isinstance(value, list):
@@ -210,7 +209,7 @@ def _existing_ids(
 
 
 def _link_only_agent(content: Json) -> None:
-    """Link all blocks and tools to the file's only agent if it lists none."""
+    """If the file's only agent lists no blocks and tools, link all of them to it."""
     agents = content["agents"]
     if len(agents) == 1:
         for name, list_name in (("block_ids", "blocks"), ("tool_ids", "tools")):
@@ -333,7 +332,7 @@ def _is_zone(name: Any, notes: ImportNotes) -> bool:
 def _secret_names(agent: Mapping[str, Any]) -> list[str]:
     """Return the names of the agent's secrets.
 
-    Files hold them as the keys of an object, or as a list of objects with a `key` each.
+    Files contain them as keys of an object, or as a list of objects with a `key`.
     """
     names = []
     for part in ("secrets", "tool_exec_environment_variables"):
@@ -350,7 +349,7 @@ def _secret_names(agent: Mapping[str, Any]) -> list[str]:
 
 
 def _mend_model(settings: Json, agent: Mapping[str, Any], path: str, notes: ImportNotes) -> None:
-    """Move the model's settings from the agent's fields into `llm_config`.
+    """Move settings of the model from the agent's fields into `llm_config`.
 
     Unknown fields of both configurations are left out.
     """
@@ -415,7 +414,7 @@ def _listed_messages(agent: Mapping[str, Any], notes: ImportNotes) -> list[Json]
 
 
 def _message(raw: Json, number: int, notes: ImportNotes) -> Json | None:
-    """Return the message as it can be stored; None if it cannot be read."""
+    """Return the message in a form that can be stored; None if it cannot be read."""
     raw = without_unknown(raw, _MESSAGE, "Messages", f"messages.{number}", notes)
     for name in ("otid", "name", "sender_id", "group_id", "model", "created_at"):
         if raw.get(name) is not None and not isinstance(raw[name], str):
@@ -457,7 +456,7 @@ def _is_part(part: Any, number: int, notes: ImportNotes) -> bool:
 def _block(raw: Json, file: MendedFile) -> Json:
     """Return a block that can be stored.
 
-    Its label becomes unique within an agent when the block is linked.
+    Its label is made unique within an agent when the block is linked.
     """
     notes = file.notes
     id = raw["id"]
@@ -496,12 +495,12 @@ def _block(raw: Json, file: MendedFile) -> Json:
 
 
 def mended_label(label: str) -> str:
-    """Return the label, or the nearest valid one."""
+    """Return the label, or else the nearest valid one."""
     if _is_label(label):
         return label
     parts = [_NOT_IN_LABELS.sub(" ", part).strip() for part in label.replace("\\", "/").split("/")]
     invalid_parts = {part for part in parts if part and not _is_label(part)}
-    # Append "_" to no part, then to the invalid parts, then to all parts, until the label is valid.
+    # Append "_" to no part, then to invalid parts, then to all parts, until the label is valid.
     for reserved in (set[str](), invalid_parts, set(parts)):
         marked = [f"{part}_" if part in reserved else part for part in parts if part]
         plain = "/".join(marked)[:255].rstrip("/ ")
@@ -511,7 +510,7 @@ def mended_label(label: str) -> str:
         :100
     ]
     plain = f"block_{letters}"
-    # A text that looks like a secret is no valid label.
+    # A text that looks like a secret is not a valid label.
     if letters and _is_label(plain):
         return plain
     return "block"
@@ -526,7 +525,7 @@ def _is_label(label: str) -> bool:
 
 
 def _link_blocks(agent: Json, blocks: list[Json], notes: ImportNotes) -> None:
-    """Give each of the agent's blocks a unique label, and leave out copies."""
+    """Give each block of the agent a unique label, and leave out copies."""
     for block in agent.pop("inline_blocks"):
         block["id"] = f"{agent['id']}-{block['id']}"
         blocks.append(block)
@@ -556,7 +555,7 @@ def _link_blocks(agent: Json, blocks: list[Json], notes: ImportNotes) -> None:
 
 
 def _share_blocks(agents: list[Json]) -> None:
-    """Give a block to the first agent that lists it; the others share it."""
+    """Give a block to the first agent that lists it; other agents share it."""
     owned_ids: set[str] = set()
     for agent in agents:
         agent["shared_block_ids"] = [id for id in agent["block_ids"] if id in owned_ids]
@@ -568,9 +567,9 @@ def _share_blocks(agents: list[Json]) -> None:
 
 
 def _tool(raw: Json, file: MendedFile) -> Json:
-    """Return a tool; add it to the file's tools if it has source code.
+    """Return a tool; if it has source code, add it to the file's tools.
 
-    A source that cannot be run is left out and noted.
+    Source code that cannot be run is left out and noted.
     """
     notes = file.notes
     id = raw["id"]
@@ -620,7 +619,7 @@ def custom_tool(
     fields.pop("npm_requirements", None)
     source_type = fields.get("source_type")
     if source_type not in (None, *_SOURCE_TYPES):
-        function_name(fields["source_code"])  # raises Invalid if it is no Python
+        function_name(fields["source_code"])  # raises Invalid if the source is not Python
         notes.add(
             f'Tools: the source_type "{str(source_type)[:80]}" of {name} is unknown; its source '
             "is Python."

@@ -1,7 +1,7 @@
 """Convert messages of agent files.
 
-There are two formats: that of the retired Letta V1 server 0.16.8 (`.af`), and whole messages as
-they are stored here.
+There are two formats: that of the retired Letta V1 server 0.16.8 (`.af`), and messages as they are
+stored here.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ from ricordo.features.documents.agent_files.tolerance import ImportNotes
 _ROLES = ("system", "user", "assistant", "tool", "approval", "summary")
 _FIELDS = ("role", "otid", "name", "sender_id", "group_id", "model", "is_untrusted", "created_at")
 _NO_PICTURE = "(A picture that is not in the file.)"
-# Types of events that clients pack into the text of a user message.
+# Types of events that clients write into the text of a user message.
 _EVENTS = ("heartbeat", "login", "system_alert")
 _PARTS = TypeAdapter(tuple[Part, ...], config=ConfigDict(revalidate_instances="always"))
 
@@ -49,7 +49,7 @@ def whole(message: Message, id: str) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The conversation that imported messages go to, with its agent and user."""
+    """The conversation that imported messages are added to, with its agent and user."""
 
     agent_id: str
     conversation_id: str
@@ -58,7 +58,7 @@ class Home:
 
 
 def from_whole(file_message: FileMessage, id: str, home: Home) -> Message:
-    """Return a message in this server's own format. Raises Invalid."""
+    """Return a message that is in this server's format. Raises Invalid."""
     try:
         parts = parts_from_json(file_message.parts)
         _PARTS.validate_python(parts)
@@ -86,7 +86,7 @@ def _listed_pieces(content: Any) -> list[Json]:
 
 
 def from_af(raw: Mapping[str, Any], id: str, home: Home, now: int) -> Message:
-    """Return a message in the format of other servers. Raises Invalid."""
+    """Return a message that is in the format of other servers. Raises Invalid."""
     role = raw.get("role")
     if role not in _ROLES:
         raise Invalid(
@@ -118,7 +118,7 @@ def from_af(raw: Mapping[str, Any], id: str, home: Home, now: int) -> Message:
 
 
 def with_own_otids(raw_messages: list[Json], notes: ImportNotes) -> list[Json]:
-    """Return messages without otids that an earlier message has.
+    """Return the messages; drop otids that an earlier message already has.
 
     An otid is unique in its conversation.
     """
@@ -137,7 +137,7 @@ def with_own_otids(raw_messages: list[Json], notes: ImportNotes) -> list[Json]:
 
 
 def readable(raw_messages: list[Json], notes: ImportNotes) -> list[Json]:
-    """Return the whole messages that can be stored; note the others."""
+    """Return the messages that can be stored; note the others."""
     storable = []
     for message in with_own_otids(raw_messages, notes):
         try:
@@ -196,7 +196,7 @@ def _picture(source: Mapping[str, Any]) -> Part:
 def _calls(raw: Mapping[str, Any], *, is_gated: bool) -> list[Part]:
     listed = [call for call in raw.get("tool_calls") or () if isinstance(call, dict)]
     functions = [(call, call.get("function") or {}) for call in listed]
-    if not listed:  # some servers write calls only into the content
+    if not listed:  # some servers write calls only into the message's content
         functions = [
             (call, {**call, "arguments": _text_of(call.get("input"))})
             for call in _pieces(raw, "tool_call")
@@ -256,7 +256,7 @@ def _returns(raw: Mapping[str, Any], text: str) -> list[Part]:
 
 
 def _answer(answer: Mapping[str, Any]) -> Part:
-    """Return a person's decision on a call, or a client tool's result."""
+    """Return a person's decision on a call, or the result of a client's tool."""
     call_id = str(answer.get("tool_call_id"))
     if answer.get("type") == "approval":
         return ApprovalPart(call_id, bool(answer.get("approve")), answer.get("reason"))
@@ -278,9 +278,9 @@ def _text_of(value: Any) -> str:
 
 
 def _unpack_user_text(part: Part) -> Part:
-    """Unpack a user's text from JSON, and keep an event as an event.
+    """Unpack a user's text from JSON; an event remains an event.
 
-    Older agents pack users' texts into JSON.
+    Older agents wrap users' texts in JSON.
     """
     if not isinstance(part, TextPart):
         return part

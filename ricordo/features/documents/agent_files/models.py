@@ -1,4 +1,4 @@
-"""The form of an import, with the field names of all clients."""
+"""The form for an import, with the field names of all clients."""
 
 import orjson
 from fastapi import UploadFile
@@ -11,7 +11,7 @@ from ricordo.features.documents.agent_files.specs import ImportOptions
 class ImportForm(BaseModel):
     """An agent file with the options of its import.
 
-    Some fields are older clients' names for another field.
+    Some fields are names that older clients use for another field.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -38,7 +38,7 @@ class ImportForm(BaseModel):
     def options(self, embedding: str | None) -> ImportOptions:
         """Return the options of the import. Raises Invalid.
 
-        `embedding` is the handle from the header.
+        `embedding` is the handle from the request's header.
         """
         return ImportOptions(
             name=self.name or self.override_name,

@@ -1,6 +1,6 @@
 """Check and mend the part `ricordo` of an agent file.
 
-It holds archives, conversations, history and schedules by agent.
+It contains archives, conversations, history and schedules for each agent.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ def read_own_part(
 ) -> dict[str, FileAgent]:
     """Return the agents' parts by their ids in the file.
 
-    `labels` are mended labels by the labels of the file.
+    `labels` maps labels in the file to mended ones.
     """
     part = content.get("ricordo")
     if part is None:
@@ -65,7 +65,7 @@ def _agent(id: str, part: Any, labels: Mapping[str, str], notes: ImportNotes) ->
 
 
 def _relabel(memory: Json, labels: Mapping[str, str]) -> Json:
-    """Return the memory with the mended labels in place of the file's invalid labels."""
+    """Return the memory with invalid labels replaced by the mended ones."""
     if not labels:
         return memory
     changed = dict(memory)

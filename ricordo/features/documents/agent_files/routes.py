@@ -38,7 +38,7 @@ async def export_file(
 ) -> Response:
     """Return the agent as an agent file.
 
-    Other servers read the standard fields; the field `ricordo` has the complete history and the
+    Other servers read the standard fields. The field `ricordo` has the complete history and the
     archives.
     """
     if use_legacy_format:
@@ -50,7 +50,7 @@ async def export_file(
 
 
 class AgentImportResponse(ResponseModel):
-    """The created agents, and notes of mended or left-out parts."""
+    """The created agents, and notes on parts that were mended or left out."""
 
     agent_ids: list[str]
     warnings: list[str]
@@ -92,7 +92,7 @@ async def _prepare(
 ) -> tuple[AgentSpec, ModelInfo]:
     """Return the spec with its model.
 
-    The default model replaces one that this server does not have.
+    If this server lacks its model, the default model replaces it.
     """
     try:
         return await prepare(context.runtime, context.scope, spec)

@@ -1,4 +1,4 @@
-"""Import agent files: the whole file in one transaction, or nothing."""
+"""Import agent files: all of a file in one transaction, or nothing."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
@@ -39,15 +39,15 @@ from ricordo.storage.engine.store import Transaction
 
 @dataclass
 class ImportedIds:
-    """Ids of this server by the file's local ids.
+    """Ids on this server by the file's local ids.
 
-    They are added as the parts are stored.
+    They are added as parts are stored.
     """
 
     ids: dict[str, str] = field(default_factory=dict)
 
     def translate(self, local_ids: list[Any]) -> list[str]:
-        """Return the new ids of those local ids that are stored."""
+        """Return the new ids for those local ids whose objects are stored."""
         return [self.ids[id] for id in local_ids if id in self.ids]
 
 
@@ -55,7 +55,7 @@ class ImportedIds:
 class AgentImport:
     """A file that was read and checked.
 
-    `specs` are the agents to create, in the file's order. `own_parts` are their parts from
+    `specs` are the agents to create, in the file's order. `own_parts` are the agents' parts from
     `ricordo`, each with its replayed memory.
     """
 
@@ -71,13 +71,13 @@ def read(
 ) -> AgentImport:
     """Check and mend the whole file before anything is stored.
 
-    Raises Invalid if it is no agent file.
+    Raises Invalid if it is not an agent file.
     """
     notes = notes or ImportNotes()
     file = mend(content, notes)
     content = file.content
     parts_by_id = read_own_part(content, file.labels, notes)
-    # The exported agent comes first; the name in the options is for this agent alone.
+    # The exported agent comes first; the name in the options is only for this agent.
     specs = [
         read_spec(runtime, agent, content, replace(options, name=None) if index else options)
         for index, agent in enumerate(content["agents"])
@@ -125,7 +125,7 @@ def insert(
     options: ImportOptions,
     infos: list[ModelInfo],
 ) -> list[str]:
-    """Store all of the file, and return the ids of its agents.
+    """Store everything in the file, and return the ids of its agents.
 
     Raises Conflict, Forbidden, Invalid.
     """
@@ -186,7 +186,7 @@ def _link_tools(
     imported: ImportedIds,
     notes: ImportNotes,
 ) -> AgentSpec:
-    """Return the spec with the tools and folders that are stored here.
+    """Return the spec with those tools and folders that are stored here.
 
     Rules about other tools are left out and noted.
     """
@@ -238,7 +238,7 @@ def _insert_tools(
             )
         imported.ids[id] = stored_tool.id
     for id, entry in listed.items():
-        # Built-in tools and those of MCP servers are linked if this server has them.
+        # Built-in tools and tools of MCP servers are linked if this server has them.
         if id in imported.ids:
             continue
         if stored_tool := stored.get(str(entry["name"])):
@@ -274,7 +274,7 @@ def _insert_folders(
 
 
 def free_folder_name(tx: Transaction, context: CallContext, name: str) -> str:
-    """Return the name, with a number if the caller has such a folder."""
+    """Return the name; if the caller has a folder of that name, add a number."""
     free_name = name
     number = 1
     while files.find_folder(tx, context.scope.organization_id, free_name, context.scope.subject):
@@ -357,7 +357,7 @@ def _insert_schedules(
     requests: list[ScheduleRequest],
     notes: ImportNotes,
 ) -> None:
-    """Store the schedules whose time has not passed. Raises Forbidden."""
+    """Store the schedules whose time has not passed yet. Raises Forbidden."""
     if requests and not context.scope.may("messages:write"):
         raise Forbidden("The file brings schedules, and your key lacks the scope messages:write.")
     for request in requests:
@@ -365,10 +365,10 @@ def _insert_schedules(
         if isinstance(schedule, OneTime) and schedule.scheduled_at * 1000 <= tx.clock.now():
             notes.add("Schedules: one whose time has passed is left out.")
             continue
-        # The callback belongs to the server that the file came from.
+        # The callback belongs to the server that the file comes from.
         changes: Json = {"callback_url": None}
         if isinstance(schedule, Recurring) and schedule.timezone is None:
-            # Files of older versions name no time zone: their times are in UTC.
+            # Files of older versions name no time zone; their times are in UTC.
             if "TZ=" in schedule.cron_expression:
                 zone = None
             else:
@@ -391,7 +391,7 @@ def _insert_messages(
 ) -> None:
     """Store the messages in the conversation, and fill its window.
 
-    The window gets the messages of `window_ids`, after the conversation's own system message.
+    The window gets the messages of `window_ids`, after the conversation's system message.
     """
     home = formats.Home(
         conversation.agent_id, conversation.id, conversation.organization_id, conversation.user_id
@@ -408,7 +408,8 @@ def _insert_messages(
             ids[file_message.id] = new_id("message")
             read_messages.append(formats.from_whole(file_message, ids[file_message.id], home))
     own_window = conversation.window[:1]
-    # The conversation's own system message stays: that of the file describes the exported agent.
+    # The conversation keeps its system message, since the one in the file describes the exported
+    # agent.
     system_ids = [message.id for message in read_messages if message.role == "system"]
     if own_window and system_ids:
         skipped_id = system_ids[0]

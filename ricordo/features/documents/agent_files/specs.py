@@ -1,4 +1,4 @@
-"""The agents of a file, as they are created here."""
+"""The agents of a file, in the form in which they are created here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from ricordo.features.documents.agent_files import export
 from ricordo.runtime import Runtime
 
 _LONGEST_NAME = 256
-# Fields of an agent that the import sets itself, or that belong to the server of the file.
+# Fields of an agent that the import sets itself, or that belong to the file's server.
 _LEFT_OUT = ("embedding_config", "embedding")
 
 
@@ -19,7 +19,8 @@ _LEFT_OUT = ("embedding_config", "embedding")
 class ImportOptions:
     """The options of an import.
 
-    `model` and `embedding` are handles that replace the file's. `secrets` are their values by name.
+    `model` and `embedding` are handles that replace those in the file. `secrets` are the values of
+    secrets by name.
     """
 
     name: str | None = None
@@ -33,7 +34,7 @@ class ImportOptions:
 
 
 def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptions) -> AgentSpec:
-    """Return the spec of a file's agent, with its blocks.
+    """Return the spec of an agent in the file, with its blocks.
 
     Raises ValidationError, Invalid.
     """
@@ -63,7 +64,7 @@ def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptio
         for group in content.get("groups") or ()
     }
     has_sleeptime = agent.get("enable_sleeptime") is True and agent.get("id") not in managers
-    # The file lists all rules of the agent, also those of its base tools.
+    # The file lists all rules of the agent, including those of its base tools.
     return replace(
         spec_of(runtime, body), has_base_rules=False, beginning=(), has_sleeptime=has_sleeptime
     )

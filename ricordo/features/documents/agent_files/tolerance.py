@@ -1,7 +1,7 @@
-"""Notes of an import's changes, and helpers that fit values to a model.
+"""Notes on an import's changes, and helpers that fit values to a model.
 
-The rule: an import refuses only a broken file. Any other invalid part is mended, or left out alone
-and named in a note.
+The rule: an import refuses only a broken file. Any other invalid part is mended, or only that part
+is left out and named in a note.
 """
 
 from collections import Counter
@@ -18,7 +18,8 @@ from ricordo.domain.redaction import redact_values
 from ricordo.domain.text import Json
 
 _MOST_NOTES = 200
-# Bytes of unknown fields that an agent keeps. The limit is low, since each turn reads its settings.
+# The most bytes of unknown fields that an agent keeps. The limit is low, since each turn reads its
+# settings.
 _MOST_UNREAD_BYTES = 20_000
 _MOST_ROUNDS = 50
 _LONGEST_NAME = 80
@@ -28,7 +29,7 @@ _Path = tuple[str | int, ...]
 
 @dataclass
 class ImportNotes:
-    """Notes of the parts that an import left out or mended.
+    """Notes on the parts that an import left out or mended.
 
     `unread` holds unknown fields by their path in the file, and `size` is their size in bytes.
     """
@@ -90,9 +91,9 @@ def without_unknown(
 
 
 def fitted(model: type[BaseModel], fields: Json, kind: str, path: str, notes: ImportNotes) -> Json:
-    """Return the part of the fields that the model accepts.
+    """Return those fields that the model accepts.
 
-    Each part that it refuses is left out alone and noted.
+    Each part that it refuses is left out separately and noted.
     """
     accepted = deepcopy(fields)
     for _ in range(_MOST_ROUNDS):
@@ -116,7 +117,7 @@ def fitted(model: type[BaseModel], fields: Json, kind: str, path: str, notes: Im
 def _path_of(value: Any, loc: _Path) -> _Path:
     """Return the part of a fault's location that exists in the value.
 
-    A location can also hold names of union members and of missing fields.
+    A location may also contain names of union members and of missing fields.
     """
     existing: list[str | int] = []
     for step in loc:
@@ -140,7 +141,7 @@ def _remove(
     outermost = [
         path for path in faults if not any(path[:end] in faults for end in range(1, len(path)))
     ]
-    # From the end of each list, so that the positions of the remaining entries do not change.
+    # Begin at the end of each list, so that the positions of other entries do not change.
     for path in sorted(outermost, key=_sort_key, reverse=True):
         *parents, last = path
         holder: Any = accepted
@@ -161,7 +162,7 @@ def _sort_key(path: _Path) -> list[tuple[str, str | int]]:
 
 
 def _path_text(path: Iterable[str | int]) -> str:
-    """Return a path without its numbers, so that similar faults share one note."""
+    """Return a path without numbers, so that similar faults share one note."""
     names = [str(step)[:_LONGEST_NAME] for step in path if isinstance(step, str)]
     return f" {'.'.join(names)}" if names else ""
 
@@ -176,7 +177,7 @@ _MOST_INTEGER = 2**63
 
 
 def storable(content: Any, notes: ImportNotes) -> Any:
-    """Return JSON without values that no database stores.
+    """Return JSON without values that a database cannot store.
 
     These are NUL characters, lone surrogates, integers beyond 64 bits, and nesting beyond 100
     levels.

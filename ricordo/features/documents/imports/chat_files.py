@@ -1,6 +1,6 @@
 """Read exported files of ChatGPT, Claude, Open WebUI and mem0, chat by chat.
 
-If a chat has branches, only the branch that was shown last is read. No content is trusted: an entry
+If a chat has branches, only the branch that was last shown is read. No content is trusted. An entry
 that is not a chat is skipped with a reason, and a file that is too large is an error.
 """
 
@@ -35,12 +35,12 @@ _MOST_PASTED = 2**20  # bytes of a list
 _MEMBER = re.compile(
     r"(conversations|chats?-export|chats?|memories)([-_]\d+)?\.json", re.IGNORECASE
 )
-# The next byte that has a meaning: inside a JSON string, and outside of strings.
+# The next byte with a meaning: inside a JSON string, and outside of strings.
 _IN_TEXT = re.compile(rb'["\\]')
 _OUTSIDE = re.compile(rb'["{}\[\],]')
 _LISTS = ("conversations", "results", "memories", "chats")
 _TOOLS = "calls and results of tools are not imported, the messages are"
-_LATEST = 253_370_764_800  # seconds; a greater number is a time in milliseconds
+_LATEST = 253_370_764_800  # seconds; a greater number counts as milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ class ExportedMessage:
 
 @dataclass(slots=True)
 class ExportedChat:
-    """A chat, or with `memory` a remembered text.
+    """A chat; or, with `memory`, a text to remember.
 
-    `remembered` is what it shows of the other assistant's memory of the person. `left_out` notes
-    the parts of it that cannot be imported.
+    `remembered` holds what it shows of the other assistant's memory. `left_out` notes parts that
+    cannot be imported.
     """
 
     id: str
@@ -89,9 +89,9 @@ TITLES: Mapping[str, str] = {
 
 
 def kind_of(entry: Json) -> str | None:
-    """Return the kind of export of an entry; None if it is unclear.
+    """Return the kind of export that an entry belongs to; None if it is unclear.
 
-    The kind is found by fields that no other kind has.
+    It is recognized by fields that no other kind has.
     """
     if isinstance(entry.get("chat"), dict):
         chat: Json = entry["chat"]
@@ -109,7 +109,7 @@ def kind_of(entry: Json) -> str | None:
 
 
 def read_chats(kind: str, file: IO[bytes]) -> Iterator[ExportedChat | SkippedMember | str]:
-    """Yield the file's chats; for an unreadable entry, yield the reason.
+    """Yield the file's chats; for an unreadable entry, yield the reason instead.
 
     Raises Invalid if the rest of the file cannot be read.
     """
@@ -142,7 +142,7 @@ def read_chats(kind: str, file: IO[bytes]) -> Iterator[ExportedChat | SkippedMem
 class _Bounded:
     """A stream with a limit of bytes.
 
-    All streams of a file count down the same limit. Beyond it, or if the stream is damaged, `read`
+    All streams of a file share one limit. Beyond the limit, or if the stream is damaged, `read`
     raises Invalid.
     """
 
@@ -174,8 +174,7 @@ class _Bounded:
 def _streams(file: IO[bytes]) -> Iterator["_Bounded | SkippedMember"]:
     """Yield the JSON streams of the file.
 
-    For a zip file, it yields the contents of members with chats, and only the names of other
-    members.
+    Of a zip file, it yields the content of members with chats, and only the names of other members.
     """
     magic = file.read(4)
     file.seek(0)
@@ -204,9 +203,9 @@ def _streams(file: IO[bytes]) -> Iterator["_Bounded | SkippedMember"]:
 
 
 def _entries(stream: _Bounded) -> Iterator[bytes | None]:
-    """Yield the JSON of each entry of the list, None for a long one.
+    """Yield the JSON of each entry of the list; None for a long entry.
 
-    An entry is long above `LONGEST`. Only one is in memory at a time.
+    An entry is long if it exceeds `LONGEST`. Only one is in memory at a time.
     """
     block = stream.read(_BLOCK)
     if not (first := block.lstrip(b"\xef\xbb\xbf \t\r\n")).startswith(b"["):
@@ -224,7 +223,7 @@ def _entries(stream: _Bounded) -> Iterator[bytes | None]:
             position = match.end()
             token = match.group()
             if is_text:
-                # An escaped byte is skipped; it can be the first byte of the next block.
+                # An escaped byte is skipped; it may be the first byte of the next block.
                 position += token == b"\\"
                 is_text = token == b"\\"
             elif token == b'"':
@@ -257,7 +256,7 @@ def _entries(stream: _Bounded) -> Iterator[bytes | None]:
 def _entries_of_object(first: bytes, stream: _Bounded) -> Iterator[bytes]:
     """Yield the entries of a file that is one object.
 
-    The object is a chat, or holds a list of chats.
+    The object is a chat, or contains a list of chats.
     """
     whole = bytearray(first)
     while (block := stream.read(_BLOCK)) and len(whole) <= LONGEST:
@@ -339,7 +338,7 @@ def _claude(entry: Json) -> ExportedChat | list[ExportedChat]:
     chat = _chat(entry["uuid"], entry.get("name"), entry.get("created_at"))
     listed = entry["chat_messages"]
     nodes = {message["uuid"]: message for message in listed}
-    # If messages name their parents, the list also holds edited questions and repeated answers.
+    # If messages name their parents, the list also contains edited questions and repeated answers.
     is_tree = any(message.get("parent_message_uuid") in nodes for message in listed)
     leaf = entry.get("current_leaf_message_uuid") or (listed[-1]["uuid"] if listed else None)
     for id, message in _branch(nodes, leaf, "parent_message_uuid") if is_tree else nodes.items():
@@ -363,12 +362,12 @@ def _add_claude_message(chat: ExportedChat, id: str, message: Json) -> None:
 
 
 def _members(pieces: Iterable[Json], kind: str, name: str) -> list[str]:
-    """Return this member of all pieces of a kind, as text."""
+    """Return this member of all pieces of a kind, joined as text."""
     return [str(piece.get(name) or "") for piece in pieces if piece.get("type") == kind]
 
 
 def _claude_memories(entry: Json) -> list[ExportedChat]:
-    """Return Claude's memories of the person, for all chats and for each project."""
+    """Return Claude's memories about the person, for all chats and for each project."""
     account = str(entry.get("account_uuid") or "")
     projects = entry.get("project_memories")
     texts = [("chats", entry.get("conversations_memory"))]
@@ -526,7 +525,7 @@ def _add(
 
 
 def _text_of(part: Any, chat: ExportedChat) -> str:
-    """Return the text of a part, empty for a picture or a sound."""
+    """Return the text of a part; it is empty for a picture or a sound."""
     if isinstance(part, str) or part is None:
         return part or ""
     if isinstance(part, dict) and isinstance(part.get("text"), str):

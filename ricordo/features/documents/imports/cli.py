@@ -1,7 +1,7 @@
 """`ricordo import`: bring agents, chats and memories into this installation's database.
 
 The command works on the database itself, with the code of the server. A killed command continues
-when it is run again.
+when it is started again.
 """
 
 import json
@@ -45,7 +45,7 @@ def import_letta(
     ),
     report: Path | None = _REPORT,
 ) -> None:
-    """Bring all agents of the retired Letta V1 server 0.16.8.
+    """Import all agents of the retired Letta V1 server 0.16.8.
 
     Their memory, messages, archives, tools, folders and users are imported too. It can be run
     again.

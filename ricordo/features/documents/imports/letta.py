@@ -1,9 +1,9 @@
 """Import the agents of a database of the retired Letta V1 server.
 
 Their memory, messages, archives, tools, folders and users are imported too. Each item is imported
-and recorded in one transaction, messages and passages in batches. Ids are kept, or computed from
-the ids in that database. So an import that was killed continues at its next run. An imported item
-is never changed again, since users may have changed it here.
+and recorded in one transaction; messages and passages are imported in batches. Ids are kept, or
+computed from ids in that database. So after a kill, the next run continues the import. An imported
+item is never changed again, since users may have edited it here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,7 +69,7 @@ async def import_letta(
     model: str | None = None,
     key: str | None = None,
 ) -> dict[str, Any]:
-    """Import all items that were not imported before, and return the report.
+    """Import all items that are not imported yet, and return the report.
 
     `model` replaces the model of every agent. Raises Invalid, Unavailable.
     """
@@ -126,7 +126,7 @@ _AGENT = (
     " compaction_settings response_format message_buffer_autoclear max_files_open"
     " per_file_view_window_char_limit message_ids"
 )
-# Fields that an agent must have. Any other field is left out if it cannot be read here.
+# Fields that every agent must have. Any other field is left out if it cannot be read.
 _REQUIRED_FIELDS = ("name", "system")
 _CONVERSATION = "id summary model created_at"
 
@@ -204,8 +204,8 @@ async def _prepare(
 ) -> tuple[AgentSpec, ModelInfo]:
     """Return the agent's spec and model.
 
-    Fields that cannot be read here are left out. The default model replaces one that cannot be used
-    here.
+    Fields that cannot be read are left out. If its model cannot be used here, the default model
+    replaces it.
     """
     agent_name = str(row["name"])
     fields = {name: row.get(name) for name in AGENT_FIELDS} | {
@@ -213,7 +213,7 @@ async def _prepare(
         "tags": links["tag"],
     }
     accepted: Json = {name: fields[name] for name in _REQUIRED_FIELDS} | {"tool_rules": []}
-    # Rules are read one by one, so that a broken rule does not drop the rules that guard tools.
+    # Rules are read one by one, so that a broken rule does not remove rules that guard tools.
     for rule in fields.pop("tool_rules") or ():
         try:
             read_rule(rule)
@@ -278,8 +278,8 @@ async def _secrets(
 class _Draft:
     """An agent to create.
 
-    `links` are names of tools, and ids in the Letta database. `own_blocks` are blocks of this agent
-    only; `shared_ids` are imported blocks. `outcome` notes the parts that were left out.
+    `links` are names of tools, and ids in the Letta database. `own_blocks` are blocks that only
+    this agent has; `shared_ids` are imported blocks. `outcome` notes the parts that were left out.
     """
 
     spec: AgentSpec

@@ -1,4 +1,4 @@
-"""Import groups of a Letta database, also pairs with a sleeptime agent.
+"""Import groups of a Letta database, including pairs with a sleeptime agent.
 
 Their agents and blocks are imported first.
 """
@@ -21,7 +21,7 @@ _SETTINGS = (
 
 
 async def import_groups(run: LettaRun) -> None:
-    """Import the groups whose agents were all imported; the others are left out."""
+    """Import the groups whose agents were all imported; others are left out."""
     without_sleeptime = {
         row["id"]
         for row in await run.rows("agents", "id enable_sleeptime")

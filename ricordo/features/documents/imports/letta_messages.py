@@ -1,7 +1,7 @@
 """Import messages of a Letta database, in their order, and fill the context windows.
 
 They keep their times, reasoning, tool calls and results. They are stored in batches. Messages that
-are stored already are skipped, so that an interrupted import can continue.
+are already stored are skipped, so that an interrupted import can continue.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,8 +29,8 @@ _MESSAGE = (
 class _Thread:
     """A conversation while its messages are read.
 
-    `prompt` is the id of its system message in that database; a system message of this server
-    replaces it. Times are in microseconds.
+    `prompt` is the id of its system message in that database; this server's system message replaces
+    it. Times are in microseconds.
     """
 
     home: formats.Home
@@ -92,7 +92,8 @@ async def import_messages(run: LettaRun, agent: Row, threads: Sequence[Row]) -> 
 class _Calls:
     """Tool calls that later messages refer to.
 
-    `names` are the tools' names by call id, `of_approvals` call ids by the approval request's id.
+    `names` are names of tools by call id; `of_approvals` are call ids by the id of the approval
+    request.
     """
 
     names: dict[str, str] = field(default_factory=dict)
@@ -112,7 +113,7 @@ def _tool_returns(row: Row, calls: _Calls) -> list[dict[str, Any]]:
 
 
 def _read(run: LettaRun, row: Row, thread: _Thread, calls: _Calls) -> Message | None:
-    """Return the message as stored here, None for the system message."""
+    """Return the message in the form stored here; None for the system message."""
     if row["content"] is not None:
         content = row["content"]
     else:
@@ -133,8 +134,8 @@ def _read(run: LettaRun, row: Row, thread: _Thread, calls: _Calls) -> Message | 
     calls.names.update((call.call_id, call.name) for call in message.tool_calls)
     if message.role == "approval" and message.tool_calls:
         calls.of_approvals[row["id"]] = [call.call_id for call in message.tool_calls]
-    # Letta orders messages by number, this server by time. So a message with an earlier time than
-    # its predecessor gets the predecessor's time.
+    # Letta orders messages by number, this server by time. So a message that is earlier than its
+    # predecessor gets the predecessor's time.
     thread.newest = max(thread.newest, message.created_at)
     thread.oldest = thread.oldest or thread.newest
     thread.count += 1
@@ -144,7 +145,7 @@ def _read(run: LettaRun, row: Row, thread: _Thread, calls: _Calls) -> Message | 
 
 
 def _output(tool_return: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the tool's output as lists of lines, also if it was one text."""
+    """Return the tool's output as lists of lines, even if it was one text."""
     streams = {name: tool_return.get(name) for name in ("stdout", "stderr")}
     return {
         name: [value] if isinstance(value, str) else value or [] for name, value in streams.items()
@@ -165,7 +166,7 @@ def _finish(
     windows: Mapping[str | None, Sequence[str]],
     imported: Outcome,
 ) -> None:
-    """Fill the context windows behind their system messages, and count the messages."""
+    """Fill the context windows after their system messages, and count the messages."""
     outcome.counts = imported.counts
     outcome.left_out = imported.left_out
     for letta_id, thread in threads.items():

@@ -1,4 +1,4 @@
-"""One run of an import from a Letta database: its records, progress and refusals."""
+"""One run of an import from a Letta database: its records, its progress and its refusals."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -18,7 +18,8 @@ from ricordo.storage.engine.store import Transaction
 
 SOURCE = "letta"
 Work = Callable[[Transaction, Outcome], None]
-# Errors after which only one item is left out. Any other error ends the run; the next continues.
+# Errors after which only one item is left out. Any other error ends the run; the next run
+# continues.
 REFUSALS = (
     Invalid,
     Conflict,
@@ -35,7 +36,7 @@ REFUSALS = (
 class LettaRun:
     """One run of an import: its source, its target and its progress.
 
-    `refused` notes the items that cannot be imported now; the next run tries them again.
+    `refused` notes items that cannot be imported now; the next run tries them again.
     """
 
     def __init__(self, runtime: Runtime, scope: Scope, letta: LettaTables, report: Report) -> None:
@@ -53,7 +54,7 @@ class LettaRun:
         self._total = 0
 
     async def begin(self, tables: Iterable[str]) -> None:
-        """Read the records of earlier runs, and count these tables for the progress."""
+        """Read the records of earlier runs, and count the rows of these tables for the progress."""
         items = await self.store.read(lambda tx: queries.done_items(tx, self.organization, SOURCE))
         self.done = set(items)
         self._total = sum([await self.count(name) for name in tables])
@@ -76,7 +77,7 @@ class LettaRun:
         )
 
     def id(self, kind: str, letta_id: str) -> str:
-        """Return the id of a Letta item on this server."""
+        """Return the id that a Letta item has on this server."""
         return queries.kept_id(self.organization, kind, letta_id)
 
     def step(self, count: int = 1) -> None:
@@ -84,7 +85,7 @@ class LettaRun:
         self._report(min(self._progress, self._total), max(self._total, 1))
 
     async def import_once(self, item: str, kind: str, name: str, work: Work) -> bool:
-        """Import an item in one transaction, unless it was imported before.
+        """Import an item in one transaction, if it was not imported before.
 
         Returns False if it cannot be imported; the reason is noted.
         """

@@ -31,7 +31,7 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.users import UserDraft
 
 _REASON = "Imported from Letta"
-_BATCH = 20  # passages of one transaction; each is indexed by itself
+_BATCH = 20  # passages in one transaction; each is indexed separately
 _BLOCK = "id label value limit description metadata_ read_only hidden"
 _TOOL = (
     "id name tool_type description source_type source_code json_schema args_json_schema tags"
@@ -45,7 +45,7 @@ BlockTexts = tuple[Row, list[Row]]
 async def import_users(run: LettaRun) -> None:
     """Import identities as users.
 
-    An identity with the key of a user here becomes this user.
+    An identity whose key is that of a user here becomes this user.
     """
 
     def import_row(tx: Transaction, outcome: Outcome, row: Row) -> None:
@@ -80,7 +80,7 @@ async def import_users(run: LettaRun) -> None:
 async def import_tools(run: LettaRun) -> None:
     """Import custom tools.
 
-    Agents get this server's tools with the same names in place of their tools there.
+    Agents get this server's tools in place of their tools with the same names.
     """
 
     def import_row(tx: Transaction, outcome: Outcome, row: Row) -> None:
@@ -146,7 +146,7 @@ async def import_folders(run: LettaRun) -> None:
         if not text:
             outcome.leave("files", name, "its text was not kept there")
             return
-        # A parsed format keeps only its text.
+        # Of a parsed format, only the text is kept.
         is_parsed = PurePosixPath(name).suffix.lower() in PARSED
         file_name = f"{name}.txt" if is_parsed else name
         upload = folders.Upload(
@@ -210,7 +210,8 @@ async def _import_passages(run: LettaRun, letta_id: str, archive: Archive) -> No
         stored_ids = {passage.id for passage in stored}
         for passage in passages:
             if passage.id not in stored_ids:
-                # One by one: passages that are stored together are searched as parts of one text.
+                # One by one, because passages that are stored together are searched as parts of one
+                # text.
                 insert_passages(tx, archive, [passage])
 
     total = 0
@@ -249,9 +250,9 @@ def _passage(run: LettaRun, row: Row, archive: Archive) -> Passage:
 
 
 async def import_blocks(run: LettaRun) -> dict[str, list[str]]:
-    """Import the blocks that several agents have, or none.
+    """Import the blocks that several agents share or no agent has.
 
-    Returns the Letta ids of all blocks by those of their agents.
+    Returns the Letta ids of all blocks, by the Letta ids of their agents.
     """
     agent_ids = {row["id"] for row in await run.rows("agents", "id")}
     agent_counts = Counter[str]()
@@ -296,7 +297,7 @@ async def texts_of(run: LettaRun, ids: Sequence[str]) -> list[BlockTexts]:
 def insert_blocks(
     tx: Transaction, run: LettaRun, chain: Chain, texts: Sequence[BlockTexts], outcome: Outcome
 ) -> list[Block]:
-    """Store the blocks on a new chain, with a version for each text."""
+    """Store the blocks on a new chain, with one version for each text."""
     if not texts:
         return []
     newest = []

@@ -1,6 +1,6 @@
 """Read the database of the retired Letta V1 server 0.16.8 in one read-only snapshot.
 
-Databases of other versions may lack a column or a table: a missing column is read as None, a
+Databases of other versions may lack a column or a table. A missing column is read as None, a
 missing table as empty. Deleted rows are not read.
 """
 
@@ -16,7 +16,7 @@ from ricordo.errors import Invalid, Unavailable
 Row = dict[str, Any]
 BATCH = 200
 _REQUIRED_TABLES = ("agents", "messages", "block")
-# The format of encrypted values: bytes of salt and nonce, and rounds of PBKDF2.
+# The format of encrypted values: the bytes of salt and nonce, and the rounds of PBKDF2.
 _SALT_BYTES = 16
 _IV_BYTES = 12
 _ROUNDS = 100_000
@@ -32,7 +32,7 @@ class LettaTables:
     def __init__(self, url: str) -> None:
         """Connect to the database.
 
-        Raises Invalid if it is no such database, Unavailable if it cannot be reached.
+        Raises Invalid if this is not such a database, and Unavailable if it cannot be reached.
         """
         try:
             import psycopg
@@ -46,7 +46,7 @@ class LettaTables:
             raise Invalid(
                 "--database is an address such as postgresql://letta:password@localhost:5432/letta."
             )
-        # Only rows of this organization are read; with None, those of all organizations.
+        # Only rows of this organization are read; None means all organizations.
         self.organization: str | None = None
         self._cursors = count(1)
         self._error = psycopg.Error
@@ -75,7 +75,7 @@ class LettaTables:
         self._connection.close()
 
     def rows(self, table: str, columns: str, *, order: str = "", **equal: str) -> Iterator[Row]:
-        """Yield the rows with these values, in this order. Raises Unavailable.
+        """Yield the rows with these columns, in this order. Raises Unavailable.
 
         The server sends them in batches.
         """

@@ -1,4 +1,4 @@
-"""The pages of moving in and out: uploads and downloads."""
+"""The pages for imports and exports: uploads and downloads."""
 
 from fastapi import Request, Response
 
@@ -74,7 +74,7 @@ async def _list(request: Request, problem: str = "", status: int = 200) -> Respo
         agents=agents[:_AGENTS_PER_PAGE],
         older=older,
         jobs=await api.find("/v1/jobs/", kind="imports.upload", limit=_MOST_JOBS) or [],
-        # None for a caller who sees all users, and must choose a user first.
+        # None for a caller who sees all users and must first choose one.
         memory_of=scope.subject if scope.may("memory:read") else None,
         may_restore=scope.role == ADMIN and scope.subject_id is None,
     )

@@ -23,7 +23,8 @@ from ricordo.storage.schema.columns import (
 )
 
 # One row for each imported item, written in the transaction that imports it. Its id is computed
-# from the organization, the source and the item's name there. Reports are sums of these rows.
+# from the organization, the source and the item's name in the source. Reports are sums of these
+# rows.
 imported_items = table(
     "imported_items",
     *root(),
@@ -47,8 +48,8 @@ import_parts = table(
     erasure="delete",
 )
 TABLES = (imported_items, import_parts)
-_PART = 1024 * 1024  # bytes of one row of an upload
-_MOST_NAMES = 5  # of each reason in a report
+_PART = 1024 * 1024  # bytes in one row of an upload
+_MOST_NAMES = 5  # the most names that a report gives for each reason
 _REFUSED = "refused"
 
 
@@ -56,7 +57,7 @@ _REFUSED = "refused"
 class Outcome:
     """Counts of imported items by kind, and the items that were left out.
 
-    For each item that was left out, it has the kind, the name and the reason.
+    Each item that was left out has a kind, a name and a reason.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -70,7 +71,7 @@ class Outcome:
 
 
 def _printable(text: str) -> str:
-    """Return a foreign text without control characters that a terminal obeys."""
+    """Return a text from elsewhere without control characters that a terminal would obey."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 
@@ -86,7 +87,7 @@ _DELETE_PARTS = delete(import_parts).where(import_parts.c.job_id == bindparam("o
 
 
 def made_id(organization_id: str, kind: str, *names: str) -> str:
-    """Return an id computed from an item's foreign name.
+    """Return an id computed from the name that an item has in its source.
 
     The same name always has the same id.
     """
@@ -95,7 +96,7 @@ def made_id(organization_id: str, kind: str, *names: str) -> str:
 
 
 def kept_id(organization_id: str, kind: str, id: str) -> str:
-    """Return the foreign id if it can be used here, else a computed one.
+    """Return the id of the source if it can be used here, else a computed one.
 
     Ids are unique among all organizations.
     """
@@ -106,7 +107,7 @@ def kept_id(organization_id: str, kind: str, id: str) -> str:
 
 
 def done_items(tx: Transaction, organization_id: str, source: str) -> dict[str, str]:
-    """Return the items imported from a source, each with its state at that time."""
+    """Return the items imported from a source, each with its state at the time of import."""
     rows = tx.all(_ITEMS, {"organization_id": organization_id, "source": source})
     return {row.item: row.outcome["state"] for row in rows}
 
@@ -121,9 +122,9 @@ def insert_item(
     state: str = "",
     user_id: str | None = None,
 ) -> None:
-    """Record that the item is imported, in this state.
+    """Record that the item was imported in this state.
 
-    Raises Collision if it was recorded before, which undoes the transaction.
+    Raises Collision if it was recorded before; that undoes the transaction.
     """
     row = {
         "id": made_id(scope.organization_id, "import", source, item),

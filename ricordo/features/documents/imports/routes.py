@@ -24,7 +24,7 @@ router = Routes(prefix="/v1/imports", tags=["imports"], scope="messages")
 
 
 class UploadForm(BaseModel):
-    """An export, with the user and the agent that it is for."""
+    """An export, with the user and the agent that receive it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -63,7 +63,7 @@ class ImportJobResponse(ResponseModel):
 async def upload(context: RequestContext, body: Annotated[UploadForm, File()]) -> Json:
     """Import an export of chats or memories.
 
-    The same file again changes nothing, and a later file of the same chats adds their new messages.
+    Importing a file again changes nothing. A later file of the same chats adds their new messages.
     """
     context = await for_user(context, body.user or None, reads=False)
     if body.kind != "pasted" and not body.agent and not context.scope.may("agents:write"):
@@ -81,7 +81,7 @@ async def upload(context: RequestContext, body: Annotated[UploadForm, File()]) -
 
 @router.get("/{import_id}", response_model=ImportJobResponse)
 def retrieve(tx: Transaction, context: RequestContext, import_id: str) -> Json:
-    """Return one import of the caller's.
+    """Return one of the caller's imports.
 
     Its report also counts earlier imports from the same source.
     """

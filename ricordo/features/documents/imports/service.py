@@ -1,8 +1,8 @@
 """Import chats and memories from an export, for one user and one agent.
 
-Ids are computed from those in the export, and each chat is recorded when it is complete. So a
-killed import continues, the same file again changes nothing, and a later export adds new messages.
-No content is trusted.
+Ids are computed from those in the export, and each chat is recorded once it is complete. So a
+killed import can continue, the same file changes nothing the second time, and a later export adds
+new messages. No content is trusted.
 """
 
 import asyncio
@@ -50,11 +50,11 @@ _TOKEN_CHARACTERS = 4  # on average
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The agent and the user that an export is for.
+    """The agent and the user that receive an export.
 
-    `source` is the name of the source in the records. A caller who may not archive imports only the
-    chats of a file that also holds memories. `memory_of` is the user for whose memory it is
-    proposed what the other assistant remembered; None if the import is for everybody.
+    `source` is the name of the source in the records. If the caller may not archive, only the chats
+    of a file are imported, not its memories. What the other assistant remembered is proposed for
+    the memory of the user `memory_of`; for None, the import is for everybody.
     """
 
     scope: Scope
@@ -89,8 +89,7 @@ async def scope_for(runtime: Runtime, user: str | None) -> Scope:
 async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | None) -> Target:
     """Return the target of an export of this kind. Raises NotFound.
 
-    Without an agent, one is created for it; a list needs none. Raises Invalid for a list without
-    a user.
+    Without an agent, one is created, but not for a list. Raises Invalid for a list without a user.
     """
     organization = scope.organization_id
     user = scope.subject or ""
@@ -117,7 +116,7 @@ async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | N
     def make(tx: Transaction) -> None:
         if agents.find(tx, scope, id) is None:
             insert_agent(tx, runtime, scope, spec, info)
-            # These are records of an earlier agent, which was deleted.
+            # These records belong to an earlier agent that was deleted.
             queries.forget_items(tx, organization, target.source)
 
     await runtime.store.write(make)
@@ -129,7 +128,7 @@ async def import_chats(
 ) -> dict[str, Any]:
     """Import the chats of the file, and return the report.
 
-    Raises Invalid if the file cannot be read to its end, or no part of it can.
+    Raises Invalid if the file cannot be read to its end, or none of it can.
     """
     organization = target.scope.organization_id
     refused = Outcome()
@@ -237,7 +236,7 @@ def _propose_one(
 
 
 def _state_of(chat: ExportedChat) -> str:
-    """Return the state of the chat, which changes when messages are added."""
+    """Return the state of the chat; it changes when messages are added."""
     if chat.messages:
         return f"{len(chat.messages)}/{chat.messages[-1].id}"
     return ""
@@ -264,8 +263,8 @@ async def _import_chat(runtime: Runtime, target: Target, chat: ExportedChat) -> 
 def _messages(target: Target, chat: ExportedChat, now: int) -> list[Message]:
     """Return the messages as they are stored.
 
-    Times of messages only grow: a message without a time, or with a time before that of the last
-    message, gets the next time.
+    Times of messages never decrease. A message without a time, or with one before the previous
+    message's, gets the next time.
     """
     organization = target.scope.organization_id
     stored = []
@@ -312,7 +311,7 @@ def _insert(
     chat_messages: Sequence[Message],
     batch: Sequence[Message],
 ) -> Conversation:
-    """Store the messages of the batch that are missing, and return the conversation.
+    """Store those messages of the batch that are missing, and return the conversation.
 
     A missing conversation is created.
     """

@@ -1,6 +1,6 @@
 """Answers of Open WebUI, split into text and thoughts.
 
-Thoughts stand in the text as HTML, or in a list of outputs.
+Thoughts are in the text as HTML, or in a list of outputs.
 """
 
 import html
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Each match ends before the next begins. Without this limit, a text with many unclosed blocks would
-# take time quadratic in its length.
+# Each match ends before the next one begins. Without this limit, a text with many unclosed blocks
+# would take quadratic time.
 _DETAILS = re.compile(
     r"<details\b([^<>]*)>((?:(?!<details\b).)*?)</details>\n?", re.DOTALL | re.IGNORECASE
 )
@@ -32,7 +32,7 @@ class WebuiAnswer:
 
 
 def split_answer(text: str) -> WebuiAnswer:
-    """Split a text into its visible part and its blocks of HTML.
+    """Split a text into its visible part and its HTML blocks.
 
     Blocks of unknown types stay in the text.
     """

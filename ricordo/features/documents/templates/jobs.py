@@ -1,8 +1,8 @@
 """The job that brings the agents of a template to a version.
 
-Each agent is changed in one transaction. If the job is killed, it continues with the agents that
-are left. Only an agent's own blocks are written: its history, its archives, and all data of users
-stay as they are.
+Each agent is changed in one transaction. If the job is killed, it continues with the remaining
+agents. Only blocks of the agent itself are written. Its history, its archives and all data of users
+are not changed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,15 +45,15 @@ _SETTINGS = (
     "memory_in_prompt",
     "compaction",
 )
-# Policies by which the owner of a block decides about a change.
+# Policies under which the owner of a block decides on a change.
 _ASKS = ("propose", "explicit")
-# Failed agents that an error names.
+# The most failed agents that an error names.
 _MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """The target of a migration, and the edit by which it is done."""
+    """The target of a migration, and the edit that carries it out."""
 
     scope: Scope
     spec: AgentSpec
@@ -164,7 +164,7 @@ def rework(
     settings: Json,
     variables: Mapping[str, str],
 ) -> None:
-    """Change a locked agent as the migration says, and set these settings too."""
+    """Change a locked agent as the migration says, and also set these settings."""
     scope = migration.scope
     agent_id = state.agent.id
     _migrate_blocks(tx, state.agent, migration, variables)
@@ -174,7 +174,7 @@ def rework(
     changed = _changed_agent(tx, state.agent, migration)
     changed = replace(changed, tool_rules=rules, settings={**changed.settings, **settings})
     agents.update(tx, changed, sorted({*state.tags, *migration.spec.tags}))
-    # The tools that read files are attached and detached with the agent's folders.
+    # The tools that read files are attached and detached together with the agent's folders.
     file_tools = {tool.name: tool for tool in state.tools if tool.name in TOOLS}
     tools.detach_all(tx, agent_id)
     tools.attach(tx, agent_id, [tool.id for tool in (file_tools | new_tools).values()])
@@ -237,7 +237,7 @@ def _migrate_blocks(
         elif chain and block.chain_id == chain.id:
             _change_block(tx, blocks.get(tx, migration.scope, block.id), spec, migration)
     if migration.options.block_reconciliation_strategy == "reconcile-all":
-        # This list has no blocks of users.
+        # This list contains no blocks of users.
         for block in blocks.of_agent(tx, agent.id):
             if block.shown_label in attached:
                 _remove_block(tx, agent, block, migration, chain)
@@ -258,7 +258,7 @@ def _add_block(
 
 
 def _change_block(tx: Transaction, block: Block, spec: BlockSpec, migration: Migration) -> None:
-    """Change the block as the template says.
+    """Change the block to what the template says.
 
     Its policy stays. The block may become read-only, but never writable.
     """
@@ -283,7 +283,7 @@ def _change_block(tx: Transaction, block: Block, spec: BlockSpec, migration: Mig
 def _remove_block(
     tx: Transaction, agent: Agent, block: Block, migration: Migration, chain: Chain | None
 ) -> None:
-    """Delete the agent's own block; detach a block that it shares."""
+    """Delete the block if it belongs to the agent; detach it if it is shared."""
     if chain is None or block.chain_id != chain.id:
         blocks.detach(tx, agent.id, block.id)
     elif not _is_proposed(tx, block, None, migration):
@@ -291,9 +291,9 @@ def _remove_block(
 
 
 def _is_proposed(tx: Transaction, block: Block, text: str | None, migration: Migration) -> bool:
-    """Propose the text if the block's policy asks its owner.
+    """If the block's policy leaves the decision to its owner, propose the text.
 
-    Returns True if it does.
+    Returns True if it was proposed.
     """
     if block.rule in _ASKS and text != block.value:
         draft = ProposalDraft(block.chain_id, block.label, text, block)

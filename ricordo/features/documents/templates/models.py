@@ -1,4 +1,4 @@
-"""Requests and responses of templates, in the shapes of `letta-client`."""
+"""Requests and responses of templates, in the forms of `letta-client`."""
 
 from typing import Annotated, Any, Literal
 
@@ -15,7 +15,7 @@ from ricordo.domain.clock import stamp
 from ricordo.domain.text import Json
 from ricordo.features.documents.templates.queries import Template
 
-# There is one project, which clients expect to have a name.
+# There is only one project, but clients expect it to have a name.
 PROJECT = "default"
 AgentFile = Annotated[
     dict[str, Any], Field(description="What GET /v1/agents/{agent_id}/export answers.")
@@ -27,7 +27,7 @@ Name = Annotated[str | None, Field(description="By default made of the agent's n
 
 
 class AgentTemplateRequest(RequestModel):
-    """A new template of an agent, which it follows."""
+    """A new template that follows an agent."""
 
     type: Literal["agent"]
     agent_id: str
@@ -35,7 +35,7 @@ class AgentTemplateRequest(RequestModel):
 
 
 class FileTemplateRequest(RequestModel):
-    """A new template of an agent file."""
+    """A new template from an agent file."""
 
     type: Literal["agent_file"]
     agent_file: AgentFile
@@ -134,7 +134,7 @@ class TemplateChangeResponse(ResponseModel):
 
 
 class TemplateAgentsResponse(ResponseModel):
-    """The created agents, together one deployment."""
+    """The created agents, which together form one deployment."""
 
     agent_ids: list[str]
     deployment_id: str

@@ -35,9 +35,9 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class TemplateVersion:
-    """A saved version, without its content.
+    """A saved version, but without its content.
 
-    Versions with the same `digest` have equal contents.
+    Versions with equal `digest` have equal contents.
     """
 
     id: str
@@ -67,7 +67,7 @@ def find(tx: Transaction, scope: Scope, name: str) -> Template | None:
 def get(tx: Transaction, scope: Scope, name: str, *, locks: bool = False) -> Template:
     """Return the template. Raises NotFound.
 
-    With `locks`, the row is locked until this transaction ends.
+    With `locks`, the row stays locked until this transaction ends.
     """
     if locks:
         tx.lock(_LOCK, {"organization_id": scope.organization_id, "name": name})

@@ -24,7 +24,7 @@ router = Routes(prefix="/v1/templates", tags=["templates"], scope="agents")
 async def create(context: RequestContext, body: models.TemplateRequest) -> Json:
     """Create a template of an agent, or of an agent file.
 
-    It follows the agent from then on. Its first version is saved with it.
+    From then on, it follows the agent. Its first version is saved at the same time.
     """
     name = body.name
     if isinstance(body, models.AgentTemplateRequest):
@@ -51,9 +51,9 @@ async def create(context: RequestContext, body: models.TemplateRequest) -> Json:
 async def update(
     context: RequestContext, template_name: str, body: models.TemplateUpdateRequest
 ) -> Json:
-    """Replace the content of a template by an agent file.
+    """Replace the content of a template by that of an agent file.
 
-    Saved versions stay. The template follows no agent from then on.
+    Saved versions stay. From then on, the template follows no agent.
     """
     file, _ = await service.read(
         context.runtime, context.scope, body.agent_file_json, ImportOptions(suffix="")
@@ -79,7 +79,7 @@ async def update(
 
 @router.delete("/{template_name}", response_model=dict[str, bool])
 def delete(tx: Transaction, context: RequestContext, template_name: str) -> Json:
-    """Delete a template with all its versions. Agents that were made from it stay."""
+    """Delete a template with all its versions. Agents that were created from it stay."""
     queries.delete_template(tx, queries.get(tx, context.scope, template_name, locks=True).id)
     return {"success": True}
 
@@ -93,7 +93,7 @@ def rollback(
 ) -> Json:
     """Replace the content of a template by a saved version.
 
-    Changes that are not saved become a version first.
+    Unsaved changes are first saved as a version.
     """
     if body.version in ("current", "dev"):
         raise Invalid(
@@ -118,7 +118,7 @@ def save(
 ) -> Response:
     """Save the template's content as its next version.
 
-    `x-job-id` names the job that brings its agents to the version.
+    `x-job-id` names the job that brings the template's agents to the version.
     """
     template = queries.get(tx, context.scope, template_name, locks=True)
     template = service.save(
@@ -137,7 +137,7 @@ async def create_agents(
 ) -> Json:
     """Create an agent from a version.
 
-    A version is named as `name:2`, `name:latest`, or `name:current` for content that is not saved.
+    A version is named `name:2`, `name:latest`, or `name:current` for unsaved content.
     """
     name, _, version = template_version.rpartition(":")
     if not name:

@@ -1,8 +1,8 @@
 """Templates: create them, save versions, roll back, and create agents from a version.
 
-A template follows its source agent: its content is that agent's present state, until the agent is
-deleted, or an update or a rollback replaces the content. Contents are agent files with settings,
-prompt, tools and blocks only.
+A template follows its source agent: its content is that agent's present state. This ends when the
+agent is deleted, or when an update or a rollback replaces the content. Contents are agent files
+that have only settings, prompt, tools and blocks.
 """
 
 import re
@@ -43,7 +43,7 @@ from ricordo.runtime import Runtime
 from ricordo.storage import agent_access, agents
 from ricordo.storage.engine.store import Transaction
 
-# The agent setting with the template and version that it was created from, and its variables.
+# The agent setting that names the template and version it was created from, with its variables.
 MARK = "template"
 _NAME = re.compile(r"\w(?:[\w .-]{0,98}\w)?")
 _UNFIT = re.compile(r"[^\w.-]+")
@@ -69,7 +69,7 @@ async def read(
 def store_file(
     tx: Transaction, context: CallContext, file: AgentImport, *, overrides: bool
 ) -> Json:
-    """Store the tools and folders of a file, and return its template content.
+    """Store the tools and folders of a file, and return the file as content for a template.
 
     Raises Conflict, Forbidden, Invalid.
     """
@@ -84,7 +84,7 @@ def store_file(
 
 
 def snapshot(tx: Transaction, context: CallContext, agent_id: str) -> Json:
-    """Return the agent as template content. Raises NotFound.
+    """Return the agent as content for a template. Raises NotFound.
 
     Messages, archives, and all data of users are left out.
     """
@@ -97,9 +97,9 @@ def snapshot(tx: Transaction, context: CallContext, agent_id: str) -> Json:
 
 
 def _content_of(file: Json, folder_ids: Sequence[str]) -> Json:
-    """Return the template content of a file.
+    """Return the content for a template from a file.
 
-    Messages and the values of secrets are left out. Folders have their ids on this server.
+    Messages and the values of secrets are left out. Folders have the ids of this server.
     """
     agent = file["agents"][0]
     block_ids = list(agent.get("block_ids") or ())
@@ -131,7 +131,7 @@ def create(
 ) -> Template:
     """Store a template with its first version. Raises Invalid, Conflict.
 
-    It follows the agent, if one is passed.
+    If an agent is passed, the template follows it.
     """
     now = tx.clock.now()
     name = _free_name(tx, context.scope, name, str(content["agents"][0]["name"]))
@@ -175,7 +175,8 @@ def _free_name(tx: Transaction, scope: Scope, name: str | None, agent_name: str)
 def current(tx: Transaction, context: CallContext, template: Template) -> Json:
     """Return the template's present content.
 
-    This is the agent that it follows, as long as that exists, else the content last written.
+    This is the agent that it follows as long as that agent exists, and else the content that was
+    last written.
     """
     if template.agent_id and agents.find(tx, Scope(template.organization_id), template.agent_id):
         return snapshot(tx, context, template.agent_id)
@@ -185,7 +186,7 @@ def current(tx: Transaction, context: CallContext, template: Template) -> Json:
 def save(
     tx: Transaction, context: CallContext, template: Template, content: Json, message: str | None
 ) -> Template:
-    """Save a content as the next version and as the present content."""
+    """Save this content as the next version, and as the present content."""
     version = TemplateVersion(
         id=new_id("template"),
         template_id=template.id,
@@ -207,9 +208,9 @@ def put(
     *,
     saves: str | None,
 ) -> Template:
-    """Replace the content of a template, which then follows no agent.
+    """Replace the content of a template; it then follows no agent.
 
-    With a message in `saves`, unsaved content is saved as a version first.
+    If `saves` has a message, unsaved content is first saved as a version.
     """
     if saves:
         present = current(tx, context, template)
@@ -295,7 +296,8 @@ async def make_agent(
 
     def insert(tx: Transaction) -> str:
         stored = queries.get(tx, context.scope, name, locks=True)
-        # With this lock, a later migration finds the agent, and "latest" is still the newest.
+        # With this lock, a later migration finds the new agent, and "latest" is still the newest
+        # version.
         if stored.id != template.id or (version == "latest" and stored.version != template.version):
             raise Conflict(f'The template "{name}" was saved a moment ago. Send the request again.')
         folders = files.folders_by_ids(tx, context.scope, agent["folder_ids"])

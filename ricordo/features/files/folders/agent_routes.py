@@ -48,7 +48,7 @@ def attach(tx: Transaction, context: RequestContext, agent_id: str, folder_id: s
 def detach(tx: Transaction, context: RequestContext, agent_id: str, folder_id: str) -> Json:
     """Detach a folder from the agent.
 
-    The last folder takes the tools that read files with it.
+    Detaching the last folder also detaches the tools that read files.
     """
     service.detach_folder(tx, context.scope, agent_id, folder_id)
     return whole_agent(tx, context, agent_id)
@@ -80,8 +80,8 @@ def list_files(
 ) -> Json:
     """List the readable files of the agent's folders, least recently used first.
 
-    Each shows if it is open, and its visible text. This is in turns without a user or, for a user's
-    key, with this user.
+    For each it shows whether the file is open, and its visible text. This is the view of turns
+    without a user or, with a user's key, of turns with this user.
     """
     view = _view(tx, context, agent_id)
     page = paging.page(default=20)
@@ -128,7 +128,7 @@ def close_all(tx: Transaction, context: RequestContext, agent_id: str) -> list[s
 def open_file(tx: Transaction, context: RequestContext, agent_id: str, file_id: str) -> list[str]:
     """Open a file of the agent's folders.
 
-    Returns the names of files that this closed.
+    Returns the names of the files that were closed for it.
     """
     view = _view(tx, context, agent_id)
     _, closed = windows.open_windows(tx, view, [(_file(tx, context, view, file_id), None, None)])
@@ -138,7 +138,7 @@ def open_file(tx: Transaction, context: RequestContext, agent_id: str, file_id: 
 @_files.patch("/{file_id}/close", response_model=Json)
 @_WRITES
 def close_file(tx: Transaction, context: RequestContext, agent_id: str, file_id: str) -> Json:
-    """Close a file; a closed one stays closed."""
+    """Close a file; closing a closed file changes nothing."""
     view = _view(tx, context, agent_id)
     windows.close_windows(tx, view, _file(tx, context, view, file_id).id)
     return {}

@@ -1,9 +1,9 @@
 """Guess the encoding of a text that has no mark and is not UTF-8.
 
-`charset_normalizer` names the possible encodings, and the least odd reading is chosen. Short texts
-fit many encodings, so each reading is scored by things that people hardly write: signs inside
-words, capitals behind small letters, half-width katakana, rare ideographs. The file's type names
-the chosen encoding, and a note says if others fit nearly as well.
+`charset_normalizer` names the possible encodings, and the reading with the fewest oddities is
+chosen. Short texts fit many encodings. So each reading is scored by things that people hardly
+write: signs inside words, capitals after small letters, half-width katakana, rare ideographs. The
+file's type names the chosen encoding. A note says if others fit nearly as well.
 """
 
 import re
@@ -12,14 +12,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-# In the order of preference for readings with the same score.
+# In the order of preference among readings with equal scores.
 _CANDIDATES = (
     *("cp1252", "gb18030", "cp932", "big5", "cp949", "euc_jp", "cp1251", "koi8_r", "koi8_u"),
     *("iso8859_2", "cp1250", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp874"),
 )
 _LOOKED_AT = 16 * 1024  # bytes
 _NEAR = 0.05
-# Lead bytes of the common ideographs and syllables: the first plane of each national standard.
+# Lead bytes of the common ideographs and syllables, which are the first plane of each national
+# standard.
 _COMMON = {
     "gb18030": ("gb2312", 0xB0, 0xD7),
     "big5": ("big5", 0xA4, 0xC6),
@@ -62,9 +63,9 @@ class GuessedEncoding:
 
 
 def wide_encoding(content: bytes) -> str | None:
-    """Recognize UTF-16 or UTF-32 without a byte order mark by the positions of zero bytes.
+    """Recognize UTF-16 or UTF-32 without a byte order mark by where zero bytes occur.
 
-    Texts in other scripts than Latin are recognized by their spaces.
+    Texts in scripts other than Latin are recognized by their spaces.
     """
     sample = content[:8192]
     if len(sample) < 4 or len(content) % 2:
@@ -77,7 +78,8 @@ def wide_encoding(content: bytes) -> str | None:
     odd = sample[1::2].count(0)
     half = len(sample) // 2
     for name, zeros, others in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
-        # Line ends, digits and spaces have a zero in every script; other texts have hardly any.
+        # Line ends, digits and spaces have a zero byte in every script; other characters have
+        # hardly any.
         if (
             zeros > others
             and zeros * 50 >= half
@@ -116,7 +118,8 @@ def guess(content: bytes) -> GuessedEncoding:
 
 
 def _readings(content: bytes) -> Iterator[tuple[float, str, str]]:
-    from charset_normalizer import from_bytes  # 20 ms, kept out of a server's start
+    # takes 20 ms, so it is not imported at a server's start
+    from charset_normalizer import from_bytes
 
     likely = {
         match.encoding: match.coherence
@@ -127,7 +130,7 @@ def _readings(content: bytes) -> Iterator[tuple[float, str, str]]:
             text = content.decode(name)
         except UnicodeDecodeError:
             continue
-        # The library knows the letters of many languages. A language that it recognizes counts for
+        # The library knows the letters of many languages. A language that it recognizes speaks for
         # the reading.
         coherence = likely.get(name)
         if coherence is None:

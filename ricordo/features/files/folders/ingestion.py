@@ -1,6 +1,6 @@
 """Background jobs that ingest uploaded files and purge deleted files.
 
-Ingestion stores the text, then its chunks in portions; a killed job repeats no portion.
+Ingestion first stores the text, then its chunks in portions. A killed job repeats no portion.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def delete_file(tx: Transaction, file: File) -> None:
 async def ingest(runtime: Runtime, job: Job, report: Report) -> None:
     """Bring the file to `completed`, or to `error` with the reason.
 
-    A job that was killed continues with the next portion.
+    After a kill, the job continues with the next portion.
     """
     store = runtime.store
     file_id = job.payload["file_id"]

@@ -1,7 +1,8 @@
 """Line-by-line search of files with RE2.
 
-RE2's time grows only with the text, yet a costly pattern can take seconds. So searches run one at a
-time in their own thread, check the clock between pieces and lines, and limit a line's length.
+RE2's time is linear in the text, but a costly pattern can still take seconds. So searches run one
+at a time in a separate thread, check the clock between pieces and lines, and limit the length of a
+line.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ class LineMatch:
 class LineSearch:
     """One search and its matches so far.
 
-    `matches` are those behind the first `skip`, each with `around` lines before and after it.
+    `matches` are those after the first `skip`, each with `around` lines before and after it.
     """
 
     pattern: str

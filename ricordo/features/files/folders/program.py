@@ -16,7 +16,8 @@ MOST_PAGES = 5_000
 _LEVELS = frozenset("123456789")  # of headings in Word
 MOST_ROWS = 200_000
 MOST_UNPACKED = 300 * 2**20
-MOST = 10_000_001  # characters: one more than the caller accepts, so that it notices a longer text
+# characters: one more than the caller accepts, so that the caller notices a longer text
+MOST = 10_000_001
 
 
 class Unreadable(Exception):

@@ -32,7 +32,7 @@ from ricordo.storage.engine.repository import (
 )
 from ricordo.storage.engine.store import Transaction
 
-# Characters of a piece of text; only a line that is longer is cut.
+# Characters of a piece of text; only a longer line is cut.
 PIECE = 128 * 1024
 
 _FOLDERS = Repository(Folder, folders)
@@ -114,7 +114,7 @@ def count_folders(tx: Transaction, scope: Scope) -> int:
 def find_folder(
     tx: Transaction, organization_id: str, name: str, user_id: str | None
 ) -> Folder | None:
-    """Return the folder with exactly this name: this user's, or with None the organization's."""
+    """Return the folder with exactly this name: this user's, or for None the organization's."""
     if user_id:
         is_owned = folders.c.user_id == user_id
     else:
@@ -152,7 +152,7 @@ def _agents_with(folder_id: str) -> Select[Any]:
 
 
 def get_file(tx: Transaction, scope: Scope, file_id: str, folder_id: str | None = None) -> File:
-    """Return the file. Raises NotFound, also if it is not in the given folder."""
+    """Return the file. Raises NotFound, also if the file is in another folder."""
     file = _FILES.get(tx, scope, file_id)
     if file.deleted_at is not None or folder_id not in (None, file.folder_id):
         raise NotFound(f"File with ID {file_id} not found")
@@ -259,7 +259,7 @@ def count_files(tx: Transaction, folder_ids: Sequence[str]) -> dict[str, int]:
 def pieces_of_text(file_id: str, text: str) -> list[FilePiece]:
     """Cut a text into pieces at line ends.
 
-    Only a line longer than a piece is cut inside.
+    Only a line longer than a piece is cut.
     """
     pieces: list[FilePiece] = []
     start = line = 0
@@ -297,7 +297,7 @@ def text_of(tx: Transaction, file_id: str) -> str:
 def read_lines(
     tx: Transaction, file_id: str, start: int = 0, end: int | None = None, limit: int = 1_000_000
 ) -> tuple[str, bool]:
-    """Return the lines from `start` to before `end`, and True if text is missing.
+    """Return the lines from `start` to before `end`, and whether text is missing.
 
     Lines count from 0; `end` None means to the last line. At most `limit` characters are returned,
     so a long line may be cut.
@@ -333,7 +333,7 @@ def beginnings_of(tx: Transaction, file_ids: Sequence[str], limit: int) -> dict[
 
 
 def _line_start(text: str, lines: int) -> int:
-    """Return the offset behind this many newlines.
+    """Return the offset after this many line breaks.
 
     It is the text's end if there are fewer.
     """
@@ -374,7 +374,7 @@ def purge_chunks(tx: Transaction, ids: Sequence[str], before: BeforePurge) -> bo
 
 
 def purge_file(tx: Transaction, file_id: str, before: BeforePurge) -> bool:
-    """Delete a portion of the file's dependent rows, at last the file.
+    """Delete a portion of the rows that depend on the file; the file comes last.
 
     Returns False at the end.
     """
@@ -503,8 +503,8 @@ def page_of_agents_folders(
 def opened_by_agent(tx: Transaction, agent_id: str, user_id: str | None) -> list[AgentFile]:
     """Return the agent's windows for this user, least recently used first.
 
-    They are files that the agent has or had open; some of them may be deleted by now. None means in
-    turns without a user.
+    They are files that the agent has or had open; some may be deleted since. For None, they are
+    those of turns without a user.
     """
     windows = _OPENED.all(tx, _OF_AGENT, {"agent_id": agent_id})
     return [window for window in windows if window.user_id == user_id]

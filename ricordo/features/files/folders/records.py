@@ -60,7 +60,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class FilePiece:
-    """A part of a file's text: whole lines, unless one exceeds a piece.
+    """A part of a file's text: whole lines, except for a line that is longer than a piece.
 
     Lines count from 0; both ends are included.
     """
@@ -77,7 +77,8 @@ class AgentFile:
     """A window: a file that an agent has or had open.
 
     It is open only in turns with this user (None: in turns without a user). The agent sees the
-    lines from `start_line` up to, but without, `end_line`. None means the first line, or the end.
+    lines from `start_line` up to but not including `end_line`. None means the first line, or the
+    end.
     """
 
     id: str

@@ -1,6 +1,6 @@
 """Folders and their files over HTTP.
 
-The older name of a folder is source: each route answers at both.
+Folders were formerly called sources, so each route exists under both names.
 """
 
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ def create(
 
 
 async def create_folder(context: RequestContext, body: FolderRequest) -> Json:
-    """Create a folder. Only its user sees a user's folder, and it is erased with them."""
+    """Create a folder. A user's folder is seen only by that user, and is erased with the user."""
     embedding = await context.runtime.models.embedders.choose(body.embedding_handle)
     return folder_json(
         context,
@@ -118,7 +118,7 @@ def read_sizes(
 
 
 def find_id(tx: Transaction, context: RequestContext, folder_name: str) -> str:
-    """Return the id of the folder with this name; the caller's own goes first."""
+    """Return the id of the folder with this name; the caller's folder takes precedence."""
     owners = dict.fromkeys((context.scope.subject, None))
     for owner in owners:
         folder = queries.find_folder(tx, context.scope.organization_id, folder_name, owner)
@@ -170,7 +170,7 @@ async def upload(
 
     It is read in the background, and `processing_status` shows the progress.
     """
-    # A missing permission is reported before any fault of the file.
+    # A missing permission is reported before any fault in the file.
     folder = await context.store.read(lambda tx: queries.get_folder(tx, context.scope, folder_id))
     service.require_may_write(context.scope, folder.user_id)
     file_name = service.name_of(name or file.filename or "")

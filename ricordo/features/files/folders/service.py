@@ -198,7 +198,7 @@ def set_folders(tx: Transaction, scope: Scope, agent_id: str, folder_ids: Sequen
 def detach_folder(tx: Transaction, scope: Scope, agent_id: str, folder_id: str) -> None:
     """Detach the folder from the agent.
 
-    The last folder takes the tools that read files with it.
+    Detaching the last folder also detaches the tools that read files.
     """
     agents.lock(tx, scope, agent_id)
     agents.require(tx, scope, agent_id)

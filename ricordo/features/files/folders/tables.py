@@ -1,8 +1,8 @@
 """Tables of folders and files: texts, uploads, and attachments to agents.
 
 A folder has an archive with the same id; the routes of archives do not show it. Its passages are
-the chunks of the folder's files, so they are indexed, embedded, searched, rebuilt and purged as all
-passages are. A folder that belongs to a user names the user in each of its rows.
+the chunks of the folder's files. So they are indexed, embedded, searched, rebuilt and purged like
+all passages. A folder that belongs to a user names the user in each of its rows.
 """
 
 from sqlalchemy import Column, Index, LargeBinary, UniqueConstraint
@@ -63,8 +63,8 @@ files = table(
     Index("files_by_time", "folder_id", "created_at", "seq"),
     erasure="delete",
 )
-# The text of a file in pieces of whole lines: a window, and a search of many files, read few large
-# rows.
+# The text of a file in pieces of whole lines, so that a window or a search of many files reads few
+# large rows.
 file_pieces = table(
     "file_pieces",
     seq(),

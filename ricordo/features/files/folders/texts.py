@@ -44,8 +44,7 @@ _MARKS = (
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _SAMPLE = 8192  # bytes that decide if a file is text
 _LINE_ENDS = re.compile("\r\n?|\x0b|\x0c|\x85|\u2028|\u2029")
-# Characters of a chunk: it ends at the first empty line behind `_ENOUGH`, and at `_MOST` at the
-# latest.
+# Characters of a chunk: it ends at the first empty line after `_ENOUGH`, or else at `_MOST`.
 _ENOUGH = 900
 _MOST = 1800
 
@@ -60,7 +59,7 @@ class FileText:
     def notes_for(self, type: str | None) -> tuple[str | None, str | None]:
         """Return the file's type with the guessed encoding, and a note.
 
-        The note is None unless the guess is unsure.
+        The note is None if the guess is certain.
         """
         if self.encoding is None:
             return type, None
@@ -135,7 +134,7 @@ def chunks_of(text: str) -> Iterator[Chunk]:
                 break
             end = stop
             line = line + 1
-        if end == start:  # one line is longer than a chunk
+        if end == start:  # a single line is longer than a chunk
             end = start + _MOST
             if (space := text.rfind(" ", start + _ENOUGH, end) + 1) and end < size:
                 end = space
@@ -166,7 +165,7 @@ def _decoded(content: bytes) -> tuple[str, GuessedEncoding | None]:
 
 
 def _known_encoding(content: bytes) -> str | None:
-    """Return the encoding that a mark or the places of zeros prove."""
+    """Return the encoding that a byte order mark or the positions of zero bytes prove."""
     return next((name for mark, name in _MARKS if content.startswith(mark)), None) or wide_encoding(
         content
     )

@@ -56,7 +56,7 @@ async def open_files(
 
     def work(tx: Transaction) -> str:
         view = _view(tx, context)
-        # A file may be named twice, by its path and by its name alone: the last range counts.
+        # A file may be named twice, by its path and by its name; then the last range counts.
         by_id: dict[str, tuple[File, int | None, int | None]] = {}
         for name, bounds in bounds_by_name.items():
             file = windows.find_file(tx, view, name)
@@ -94,7 +94,7 @@ async def open_files(
 
 
 def _bounds(request: FileRequest) -> tuple[int | None, int | None]:
-    """Return the first line and the line behind the last. Raises Invalid."""
+    """Return the first line, and the line after the last one. Raises Invalid."""
     start = request.offset
     length = request.length
     if start is not None and start < 0:
@@ -177,7 +177,7 @@ async def grep_files(
 def _batches(files: Sequence[File]) -> tuple[list[list[File]], int]:
     """Group files into batches that are read at once, and count the rest.
 
-    A file is left out if the search would exceed its limit of characters with it.
+    A file is left out if with it the search would exceed its limit of characters.
     """
     batches: list[list[File]] = [[]]
     remaining = _MOST_ALL
@@ -197,7 +197,7 @@ def _batches(files: Sequence[File]) -> tuple[list[list[File]], int]:
 def _filter_by_name(view: View, files: Sequence[File], include: str) -> list[File]:
     """Return the files whose names match.
 
-    They match a wildcard or a part of the path; else a regular expression.
+    The names match a wildcard or a part of the path, or else a regular expression.
     """
     paths = [(file, view.path_of(file)) for file in files]
     has_wildcard = not {*"*?["}.isdisjoint(include)
@@ -211,7 +211,7 @@ def _filter_by_name(view: View, files: Sequence[File], include: str) -> list[Fil
         return named
     try:
         pattern = compiled_pattern(include)
-    except Invalid:  # such as *.py, which no file has
+    except Invalid:  # such as *.py, which is not a valid regular expression
         return []
     return [file for file, path in paths if pattern.search(path) or pattern.search(file.name)]
 
@@ -264,7 +264,7 @@ async def semantic_search_files(context: ToolContext, query: str, limit: int = 5
         return _NOTHING
     shown_limit = min(max(limit, 1), 20)
     passage_filter = PassageFilter(tuple(view.folder_ids), subject_id=view.scope.subject_id)
-    # Five more, because some may be of a file that is being deleted.
+    # Five more, because some may belong to a file that is being deleted.
     hits = await context.recall.passages(query, passage_filter, shown_limit + 5)
     ids = [str(hit.passage.metadata.get("file_id")) for hit in hits]
     files = {

@@ -1,11 +1,10 @@
-"""The windows through which an agent sees the files in its folders.
+"""The windows through which an agent sees files in its folders.
 
-Windows are stored separately for each user of the agent, so that no user learns from another which
-files were opened.
+Each user of the agent has separate windows, so no user learns which files another one opened.
 
-Files are open from the start, as in the retired Letta V1 server 0.16.8: a file that was neither
-opened nor closed in a view counts as open while fewer than `max_files_open` files have a stored
-window there, the newest files first. Such windows are not stored until the first change in the
+As in the retired Letta V1 server 0.16.8, files are open from the start. A file that was neither
+opened nor closed in a view counts as open while fewer than `max_files_open` files have stored
+windows there; newest files come first. Such windows are only stored at the first change in the
 view, which stores all open windows.
 """
 
@@ -25,7 +24,7 @@ from ricordo.storage.engine.store import Transaction
 
 MOST_NAMED = 100  # files that a prompt names
 _CUT = "...[TRUNCATED]\n# NOTE: This block is truncated, use functions to view the full content."
-_SHARE = 2  # open files get one half of the context window
+_SHARE = 2  # open files get half of the context window
 _CHARACTERS = 4  # about one token
 
 
@@ -47,7 +46,7 @@ class View:
         return file.folder_id in self.folder_ids and self.scope.sees(file.user_id)
 
     def path_of(self, file: File) -> str:
-        """Return the file's name in prompts: its folder's name, a slash, its own name."""
+        """Return the file's name in prompts: its folder's name, a slash and the file's name."""
         folder = next(folder for folder in self.folders if folder.id == file.folder_id)
         return f"{folder.name}/{file.name}"
 
@@ -114,7 +113,7 @@ def untouched_windows(
 ) -> list[tuple[AgentFile, File]]:
     """Return the windows of files that were neither opened nor closed in this view.
 
-    The first of them are open, until `max_files_open` is reached together with the stored windows.
+    The first of them are open, until with the stored windows `max_files_open` is reached.
     """
     stored_ids = {file.id for _, file in stored}
     fresh = [file for file in newest if file.id not in stored_ids and file.status in READABLE]
@@ -139,7 +138,7 @@ def open_windows(
 ) -> tuple[list[tuple[File, AgentFile | None]], list[File]]:
     """Open these files at these lines, and close the least recently used.
 
-    As many are closed as exceed the limit. Returns each file with its window from before, if that
+    Only as many are closed as exceed the limit. Returns each file with its previous window, if that
     was open, and the files that were closed.
     """
     limit = view.agent.max_files_open
@@ -241,7 +240,7 @@ def _examples(tx: Transaction, view: View) -> str:
 def require_readable(view: View, file: File) -> File:
     """Return the file.
 
-    Raises NotFound if it is in none of the view's folders, Conflict if it has no text yet.
+    Raises NotFound if it is in none of the view's folders, and Conflict if it has no text yet.
     """
     if file.folder_id not in view.folder_ids:
         raise NotFound(f"File with ID {file.id} is in no folder of this agent")
@@ -257,7 +256,7 @@ def require_readable(view: View, file: File) -> File:
 
 
 def beginnings_of(tx: Transaction, windows: Iterable[tuple[AgentFile, int]]) -> dict[str, str]:
-    """Return the first characters of files whose open windows begin with the first line.
+    """Return the first characters of files whose open window starts at the first line.
 
     Each window has its limit of characters. Windows with a limit above one piece are left out.
     """
@@ -278,8 +277,8 @@ def render_window(
 ) -> str:
     """Render an open file for a prompt: a heading, then numbered lines.
 
-    The heading has the line range. `beginning` has the file's first characters, if they were read
-    already and the whole file is shown.
+    The heading has the line range. `beginning` contains the file's first characters, if they are
+    known and the whole file is shown.
     """
     start = min(window.start_line or 0, file.lines)
     if window.end_line is None:
@@ -343,7 +342,7 @@ def _view_of(state: AgentState, folders: Iterable[Folder]) -> View:
 def with_all_directories(tx: Transaction, states: Sequence[AgentState]) -> list[AgentState]:
     """Add the folders to the states of a list of agents.
 
-    This takes five statements for all, and one more for each file that is seen in part.
+    This takes five statements for all agents, and one more for each file that is shown in part.
     """
     agent_ids = [state.agent.id for state in states if state.agent.settings.get("has_folders")]
     attached = queries.folders_of_agents(tx, agent_ids)
@@ -381,7 +380,8 @@ def _windows_of(
 ) -> list[tuple[AgentFile, File]]:
     """Return the agent's windows with their files, the last used first.
 
-    `opened` are the stored windows by agent; `named` files without one get an untouched window.
+    `opened` are the stored windows by agent; `named` are files; those without a stored window get
+    an untouched one.
     """
     stored = [
         (window, files[window.file_id])
@@ -396,7 +396,7 @@ def _windows_of(
 class _PromptFiles:
     """The files that a prompt names.
 
-    These are the windows, the newest files, the number of files by folder, and the first characters
+    They are the windows, the newest files, the number of files by folder, and the first characters
     by file.
     """
 

@@ -23,8 +23,8 @@ _MOST_WARNINGS = 5
 _LIMITS = SandboxLimits(
     seconds=60, cpu_seconds=20, processes=16, file_mb=20, output_kb=LARGEST // 1000 + 300
 )
-# A first run writes files for the second, such as a table of contents. At the end the PDF and the
-# log are written out.
+# A first run writes files that the second run reads, such as a table of contents. At the end, the
+# PDF and the log are written.
 _RUNS = """for run in 1 2 3; do
   "$@" >/dev/null 2>&1 </dev/null; code=$?
   [ $code = 0 ] || break
@@ -52,7 +52,7 @@ _PACKAGES = (
     "enumitem",
     "hyperref",
 )
-# In one line, so that the content starts in the document's second line.
+# All on one line, so that the content starts on the document's second line.
 _HEAD = (
     r"\documentclass[11pt,a4paper]{article}"
     r"\IfFileExists{lmodern.sty}{\usepackage[T1]{fontenc}\usepackage{lmodern}}{}"
@@ -75,7 +75,10 @@ _WARNING = re.compile(
 
 
 def find_engine() -> tuple[str, ...]:
-    """Return the command of the installed LaTeX, TeX Live before Tectonic, or nothing."""
+    """Return the command of the installed LaTeX.
+
+    It is TeX Live if that exists, else Tectonic, else nothing.
+    """
     if program := shutil.which("pdflatex"):
         return (
             program,
@@ -112,7 +115,7 @@ async def render(sandbox: Sandbox, title: str, content: str) -> tuple[bytes, dic
         source = content
     else:
         source = document(title, content)
-    # Packages that Tectonic has loaded before; it loads nothing in the sandbox.
+    # Packages that Tectonic downloaded earlier; in the sandbox it downloads nothing.
     cache = os.environ.get("TECTONIC_CACHE_DIR") or str(Path.home() / ".cache" / "Tectonic")
     readable = map(Path, ("/etc/texmf", "/var/lib/texmf", command[0], cache))
     call = SandboxCall(

@@ -26,7 +26,7 @@ router = Routes(
     open_paths=[f"{STATIC}/{name}" for name in PARTS.values()],
 )
 _HTML: dict[int | str, Json] = {200: {"content": {"text/html": {"schema": {"type": "string"}}}}}
-# Wherever the page is shown, it may run only its own scripts, and may load nothing.
+# Wherever the page is shown, it may run only its scripts and may load nothing.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline'; "
     "img-src data: blob:; font-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -59,8 +59,8 @@ async def artifact(context: RequestContext, user_id: str, file_path: str) -> Res
     pdf = await context.store.read(lambda tx: service.read(tx, space, path))
     if not pdf.startswith(b"%PDF-"):
         raise Invalid(f'"{path[:80]}" is no PDF.')
-    # The name is escaped, and the PDF is base64: nothing of them is read as HTML. The name goes in
-    # last, since it may hold the other placeholders.
+    # The name is escaped, and the PDF is base64, so nothing in them is read as HTML. The name is
+    # inserted last, since it may contain the other placeholders.
     page = (
         (await offload(_page, 1 << 20))
         .replace("{policy}", _POLICY)
@@ -81,7 +81,7 @@ def content(name: str) -> bytes:
 def _page() -> str:
     """Return the document without its PDF.
 
-    PDF.js is in it compressed, a third of its size.
+    It contains PDF.js in compressed form, at a third of its size.
     """
     page = (
         files("ricordo.features.files.latex")

@@ -37,8 +37,8 @@ async def render_notes(context: ToolContext, title: str, content: str) -> dict[s
     path = service.path_of(f"notes/{file_name(title)}.pdf")
     space = Space(context.state.agent.organization_id, user_id)
     await context.store.write(lambda tx: service.write(tx, space, path, pdf))
-    # Only addresses: a PDF does not belong in a context window. The chat's stream names the
-    # artifact, and the pipe shows it.
+    # Return only addresses, since a PDF does not belong in a context window. The chat's stream
+    # names the artifact, and the pipe shows it.
     return {
         "file": path,
         **details,

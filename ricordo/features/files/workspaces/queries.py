@@ -1,6 +1,6 @@
 """The table of workspace files.
 
-Files are rows, so that backups, erasure and several servers need no additional code for them.
+Files are rows, so backups, erasure and several servers need no extra code for them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,8 +56,8 @@ INSTRUCTIONS = "CLAUDE.md"
 class Space:
     """A workspace of a user, or the workspace that all users share (None).
 
-    `is_teachers` is set if a teacher writes: only teachers change the instructions that all users
-    share.
+    `is_teachers` is set if a teacher writes, since only teachers change the instructions that all
+    users share.
     """
 
     organization_id: str
@@ -71,8 +71,7 @@ class Space:
     def may_change(self, path: str) -> bool:
         """Return False for shared instructions, unless a teacher writes.
 
-        A folder with such a name is also refused, since it would keep teachers from writing the
-        file.
+        A folder of that name is refused too, since it would prevent teachers from writing the file.
         """
         if not self.is_shared or self.is_teachers:
             return True

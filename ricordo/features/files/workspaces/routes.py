@@ -17,7 +17,7 @@ router = Routes(tags=["workspaces"], scope="memory")
 _OF_USER = "/users/{user_id}/workspace/files"
 _SHARED = "/v1/workspace/files"
 _BYTES = "application/octet-stream"
-# A file may be a page with a script in it: a browser only ever saves it.
+# A file may be a page with a script, so browsers may only save it.
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "content-security-policy": "sandbox",

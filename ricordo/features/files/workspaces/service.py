@@ -28,8 +28,8 @@ Mode = Literal["none", "isolated", "shared"]
 class SavedChanges:
     """The paths that a command changed.
 
-    `conflicts` are the new paths of files that others changed while the command ran, `left_out`
-    the files that only teachers change.
+    `conflicts` are the new paths of files that others changed while the command ran; `left_out` are
+    files that only teachers may change.
     """
 
     written: Sequence[str]
@@ -39,7 +39,7 @@ class SavedChanges:
 
 
 def mode_of(agent: Agent) -> Mode:
-    """Return the mode of the agent's workspace, by its course, else "isolated".
+    """Return the mode of the agent's workspace: its course's, else "isolated".
 
     "isolated" is one workspace for each user, "shared" one for all.
     """
@@ -84,7 +84,7 @@ def with_instructions(tx: Transaction, state: AgentState) -> AgentState:
 def path_of(text: str) -> str:
     """Return the normal form of a file's path.
 
-    Raises Invalid if it leads out of the workspace, or if some system could not store it.
+    Raises Invalid if it leads out of the workspace, or if some systems could not store it.
     """
     path = normal_name(text.strip())
     path = path.removeprefix("./").removeprefix("/workspace/")
@@ -165,7 +165,7 @@ def edit(
     """Replace text in a text file, and return the number of replacements.
 
     The old text must occur once, unless `everywhere` is set. The texts are compared in normal form,
-    but the file keeps its own form and line ends. Raises NotFound, Invalid, TooLong.
+    but the file keeps its form and line ends. Raises NotFound, Invalid, TooLong.
     """
     text = read_text(tx, space, path)
     spans = spans_of(text, old)
@@ -205,8 +205,8 @@ def save_changes(
 ) -> SavedChanges:
     """Store all changes of a command, or none.
 
-    If a file was changed since the command began, it is kept, and the command's version gets a new
-    path.
+    If a file was changed after the command began, that change is kept, and the command's version
+    gets a new path.
 
     Args:
         base: The digests of the files before the command, by path.
@@ -256,7 +256,8 @@ def free_path(tx: Transaction, space: Space, path: str) -> str:
     if len(suffix.encode()) > _LONGEST_SUFFIX:
         stem = name
         suffix = ""
-    # The new name must not exceed the limit in bytes, also in scripts with several bytes a letter.
+    # The new name must not exceed the limit in bytes, even in scripts with several bytes for a
+    # letter.
     stem = stem.encode()[:_LONGEST_STEM].decode("utf-8", "ignore")
     for number in range(1, 1000):
         candidate = path_of(f"{folder}{slash}{stem} (conflict {number}){suffix}")
@@ -284,7 +285,7 @@ def _require_room(
 
 
 def _require_no_folder(tx: Transaction, space: Space, path: str) -> None:
-    """Raise Invalid if the path is a folder, or needs a file's path as a folder."""
+    """Raise Invalid if the path is a folder, or if a file's path would have to be a folder."""
     parts = path.split("/")
     above = ["/".join(parts[:end]) for end in range(1, len(parts))]
     if clash := next((folder for folder in above if queries.find(tx, space, folder)), None):
@@ -296,7 +297,7 @@ def _require_no_folder(tx: Transaction, space: Space, path: str) -> None:
 def with_all_instructions(tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
     """Add the text of the workspace's CLAUDE.md to each agent that has workspace tools.
 
-    They are read for these agents alone.
+    Only for these agents is the text read.
     """
     return [
         with_instructions(tx, state) if any(tool.name in TOOLS for tool in state.tools) else state

@@ -204,7 +204,7 @@ def _within(folder: str) -> str:
 
 
 def _room() -> int:
-    """Return the bytes that a command may write or answer: twice a workspace's limit."""
+    """Return the most bytes that a command may write or answer: twice the limit of a workspace."""
     return WorkspaceSettings().workspace_mb * 2_000_000
 
 

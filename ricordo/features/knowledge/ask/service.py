@@ -47,7 +47,7 @@ what is noted of the person.
 class Source:
     """A stored message, line of a block, or passage.
 
-    `created_at` is None for lines. `excerpt` is the part of a long text that matches best.
+    `created_at` is None for lines. `excerpt` is the best matching part of a long text.
     """
 
     kind: str
@@ -84,7 +84,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class CitedAnswer:
-    """An answer with its sources; `cited` are the sources' numbers in it, from 1."""
+    """An answer with its sources.
+
+    `cited` are the numbers by which the answer cites its sources, from 1.
+    """
 
     text: str
     is_known: bool
@@ -200,7 +203,7 @@ async def ask(
     if not sources:
         return CitedAnswer(NOT_KNOWN, False, (), ())
     if model.info.handle == LIBRARIAN:
-        # The librarian is no language model: the best sources are quoted.
+        # The librarian is no language model, so the best sources are quoted.
         numbers = range(1, min(len(sources), 5) + 1)
         return CitedAnswer(
             "\n".join(f"[{number}] {sources[number - 1].shown}" for number in numbers),

@@ -1,8 +1,8 @@
-"""The block `about_the_user`: an agent that has it sees what is known of its user.
+"""The block `about_the_user`: an agent that has it sees what is known about its user.
 
-The block is stored as any other: read-only, with an empty value. A prompt shows the current facts
-of the conversation's user in it. Nothing is stored for that, so the prompt changes only when the
-facts do, and forgotten facts are in no version of the block.
+It is stored like any other block: read-only, with an empty value. A prompt shows the current facts
+of the conversation's user in it. Nothing is stored for that. So the prompt changes only when the
+facts change, and no version of the block contains forgotten facts.
 """
 
 from collections.abc import Sequence

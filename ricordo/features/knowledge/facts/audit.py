@@ -19,7 +19,7 @@ from ricordo.storage.engine.store import Transaction
 
 
 def audit_facts(tx: Transaction, scope: Scope, user_id: str | None) -> AuditedTexts:
-    """Audit the facts that hold, of one user or of all."""
+    """Audit the facts that now hold, of one user or of all users."""
     items: Counter[str] = Counter()
     findings: list[Finding] = []
     ids = [user_id] if user_id else queries.users_with_facts(tx, scope.organization_id)

@@ -1,8 +1,8 @@
 """Compare a new fact with an older fact.
 
-They may be equal, contradict each other or both hold, or one is more precise. Pure.
-Facts are compared only if they have the same subject; rules also require the same slot. A model's
-statement that two facts are related is used only if both are about the same thing.
+They may be equal, contradict each other, or both hold; or one may be more precise. Pure. Facts are
+compared only if they have the same subject; rules also require the same slot. A model's claim that
+two facts are related is used only if both are about the same thing.
 """
 
 from collections.abc import Iterable
@@ -11,13 +11,13 @@ from ricordo.features.knowledge.facts.extraction import content_words
 from ricordo.features.knowledge.facts.records import FactDraft, Relation, UserFact
 from ricordo.memory.line_likeness import says_same
 
-# A person may have several values of these, unless the new fact's wording says otherwise.
+# A person may have several of these, if the new fact's wording does not say otherwise.
 _SEVERAL = ("job", "workplace")
 _DENIED = "not "
 _FAVOURITE = "favourite"
 _PREFERENCE = "preference"
 _LIKES = "likes"
-# Words that sentences about different things share.
+# Words that sentences about different things often share.
 _COMMON = content_words(
     "year month week day today tomorrow yesterday time last next new old jahr monat woche tag an mois"
     " semaine jour año mes semana día anno mese settimana giorno"
@@ -27,7 +27,7 @@ _COMMON = content_words(
 def relation_of(draft: FactDraft, older: UserFact, live: Iterable[UserFact] = ()) -> Relation:
     """Return the relation of a draft to an older fact; unrelated facts both hold.
 
-    `live` are the facts among which a favourite without a topic must be the only one.
+    `live` are the facts among which a favourite without a topic must be unique.
     """
     if draft.subject != older.subject:
         return "both_hold"
@@ -59,7 +59,7 @@ def _may_be_related(draft: FactDraft, older: UserFact) -> bool:
 def _is_same_slot(slot: str, older_slot: str, live: Iterable[UserFact]) -> bool:
     if slot == older_slot:
         return True
-    # "My favourite is now coffee" names no topic: it can only mean the one favourite there is.
+    # "My favourite is now coffee" names no topic, so it can only mean the single known favourite.
     names = {slot.partition(":")[0], older_slot.partition(":")[0]}
     if names != {_FAVOURITE} or _FAVOURITE not in (slot, older_slot):
         return False
@@ -67,7 +67,7 @@ def _is_same_slot(slot: str, older_slot: str, live: Iterable[UserFact]) -> bool:
 
 
 def _of_values(draft: FactDraft, older: UserFact) -> Relation:
-    """Return how two values of one slot meet."""
+    """Return the relation of two values in one slot."""
     if draft.value == older.value:
         return "same"
     if draft.value.startswith(_DENIED) or older.value.startswith(_DENIED):
@@ -85,7 +85,7 @@ def _of_values(draft: FactDraft, older: UserFact) -> Relation:
 
 
 def _of_tastes(draft: FactDraft, older: UserFact) -> Relation:
-    """Return how a favourite, a preference and a liking of the same thing meet.
+    """Return the relation of a favourite, a preference and a liking of the same thing.
 
     "I prefer coffee to tea" contradicts the favourite "tea", and so does "I hate tea".
     """

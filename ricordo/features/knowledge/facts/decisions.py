@@ -23,7 +23,8 @@ LONGEST_SENTENCE = 400
 class FactChange:
     """New values of a fact; None keeps the old one.
 
-    Times are in microseconds. `is_open` removes the end, so that the fact continues to hold.
+    Times are in microseconds. With `is_open` the end is removed, so that the fact continues to
+    hold.
     """
 
     sentence: str | None = None
@@ -59,7 +60,7 @@ def approve(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
     relations = {
         older.id: relation_of(draft, older, live)
         for older in live
-        # A proposal from a later message waits for a decision of its own.
+        # A proposal from a later message waits for a separate decision.
         if older.state == "current" or older.said_at <= fact.said_at
     }
     settle(tx, fact, live, relations, resolved_by=by)
@@ -116,7 +117,7 @@ def change(tx: Transaction, fact: UserFact, changed: FactChange, by: str | None)
 def add(
     tx: Transaction, user: User, sentence: str, kind: FactKind | None, by: str | None
 ) -> UserFact:
-    """Store a fact that its user wrote. It ends what it contradicts. Raises Invalid."""
+    """Store a fact that its user wrote. It ends the facts that it contradicts. Raises Invalid."""
     users.lock(tx, user.id)
     sentence = _sentence(sentence)
     now = tx.clock.now()
@@ -156,7 +157,7 @@ def add(
 
 
 def _reworded(fact: UserFact, sentence: str) -> UserFact:
-    """Return the fact with another sentence, and what the rules read from it."""
+    """Return the fact with another sentence, and with what the rules read from that."""
     sentence = _sentence(sentence)
     draft = next(iter(drafts_in("", sentence, fact.said_at)), None)
     if draft is None:

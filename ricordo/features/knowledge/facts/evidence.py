@@ -1,7 +1,7 @@
-"""The check that facts rest on words of the user. Pure.
+"""Check that facts are based on the user's words. Pure.
 
-A fact is refused unless it quotes a message of its user. Untrusted and recalled text, events and
-results of tools are no evidence. The agent's own words are evidence only if the user's next message
+A fact is refused if it quotes no message of its user. Untrusted and recalled text, events and
+results of tools are no evidence. The agent's words are evidence only if the user's next message
 confirms them.
 """
 
@@ -45,8 +45,8 @@ def is_shown(message: Message, user_id: str) -> bool:
 def checked(draft: FactDraft, messages: Sequence[Message], user_id: str) -> FactDraft | None:
     """Return the draft with its valid evidence; None if no evidence is valid.
 
-    `messages` are those that were read, in order. A model's sentence may not contain numbers and
-    names that are missing from its messages, and only few other such words.
+    `messages` are the messages that were read, in order. A model's sentence may contain no numbers
+    or names that its messages lack, and only few other such words.
     """
     places = {message.id: index for index, message in enumerate(messages)}
     pieces: dict[Evidence, None] = {}
@@ -68,7 +68,7 @@ def checked(draft: FactDraft, messages: Sequence[Message], user_id: str) -> Fact
 
 
 def stands_in(quote: str, message: Message) -> bool:
-    """Return whether a message holds the quoted words."""
+    """Return whether a message contains the quoted words."""
     folded_quote = _folded(quote)
     return len(folded_quote) >= _SHORTEST_QUOTE and folded_quote in _folded(message.spoken)
 
@@ -89,7 +89,7 @@ def _is_supported(
     messages: Sequence[Message],
     places: dict[str, int],
 ) -> bool:
-    """Return whether the sentence repeats the quoted messages and what they answer."""
+    """Return whether the sentence repeats the quoted messages and those that they answer."""
     sources: list[str] = []
     for piece in evidence:
         index = places[piece.message_id]

@@ -1,7 +1,7 @@
 """Facts that a person states, read by rules, without a model. Pure.
 
-The librarian's grammar and `ricordo.memory.facts` read the sentences; the patterns here only find
-the kind of a sentence without a value.
+The librarian's grammar and `ricordo.memory.facts` read the sentences. The patterns here only find
+the kind of a sentence that has no value.
 """
 
 import re
@@ -35,12 +35,12 @@ _KINDS_OF_SLOTS: dict[str, FactKind] = {
     "does": "skill",
     "answer_language": "instruction",
 }
-# Slots with a value for each thing, as "likes:tea": the value is yes or no.
+# Slots with one value for each thing, as in "likes:tea"; the value is yes or no.
 _THINGS = ("likes", "has", "does", "is")
 _SINGLE = ("answer_language", "marital", "diet")
 _UNSLOTTED: tuple[FactKind, ...] = ("plan", "relation", "event")
 _CONFIDENCE = {"slot": 0.9, "thing": 0.8, "kind": 0.6}
-# Words that deny a sentence. They are taken out to read the fact that is denied.
+# Words that deny a sentence. They are removed to read the fact that is denied.
 _DENIALS = re.compile(
     r"\b(?:nicht mehr|nicht|ne|plus|pas|più|do not|don['’]t|does not|doesn['’]t|no longer)\b|\bn['’]",
     re.IGNORECASE,
@@ -94,7 +94,7 @@ def drafts_in(message_id: str, text: str, said_at: int) -> list[FactDraft]:
 
 
 def _quotes(text: str) -> Iterator[str]:
-    """Yield the sentences that state something, and instructions that last."""
+    """Yield the sentences that state something, and lasting instructions."""
     statements = stated(text)
     for sentence in sentences(text):
         if len(sentence) > LONGEST_SENTENCE:
@@ -200,7 +200,7 @@ def slot_of(fact: facts.Fact) -> str:
 
 
 def value_of(fact: facts.Fact) -> str:
-    """Return the value of a fact in the form by which facts are compared.
+    """Return the value of a fact in a form in which facts can be compared.
 
     "I moved to Vienna in May" has the home "vienna".
     """
@@ -217,7 +217,7 @@ def _denies(clause: str) -> bool:
 
 
 def _thing(text: str) -> str:
-    """Return a thing in the form by which facts are compared: the stems of its words."""
+    """Return a thing in a form in which facts can be compared: the stems of its words."""
     words = list(dict.fromkeys(terms(text)))
     return " ".join([word for word in words if word not in _STOP] or words)
 
@@ -236,5 +236,5 @@ _ARTICLES = frozenset(
 
 
 def content_words(text: str) -> frozenset[str]:
-    """Return the terms of a text that mean something."""
+    """Return the terms of a text that carry meaning."""
     return frozenset(term for term in terms(text) if term not in _STOP)

@@ -1,7 +1,7 @@
 """Store drafts of facts as facts: new, proposed, or as evidence for a known one.
 
-The facts of a range of messages are stored in the transaction that moves the mark, so each range
-is filed once, also after a kill. The user's row is locked meanwhile.
+The facts from a range of messages are stored in the transaction that moves the mark. So each range
+is filed once, even after a kill. Meanwhile the user's row is locked.
 """
 
 from collections.abc import Iterable, Sequence, Set
@@ -29,9 +29,9 @@ _LONGEST_SENTENCE = 400
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Messages of one user that were read for facts, in order, and the policy for the facts.
+    """Messages of one user that were read for facts, in order, with the policy for these facts.
 
-    `known_ids` are earlier messages that were read before: a fact needs at least one new message.
+    `known_ids` are messages that were read before; a fact needs at least one new message.
     """
 
     organization_id: str
@@ -91,7 +91,7 @@ def _supported(reading: Reading, draft: FactDraft) -> FactDraft | None:
 
 
 def _known(draft: FactDraft, live: Sequence[UserFact]) -> UserFact | None:
-    """Return the live fact that says the same; a current one first."""
+    """Return a live fact that says the same thing, preferably a current one."""
     same = [fact for fact in live if relation_of(draft, fact, live) == "same"]
     return next((fact for fact in same if fact.state == "current"), same[0] if same else None)
 
@@ -112,7 +112,7 @@ def _rejected_lately(tx: Transaction, user_id: str) -> list[UserFact]:
 
 
 def _is_rejected(draft: FactDraft, rejected: Sequence[UserFact]) -> bool:
-    """Return whether the user rejected the same fact lately."""
+    """Return whether the user recently rejected the same fact."""
     return any(
         fact.subject == draft.subject
         and (
@@ -165,7 +165,7 @@ def _add(
     *,
     is_direct: bool,
 ) -> list[UserFact]:
-    """Insert a new fact, and return the live facts with it."""
+    """Insert a new fact, and return all live facts."""
     met = next(
         (older for older in live if relations[older.id] in ("contradicts", "more_precise")), None
     )
@@ -200,7 +200,7 @@ def settle(
             fact = replace(fact, holds_from=min(fact.holds_from, older.holds_from))
             queries.update(tx, _replaced(older, fact, "replaced", now))
         elif older.state == "current" and fact.holds_from < older.holds_from:
-            # The new fact is about an earlier time, so the known fact still holds.
+            # The new fact is about an earlier time, so the known fact continues to hold.
             fact = replace(
                 fact, state="ended", holds_until=older.holds_from, replacement_id=older.id
             )

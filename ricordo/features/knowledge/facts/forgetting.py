@@ -1,7 +1,7 @@
-"""Facts whose evidence is forgotten: a fact without any remaining quote is deleted.
+"""Facts whose evidence is forgotten: a fact without remaining quotes is deleted.
 
-A model may have phrased a fact differently, so that the search for the forgotten words does not
-find it. So facts follow the messages on which they rest.
+A model may have phrased a fact differently, so a search for the forgotten words may not find it. So
+facts are deleted with the messages that they are based on.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from ricordo.storage.engine.store import Transaction
 
 
 class UnfoundedFacts:
-    """Facts with quotes that were taken out of their messages. They follow any removal."""
+    """Facts with quotes that were removed from their messages. They follow any removal."""
 
     follows = True
 
@@ -57,7 +57,7 @@ class UnfoundedFacts:
 def _with_standing(
     tx: Transaction, facts: Sequence[UserFact]
 ) -> list[tuple[UserFact, tuple[Evidence, ...]]]:
-    """Return the facts that rest on messages, each with the evidence that was not taken out."""
+    """Return the facts that are based on messages, each with the evidence that still exists."""
     founded = [fact for fact in facts if fact.evidence]
     ids = {piece.message_id for fact in founded for piece in fact.evidence}
     stored = {message.id: message for message in messages.by_ids(tx, sorted(ids))} if ids else {}

@@ -1,9 +1,9 @@
 """Jobs that read facts from idle conversations.
 
 Each range of messages is read once, even after a kill. A search for unread messages runs every
-minute, so a turn costs nothing more. A job works for one user and agent. The transaction that
-stores a conversation's facts also moves its mark. The model is asked before this transaction, so
-after a kill it is asked again.
+minute, so a turn has no extra cost. A job works for one user and agent. The transaction that stores
+a conversation's facts also moves its mark. The model is asked before that transaction, so it is
+asked again after a kill.
 """
 
 import asyncio
@@ -47,8 +47,8 @@ _FIND_SECONDS = 60.0
 _LOOK_BACK = timedelta(days=30) // timedelta(microseconds=1)
 _SECOND = 1_000_000
 _AFTER_FAILURE = timedelta(hours=1) // timedelta(microseconds=1)
-_CONTEXT = 4  # earlier messages that are shown together with new messages
-_CONTEXT_SPAN = 60  # how far back in seq they are looked for
+_CONTEXT = 4  # earlier messages that are shown together with the new ones
+_CONTEXT_SPAN = 60  # how far back they are looked for, counted in seq
 _AT_ONCE = 200  # messages of one conversation in one range
 OFF = "off"  # in an agent's metadata, as {"facts": "off"}
 
@@ -70,7 +70,7 @@ class _Range:
 async def find_unread(runtime: Runtime, _job: Job, _report: Report) -> None:
     """Add a job for each user and agent with enough unread messages in idle conversations.
 
-    After a failed job the next one comes an hour later, so that a model is not asked every minute.
+    After a failed job the next one comes an hour later, so that no model is asked every minute.
     """
     since, idle_since = _times(runtime)
 
@@ -235,9 +235,9 @@ def _drafts_by_rules(range_: _Range) -> list[FactDraft]:
 
 
 def _groups(ranges: Sequence[_Range], turns: int) -> list[list[_Range]]:
-    """Return groups of ranges, each with `turns` messages of the user at least.
+    """Return groups of ranges, each with at least `turns` messages of the user.
 
-    The remaining messages wait for more, so that `turns` messages cost at most one call.
+    The rest waits for more messages, so that `turns` messages cost at most one call.
     """
     groups: list[list[_Range]] = []
     group: list[_Range] = []
@@ -303,7 +303,7 @@ def _file(
 
 
 def _as_stored(tx: Transaction, reading: Reading) -> Reading:
-    """Return the reading with its messages as they are now.
+    """Return the reading with the present state of its messages.
 
     Messages that were forgotten or deleted while a model read them are no evidence.
     """

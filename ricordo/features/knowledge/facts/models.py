@@ -24,7 +24,7 @@ _OptionalTime = Annotated[datetime | None, From(convert=lambda time: time and st
 
 
 class EvidenceResponse(ResponseModel):
-    """Words of a message on which a fact rests."""
+    """The part of a message that a fact is based on."""
 
     message_id: str
     quote: str
@@ -33,9 +33,9 @@ class EvidenceResponse(ResponseModel):
 class FactResponse(ResponseModel):
     """A fact about a user, with its evidence.
 
-    `text` is the sentence for prompts; if the fact has ended, the sentence says when. `change` says
-    what a proposed fact replaces. `starts_at` and `ends_at` are the time that the sentence names,
-    `holds_from` and `holds_until` the time for which the fact holds.
+    `text` is the sentence for prompts. If the fact has ended, it says when. `change` says what a
+    proposed fact replaces. `starts_at` and `ends_at` are the time that the sentence names;
+    `holds_from` and `holds_until` are the time for which the fact holds.
     """
 
     id: str
@@ -129,13 +129,13 @@ class FactPolicyResponse(ResponseModel):
 
 
 class ForgottenResponse(ResponseModel):
-    """The number of deleted facts: one, with the older wordings that it replaced."""
+    """The number of deleted facts: the fact itself, and the older wordings that it replaced."""
 
     forgotten: int
 
 
 class ProfileLineResponse(ResponseModel):
-    """A line of a profile: of a fact, or of a block as `<block id>#<number of the line>`."""
+    """A line of a profile; its source is a fact, or a line of a block: `<block id>#<number>`."""
 
     section: str
     text: str
@@ -145,7 +145,7 @@ class ProfileLineResponse(ResponseModel):
 
 
 class ProfileResponse(ResponseModel):
-    """What is known of a user. `text` is for a prompt, and `lines` are its sources."""
+    """What is known about a user. `text` is for a prompt, and `lines` are its sources."""
 
     user_id: str
     text: str

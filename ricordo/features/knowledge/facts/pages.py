@@ -81,7 +81,7 @@ def _today(request: Request) -> str:
 
 
 def _months_from(day: str, months: int) -> str:
-    """Return the first day of an earlier or later month; empty for what is no day."""
+    """Return the first day of an earlier or later month; empty if the text is not a day."""
     try:
         first = date.fromisoformat(day).replace(day=1)
         number = first.year * 12 + first.month - 1 + months
@@ -92,7 +92,7 @@ def _months_from(day: str, months: int) -> str:
 
 @router.get("/profile")
 async def show_profile(request: Request, user_id: str) -> Response:
-    """Show the profile of a person, within a number of tokens, and the source of each line."""
+    """Show a person's profile within a number of tokens, with the source of each line."""
     scope: Scope = request.scope[REQUEST_SCOPE]
     memory = await request.app.state.runtime.store.read(
         lambda tx: user_memory.open_memory(tx, scope, user_id)

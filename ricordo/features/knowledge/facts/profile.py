@@ -1,4 +1,4 @@
-"""A profile of a user as one text within a number of tokens; each line has its source."""
+"""A profile of a user: one text within a number of tokens, in which each line has a source."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from ricordo.memory.line_likeness import says_same
 from ricordo.memory.line_scores import line_scores
 from ricordo.storage.engine.store import Transaction
 
-# Facts of these kinds are shown in this order, and of events the newest only.
+# Facts of these kinds are shown in this order; of events, only the newest are shown.
 _ORDER: tuple[FactKind, ...] = (
     "instruction",
     "who",
@@ -63,14 +63,14 @@ class ProfileLine:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The lines that fit, by section, and whether some were left out."""
+    """The lines that fit, by section, and whether others were left out."""
 
     lines: Sequence[ProfileLine]
     is_cut: bool
 
     @property
     def text(self) -> str:
-        """The profile for a prompt: the same lines give the same bytes."""
+        """The profile for a prompt; equal lines give equal bytes."""
         parts: list[str] = []
         section = ""
         for line in self.lines:
@@ -108,8 +108,8 @@ def profile_of(
 ) -> Profile:
     """Return the best lines about a user within `limit` tokens.
 
-    With a question, lines that share words with it come first. Without one, facts come first, by
-    their kind, then lines of blocks.
+    With a question, lines that share words with it come first. Otherwise facts come first, by kind,
+    and then lines of blocks.
     """
     lines = list(_lines(tx, scope, user, has_question=bool(question)))[:_MOST_LINES]
     return _fitting(lines, question, limit, tokens_of)
@@ -118,9 +118,9 @@ def profile_of(
 def facts_profile(
     tx: Transaction, user_id: str, *, limit: int, tokens_of: Callable[[str], int]
 ) -> Profile:
-    """Return what holds now about a user within `limit` tokens, without the lines of blocks.
+    """Return what now holds about a user within `limit` tokens, without lines of blocks.
 
-    The same facts give the same lines.
+    Equal facts give equal lines.
     """
     return _fitting(list(_current_lines(tx, user_id))[:_MOST_LINES], "", limit, tokens_of)
 
@@ -187,7 +187,7 @@ def _fact_line(section: str, fact: UserFact) -> ProfileLine:
 
 
 def _block_lines(block: Block, sentences: Sequence[str]) -> Iterator[ProfileLine]:
-    """Yield the lines of a block that no fact says already."""
+    """Yield the lines of a block that no fact already says."""
     for number, line in enumerate(block.value.split("\n"), 1):
         text = line.strip(" -*•\t")
         if not any(map(str.isalnum, text)) or line.startswith("#"):

@@ -23,11 +23,11 @@ from ricordo.storage.engine.repository import Page, Replacing, Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, conversations, jobs, messages
 
-# The organization's own choice is stored for this user.
+# The organization's choice is stored under this user.
 EVERYBODY = ""
-# A new fact is compared with this number of the user's newest facts.
+# A new fact is compared with at most this many of the user's newest facts.
 _MOST_COMPARED = 2_000
-MOST_AT_ONCE = 2_000  # conversations of one statement for unread ones
+MOST_AT_ONCE = 2_000  # the most conversations for which one statement looks for unread messages
 
 
 def _evidence_to_json(evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
@@ -76,7 +76,7 @@ _IS_SAID = and_(
     messages.c.conversation_id == conversations.c.id,
     messages.c.user_id == conversations.c.user_id,
     messages.c.role == "user",
-    # Events have no text to search for.
+    # Events have no searchable text.
     messages.c.text != "",
     messages.c.is_untrusted.is_(False),
 )
@@ -128,7 +128,8 @@ _UNREAD_OF = _UNREAD.where(equal(conversations, "user_id", "agent_id"))
 class Unread:
     """An idle conversation with messages of its user that were not read for facts.
 
-    `turns` counts them; `read_to` and `newest` are the seq of the last read and the last message.
+    `turns` counts them; `read_to` is the seq of the last message that was read, and `newest` that
+    of the last message.
     """
 
     organization_id: str
@@ -217,8 +218,8 @@ def unread(tx: Transaction, since: int, idle_since: int) -> list[Unread]:
     """
     unread_rows: list[Unread] = []
     parameters = {"since": since, "idle_since": idle_since, "after": 0, "limit": MOST_AT_ONCE}
-    # Filter in SQL, since conversations with too few messages, or of users who chose "off", may
-    # come before all others for weeks.
+    # Filter in SQL. Conversations with too few messages, or of users who chose "off", could precede
+    # all others for weeks.
     while rows := tx.all(_UNREAD, parameters):
         unread_rows += [Unread(*row) for row in rows]
         if len(rows) < MOST_AT_ONCE:
@@ -228,7 +229,7 @@ def unread(tx: Transaction, since: int, idle_since: int) -> list[Unread]:
 
 
 def failed_keys(tx: Transaction, kind: str, since: int) -> set[str]:
-    """Return the keys of jobs of this kind that failed since then."""
+    """Return the keys of jobs of this kind that have failed since this time."""
     has_failed = (jobs.c.kind == kind) & (jobs.c.status == "failed") & (jobs.c.ended_at >= since)
     return {row.key for row in tx.all(select(jobs.c.key).where(has_failed))}
 
@@ -320,7 +321,7 @@ def is_any_on(tx: Transaction) -> bool:
 
 
 def users_with_facts(tx: Transaction, organization_id: str) -> list[str]:
-    """Return the ids of the users of whom facts hold."""
+    """Return the ids of the users about whom facts now hold."""
     statement = (
         select(user_facts.c.user_id)
         .where(user_facts.c.organization_id == organization_id, user_facts.c.state == "current")

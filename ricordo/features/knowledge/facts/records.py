@@ -16,7 +16,7 @@ OBSERVATION = "observation:"
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Words of a message on which a fact rests."""
+    """The part of a message that a fact is based on."""
 
     message_id: str
     quote: str
@@ -24,7 +24,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class StatedTime:
-    """The time that a sentence names, half-open, in microseconds UTC."""
+    """The time that a sentence names: from the start to before the end, in microseconds UTC."""
 
     start: int
     end: int
@@ -33,10 +33,10 @@ class StatedTime:
 
 @dataclass(frozen=True, slots=True)
 class FactDraft:
-    """A fact as it was read from messages, not yet checked or stored.
+    """A fact as read from messages, not yet checked or stored.
 
-    `corrects`: its words say that something has changed. `old_id` is the fact to which a model
-    relates it, and `relation` is how.
+    With `corrects`, its wording says that something has changed. `old_id` is a fact to which a
+    model relates it, and `relation` says how.
     """
 
     sentence: str

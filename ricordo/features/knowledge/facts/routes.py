@@ -171,7 +171,7 @@ def change_fact(
 @router.delete("/{fact_id}", response_model=ForgottenResponse)
 @needs("memory:approve", "memory:override")
 def forget_fact(tx: Transaction, context: RequestContext, user_id: str, fact_id: str) -> Json:
-    """Forget a fact with its older wordings. The messages that it rests on stay."""
+    """Forget a fact with its older wordings. The messages that it is based on stay."""
     user = _owned(tx, context, user_id)
     fact = decisions.require(tx, context.scope, user, fact_id)
     return ForgottenResponse.of(None, forgotten=queries.remove(tx, fact))
@@ -226,7 +226,7 @@ def policy_response(tx: Transaction, organization_id: str, user_id: str) -> Json
 
 
 def moment_of(text: str) -> int:
-    """Return the time that a text names; of a day its end. Raises Invalid."""
+    """Return the time that a text names; for a day, return its end. Raises Invalid."""
     try:
         if len(text) == len("2026-05-01"):
             day = date.fromisoformat(text) + timedelta(days=1)

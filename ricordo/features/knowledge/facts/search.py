@@ -1,8 +1,8 @@
-"""Facts that match a query, by their words or by the messages on which they rest.
+"""Facts that match a query, by their words or by the messages that they are based on.
 
-Facts are not copied into the index. The messages on which they rest are in it, so a fact is found
-by its words, and by any way in which its message is found. What holds now comes before what has
-ended.
+Facts are not copied into the index. The index contains the messages that they are based on. So a
+fact is found by its words, and in any way in which its message is found. Facts that hold now come
+before facts that have ended.
 """
 
 from collections.abc import Sequence
@@ -17,23 +17,23 @@ from ricordo.storage.engine.store import Transaction
 _MOST_SEARCHED = 2_000
 # The score of an ended fact is multiplied by this.
 _ENDED = 0.8
-# Facts beside the hits of one search of messages, and the least score. A fact is much shorter than
-# a message, so one that hardly matches costs little: docs/internals/retrieval.md.
+# The most facts shown with the hits of one search of messages, and the least score. A fact is much
+# shorter than a message, so a weak match does little harm: docs/internals/retrieval.md.
 MOST_BESIDE = 8
 _MATCHES = 0.05
-# The score of a fact that rests on the best hit. On the next hit it is a little less.
+# The score of a fact that is based on the best hit. For each further hit it is a little lower.
 _BEST_HIT = 0.3
 _STEP = 0.05
-# Only facts that rest on one of these first hits.
+# Only facts based on one of this many first hits are found.
 _HITS = 6
 
 
 def matching_facts(
     tx: Transaction, user_id: str, query: str, limit: int, message_ids: Sequence[str] = ()
 ) -> list[tuple[UserFact, float]]:
-    """Return the user's facts that match a query, best first, each with its score from 0 to 1.
+    """Return the user's facts that match a query, best first, each with a score from 0 to 1.
 
-    `message_ids` are the best messages for the same query: facts that rest on them match too.
+    `message_ids` are the best messages for the query; facts that are based on them match too.
     """
     facts = queries.of_states(tx, user_id, "current", "ended", limit=_MOST_SEARCHED)
     return ranked(facts, query, message_ids)[:limit]
@@ -58,12 +58,12 @@ def ranked(
 def beside(
     facts: Sequence[UserFact], query: str, message_ids: Sequence[str] = ()
 ) -> list[UserFact]:
-    """Return the facts that match well enough to be shown beside hits, best first. Pure."""
+    """Return the facts that match well enough to be shown with the hits, best first. Pure."""
     return [fact for fact, score in ranked(facts, query, message_ids) if score >= _MATCHES * _ENDED]
 
 
 def beside_hits(tx: Transaction, query: FactQuery) -> list[KnownFact]:
-    """Return the facts to show beside the hits of a search of messages, best first."""
+    """Return the facts to show with the hits of a search of messages, best first."""
     facts = queries.of_states(tx, query.user_id, "current", "ended", limit=_MOST_SEARCHED)
     found = beside(facts, query.text, query.message_ids)
     shown = [fact for fact in found if _is_asked(fact, query)]

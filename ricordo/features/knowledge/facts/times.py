@@ -8,7 +8,7 @@ from ricordo.domain.clock import DAY, to_datetime, to_micros
 from ricordo.features.knowledge.facts.records import FactDraft, Precision, StatedTime
 from ricordo.search.dates import named_times
 
-# The longest time of each precision, in days.
+# The longest time that each precision covers, in days.
 _LENGTHS: tuple[tuple[int, Precision], ...] = (
     (1, "day"),
     (7, "week"),
@@ -41,15 +41,15 @@ _SPAN = re.compile(
     r"\b(?:to|until|and|bis|und|à|et|a|hasta|y|al|e)\b",
     re.IGNORECASE,
 )
-# A date is the value of these facts, and not the time from which they hold.
+# For these facts, a date is the value rather than the time from which they hold.
 _DATED_SLOTS = ("birthday", "name", "age")
 
 
 def stated_time(sentence: str, said_at: int, *, is_ahead: bool = False) -> StatedTime | None:
     """Return the time that a sentence names, relative to the time of its message.
 
-    A month or day without a year is the last past one, or the next one with `is_ahead`, as in a
-    plan.
+    A month or day without a year is the last past one; with `is_ahead`, as in a plan, it is the
+    next one.
     """
     if is_ahead and (time := _time_ahead(sentence, said_at)):
         return time
@@ -85,7 +85,7 @@ def _time_ahead(sentence: str, said_at: int) -> StatedTime | None:
         return _days(date(today.year + 1, 1, 1), date(today.year + 2, 1, 1))
     if _YEAR.search(sentence):
         return None
-    # Seen from the end of next year, dates without a year include the next one.
+    # Seen from the end of next year, dates without a year include the next such date.
     ahead = named_times(sentence, _start_of(date(today.year + 1, 12, 31)))
     coming = sorted(span for span in ahead if span[1] > said_at)
     if coming:
@@ -111,7 +111,7 @@ def with_time(draft: FactDraft, said_at: int) -> FactDraft:
 
 
 def holding(draft: FactDraft, said_at: int) -> tuple[int, int | None]:
-    """Return the start and end of the time for which a fact holds, by its sentence."""
+    """Return the start and end of the time for which a fact holds, according to its sentence."""
     time = draft.time
     if time is None or draft.slot in _DATED_SLOTS:
         return said_at, None

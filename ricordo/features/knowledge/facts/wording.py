@@ -5,7 +5,7 @@ from ricordo.features.knowledge.facts.records import UserFact
 
 
 def text_of(fact: UserFact) -> str:
-    """Return the fact's sentence; if the fact has ended, it says when."""
+    """Return the fact's sentence. If the fact has ended, the sentence says when."""
     if fact.state == "ended" and fact.holds_until is not None:
         return f"Until {to_datetime(fact.holds_until):%d %B %Y}: {fact.sentence}"
     return fact.sentence

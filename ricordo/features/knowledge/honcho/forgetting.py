@@ -1,8 +1,8 @@
-"""Forget one thing at Honcho.
+"""Forget one fact at Honcho.
 
-Its API changes no message's text. So a session that says the thing is deleted there, and the
-conversation is sent again under a new name, with marks in place of what was forgotten. Conclusions
-and lines of the peer's card that say the thing, or perhaps do, are deleted.
+Its API cannot change the text of a message. So a session that mentions the fact is deleted there.
+The conversation is then sent again under a new name, with marks in place of the forgotten text.
+Conclusions and lines of the peer's card that mention the fact, or perhaps do, are deleted.
 """
 
 import asyncio
@@ -30,16 +30,16 @@ _GENERATION = re.compile(r"__(\d{1,6})$")
 
 
 async def forget_thing(runtime: Runtime, user_id: str, needle: Needle) -> list[str]:
-    """Remove the thing from what Honcho has of the user; return sentences for the receipt.
+    """Remove the fact from Honcho's data about the user; return sentences for the receipt.
 
-    It can be repeated: a session that was deleted and not sent again is sent.
+    It can be repeated: if a session was deleted but not sent again, it is sent now.
     """
     if not (is_on() and user_id):
         return []
     server = f"Honcho ({HonchoSettings().shown})"
     try:
         await _wait_for_sending(runtime, user_id)
-        # Not before: a job that sends notes how much it sent at its end.
+        # Only now, since a job that sends records its progress at its end.
         sessions = await runtime.store.read(lambda tx: queries.of_user(tx, user_id))
         if not sessions:
             return []
@@ -63,7 +63,7 @@ async def forget_thing(runtime: Runtime, user_id: str, needle: Needle) -> list[s
 
 
 async def _wait_for_sending(runtime: Runtime, user_id: str) -> None:
-    """Wait until no job sends messages that it read before. Raises Unavailable."""
+    """Wait until no job is sending messages that it read earlier. Raises Unavailable."""
 
     def is_sending(tx: Transaction) -> bool:
         return jobs.is_running(tx, SEND.kind, user_id)
@@ -83,13 +83,13 @@ async def _is_to_replace(honcho: Any, session: HonchoSession, needle: Needle) ->
 
 
 def _send_again(tx: Transaction, session: HonchoSession) -> None:
-    """Let the conversation be sent from its beginning, under the next name."""
+    """Start sending the conversation again from its beginning, under the next name."""
     queries.restart(tx, replace(session, name=next_name(session.name)))
     jobs.add(tx, job_of(session.conversation_id, session.organization_id, session.user_id))
 
 
 def next_name(name: str) -> str:
-    """Return the name of a session that takes another's place: `chat_1`, then `chat_1__2`."""
+    """Return the name of a session that replaces another session: `chat_1`, then `chat_1__2`."""
     match = _GENERATION.search(name)
     if match is None:
         return f"{name}__2"
@@ -97,7 +97,7 @@ def next_name(name: str) -> str:
 
 
 async def _forget_conclusions(honcho: Any, user_id: str, needle: Needle) -> int:
-    """Delete conclusions about the user and lines of their card; return their number."""
+    """Delete conclusions about the user and lines of the user's card; return their number."""
     peer = await honcho.aio.peer(user_id)
     page = await honcho.aio.conclusions.list(size=_PAGE, filters={"observed_id": user_id})
     conclusions = [conclusion async for conclusion in page if needle.units(conclusion.content)]

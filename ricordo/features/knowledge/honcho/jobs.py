@@ -1,8 +1,8 @@
 """Jobs that send messages to Honcho, in order and once, even after a kill.
 
-A conversation's row stores the last message that was sent. Before messages are sent, the row stores
-that they are tried. After a kill, Honcho is asked first which messages it has; their ids are in the
-metadata.
+A conversation's row stores the last message that was sent. Before messages are sent, the row
+records the attempt. After a kill, the job first asks Honcho which messages it has; their ids are in
+the metadata.
 """
 
 from dataclasses import replace
@@ -64,7 +64,7 @@ async def send(runtime: Runtime, job: Job, report: Report) -> None:
             tx, Scope(job.organization_id), job.payload["conversation_id"]
         )
         user = users.find(tx, Scope(job.organization_id), conversation.user_id or "")
-        if user is None or conversation.hidden:  # a background task's own conversation
+        if user is None or conversation.hidden:  # a conversation of a background task
             return None
         session = queries.session_of(tx, conversation)
         new = list(queries.next_messages(tx, session))
@@ -114,7 +114,7 @@ async def _deliver(
 async def catch_up(runtime: Runtime, _job_of_all: Job, _report: Report) -> None:
     """Add jobs for conversations whose messages were not all sent.
 
-    A kill prevented sending them, or their job failed too often.
+    A kill prevented it, or their job failed too often.
     """
     if is_on():
         since = runtime.store.clock.now() - _CATCH_UP

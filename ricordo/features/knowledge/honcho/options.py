@@ -6,7 +6,7 @@ from ricordo.setting_types import Address, FeatureSettings, Key, about
 
 
 class HonchoSettings(FeatureSettings):
-    """The Honcho server; without an address or an environment there is none."""
+    """The Honcho server. It is used only if an address or an environment is set."""
 
     honcho_url: Address | None = about(
         "Address of a Honcho server, to send users' conversations there and to ask it."

@@ -34,8 +34,8 @@ AT_ONCE = 50  # messages of one request
 class HonchoSession:
     """A conversation's session at Honcho.
 
-    `name` is its id there. `sent` is the seq of the last message that arrived, `tried` of the last
-    that was sent.
+    `name` is its id there. `sent` is the seq of the last message that arrived; `tried` is that of
+    the last message that was sent.
     """
 
     id: str
@@ -48,7 +48,7 @@ class HonchoSession:
 
     @property
     def chat_id(self) -> str:
-        """The chat that it is of; a name may end with a generation, as in `chat_1__2`."""
+        """The chat that it belongs to. A name may end with a generation, as in `chat_1__2`."""
         return re.sub(r"__\d{1,6}$", "", self.name.removeprefix("chat_"))
 
 
@@ -143,7 +143,7 @@ def save_progress(tx: Transaction, session: HonchoSession) -> None:
 
 
 def restart(tx: Transaction, session: HonchoSession) -> None:
-    """Store another name, and that nothing was sent to it."""
+    """Store another name, and record that nothing was sent under it."""
     parameters = {"new_name": session.name, "new_sent": 0, "new_tried": 0, "this_id": session.id}
     tx.run(_RESTART, parameters)
 

@@ -1,6 +1,6 @@
 """Honcho's official client, and its answers about users.
 
-The client gets its settings from ours, and its errors are raised as ours.
+The client gets its settings from ours, and its errors are converted to ours.
 """
 
 import asyncio
@@ -34,7 +34,8 @@ async def answer(user_id: str, question: str) -> str | None:
 async def connected() -> AsyncIterator[Any]:
     """Open Honcho's client.
 
-    Raises Unavailable if it is not installed or not reached, and Invalid if it refuses.
+    Raises Unavailable if the client is not installed or Honcho is not reached, and Invalid if
+    Honcho refuses.
     """
     options = HonchoSettings()
     try:
@@ -51,7 +52,8 @@ async def connected() -> AsyncIterator[Any]:
         workspace_id=options.honcho_workspace_id,
         api_key=key.get_secret_value() if key else None,
         timeout=_SECONDS,
-        max_retries=0,  # the job repeats a failed request, after checking whether it arrived
+        # the job repeats a failed request after it has checked whether the first one arrived
+        max_retries=0,
     )
     http = honcho._async_http_client  # the client itself cannot be closed
     try:

@@ -36,9 +36,9 @@ class SaidMessage(RequestPart):
 class AddRequest(RequestModel):
     """Messages, oldest first, or a text, which counts as said by the user.
 
-    With `infer` an agent files important facts in the user's memory blocks, as their policies say.
-    Without it each text is archived unchanged, with `tags` and `metadata`. Messages of one
-    `session` continue its earlier messages.
+    With `infer`, an agent files important facts in the user's memory blocks, under the blocks'
+    policies. Without it each text is archived unchanged, with `tags` and `metadata`. Messages of
+    one `session` continue its earlier messages.
     """
 
     messages: Annotated[Items[SaidMessage], few("messages")]
@@ -58,8 +58,8 @@ class AddRequest(RequestModel):
 class ChangeResponse(ResponseModel):
     """A changed line of a block, or a new passage.
 
-    `id` is that of the version, the proposal or the passage. A change with the status `waits` is in
-    no memory until the user approves it.
+    `id` names the version, the proposal or the passage. A change with the status `waits` is not in
+    memory until the user approves it.
     """
 
     id: str
@@ -98,7 +98,7 @@ class MemorySearchRequest(RequestModel):
 class CitationResponse(ResponseModel):
     """The origin of a memory.
 
-    Of a fact, it is the author and the version of the line, and the user's messages behind it.
+    For a fact, it is the author and version of the line, and the user's messages behind it.
     """
 
     block_label: str | None = None
@@ -114,9 +114,9 @@ class CitationResponse(ResponseModel):
 class MemoryResponse(ResponseModel):
     """A line of a block, a passage or a message, with a score.
 
-    The score is from 0 to 1, and scores of different searches can be compared. `shared` is true
-    if it is about no user: what everybody sees. `excerpt` is the part of a long passage or message
-    that matches best; null for short ones and facts.
+    The score is from 0 to 1, and scores of different searches can be compared. `shared` is true if
+    it is about no user, so that everybody sees it. `excerpt` is the best matching part of a long
+    passage or message; null for short ones and facts.
     """
 
     id: str

@@ -50,8 +50,8 @@ _SCOPES = {"fact": "memory:read", "passage": "archives:read", "message": "messag
 async def add(context: RequestContext, user_id: str, body: AddRequest) -> Response:
     """Add messages to a user's memory.
 
-    An agent files the facts that matter. A change that the user has to approve waits. With `infer`
-    false, each text becomes a passage of the archive, unchanged.
+    An agent files the facts that matter. A change that needs the user's approval waits for it. With
+    `infer` false, each text becomes a passage of the archive, unchanged.
     """
     if body.infer:
         scope = "messages:write"
@@ -105,8 +105,8 @@ def _added(
 async def search(context: RequestContext, user_id: str, body: MemorySearchRequest) -> Json:
     """Search a user's memory, and return each result with its origin.
 
-    Results are lines of blocks, passages of archives, and messages. The user's own come before
-    those that everybody shares. Kinds of results that the key has no scope for are left out.
+    Results are lines of blocks, passages of archives, and messages. The user's results come before
+    shared ones. Kinds of results for which the key has no scope are left out.
     """
     context = await for_user(context, user_id)
     kinds = [kind for kind in body.kinds if context.scope.may(_SCOPES[kind])]
@@ -127,7 +127,7 @@ async def search(context: RequestContext, user_id: str, body: MemorySearchReques
                 if hit.message.agent_id not in filers or not hit.message.step_id
             ]
         )
-    # Each list is in its own order; they are merged by rank.
+    # Each list has a separate order, so they are merged by rank.
     merged = [
         result
         for ranked in zip_longest(*lists)

@@ -1,6 +1,6 @@
-"""File other programs' conversations in users' memory, and rank lines of blocks.
+"""File conversations of other programs in users' memory, and rank lines of blocks.
 
-Each organization has an agent that files.
+Each organization has one agent that files.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ Call memory_finish_edits when you are done, at once if there is nothing to keep.
 class Filing:
     """A change of a block's text, by the version or proposal with this id.
 
-    `reason` is the proposing agent's.
+    `reason` is that of the proposing agent.
     """
 
     id: str
@@ -92,7 +92,7 @@ class Fact:
 def agent_ids_of(organization_id: str) -> list[str]:
     """Return the ids that the organization's filing agent may have.
 
-    The history of a deleted agent keeps the agent's id, so the next agent gets another id.
+    The history of a deleted agent keeps that agent's id, so the next agent gets another id.
     """
     return [f"agent-{_uuid(organization_id, NAME, str(number))}" for number in range(_MOST_AGENTS)]
 
@@ -122,7 +122,7 @@ async def memory_agent(runtime: Runtime, scope: Scope) -> str:
     for id in ids:
         if agent_id := await runtime.store.read(find):
             return agent_id
-        # Collision: another request created it at this moment, or it was deleted.
+        # Collision: another request created it at the same time, or it was deleted.
         with suppress(Collision):
             await create_agent(runtime, organization_scope, replace(spec, id=id))
     raise Conflict(
@@ -134,9 +134,9 @@ async def memory_agent(runtime: Runtime, scope: Scope) -> str:
 async def add(runtime: Runtime, scope: Scope, agent_id: str, body: AddRequest) -> Answer | None:
     """Let the agent read the messages and file important facts.
 
-    Returns None if no message is the user's; then nothing is stored. A message that is sent again
-    in its session, with its otid, is not read again. Raises Busy while the session's last messages
-    are being read.
+    Returns None if no message is from the user; nothing is stored then. A message that is sent
+    again in its session, with its otid, is not read a second time. Raises Busy while the session's
+    last messages are being read.
     """
     spoken = [
         message
@@ -160,7 +160,7 @@ async def add(runtime: Runtime, scope: Scope, agent_id: str, body: AddRequest) -
         overrides=TurnOverrides(max_steps=_MOST_STEPS),
     )
     answer = await collect(await run_turn(runtime, request))
-    # The last messages of the assistant need no answer; they are only stored for searches.
+    # The last messages of the assistant need no answer; they are stored only for searches.
     past = [
         PastMessage("assistant", (message.text,), message.name, None, message.otid)
         for message in spoken[end:]
@@ -177,9 +177,9 @@ def _role(message: SaidMessage) -> Role:
 
 
 async def _conversation(runtime: Runtime, scope: Scope, agent_id: str, session: str | None) -> str:
-    """Return the id of the session's conversation, which is created if missing.
+    """Return the id of the session's conversation; a missing one is created.
 
-    Without a session it is a new conversation.
+    Without a session, the conversation is new.
     """
     if session is None:
         return (await create_conversation(runtime, scope, agent_id, {})).id
@@ -195,7 +195,7 @@ async def _conversation(runtime: Runtime, scope: Scope, agent_id: str, session: 
 def _uuid(*names: str) -> UUID:
     """Return an id computed from the names.
 
-    It has the form of a random UUID, as ids must have.
+    It has the form of a random UUID, which ids must have.
     """
     return UUID(bytes=uuid5(NAMESPACE_URL, "/".join(names)).bytes, version=4)
 
@@ -256,7 +256,7 @@ def facts_in(blocks: Sequence[Block], query: str) -> list[Fact]:
 def sources_of(tx: Transaction, facts: Sequence[Fact]) -> dict[str, dict[int, BlamedLine]]:
     """Return the version that brought each line of the facts' blocks.
 
-    They are by block id and line number.
+    The result is by block id and line number.
     """
     blocks = {fact.block.id: fact.block for fact in facts}
     return {

@@ -96,7 +96,7 @@ def over_stdio(
                         await incoming.send(SessionMessage(message))
 
         async def send(stdin: Any) -> None:
-            # A program that has ended takes no input; the reader of its output reports the end.
+            # A program that has ended accepts no input; the reader of its output reports the end.
             async with outgoing:
                 with suppress(ConnectionError, RuntimeError):
                     await pass_on(stdin)
@@ -127,6 +127,6 @@ async def _pieces(stream: Any) -> AsyncIterator[bytes]:
 
 
 async def _drain(stream: Any) -> None:
-    """Read and drop a program's log; otherwise a full pipe would block it."""
+    """Read and drop a program's log, since a full pipe would block the program."""
     async for _ in _pieces(stream):
         pass

@@ -1,4 +1,4 @@
-"""The tools that an MCP server lists: checked, bounded, and without invisible text."""
+"""The tools that an MCP server lists: checked, limited, and without invisible text."""
 
 import hashlib
 import re
@@ -20,7 +20,8 @@ _LARGEST_SCHEMA = 32_000  # bytes as JSON
 _DEEPEST_SCHEMA = 24
 _MOST_REASONS = 10
 _LONGEST_REASON = 200
-# Argument names that model providers accept. A refused name would end every turn of the agent.
+# Argument names that model providers accept. A provider that refuses a name would end every turn of
+# the agent.
 _ARGUMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NOT_AT_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "if", "$ref")
 _UNKNOWN_TO_STRICT = frozenset(
@@ -60,8 +61,8 @@ def fingerprint_of(description: str, parameters: Mapping[str, Any]) -> str:
 class ToolList:
     """Reduces lists of tools to names, descriptions and schemas.
 
-    It records each tool that is left out. Without it, the library would refuse the whole list for
-    one bad tool.
+    It records each tool that is left out. Otherwise the library would refuse the whole list because
+    of one bad tool.
     """
 
     def __init__(self) -> None:
@@ -101,7 +102,7 @@ class ToolList:
 async def read_tools(client: "Client", refused: ToolList) -> list[ListedTool]:
     """Return the usable tools that the server lists.
 
-    `refused` receives the others, each with its reason.
+    `refused` receives all other tools, each with the reason.
     """
     from mcp.types import PaginatedRequestParams
 

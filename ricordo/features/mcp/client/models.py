@@ -89,8 +89,7 @@ class ServerConfig(RequestPart):
             config.get(name) != before.config.get(name) for name in ("server_url", "command")
         )
         if is_moved and before.secret:
-            # Otherwise a caller who does not know the token could have it sent to an address of
-            # their choice.
+            # Otherwise a caller who does not know the token could have it sent to any address.
             if not (self.auth_token or self.custom_headers or self.env):
                 raise Invalid(
                     "Send the token and headers together with a new address: stored ones go to no "

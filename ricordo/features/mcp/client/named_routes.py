@@ -1,6 +1,6 @@
 """MCP servers by name, as older clients address them.
 
-The routes by id do the work.
+The routes that use ids do the work.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """OAuth for MCP servers: a person consents once, then tokens are refreshed.
 
-The protocol is the official SDK's. Tokens are stored encrypted. A waiting consent lives in this
-process for ten minutes; its unguessable `state` leads the browser's answer back to it.
+The protocol is the official SDK's. Tokens are stored encrypted. A consent waits in this process for
+ten minutes. Its unguessable `state` connects the browser's answer to it.
 """
 
 import asyncio
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 Keep = Callable[[Mapping[str, Any]], Awaitable[None]]
-"""Stores the result of OAuth: `tokens`, `client`, `metadata`, and `expires_at` in seconds."""
+"""Stores the result of OAuth: The result consists of `tokens`, `client`, `metadata`, and
+`expires_at` in seconds."""
 CONSENT_SECONDS = 600.0
-# From the request to the address of consent, and from the consent to the tokens.
+# Seconds from the request to the address of consent, and from the consent to the tokens.
 _ANSWER_SECONDS = 30.0
 _MOST_WAITING = 20
 _HELLO = {
@@ -85,14 +86,14 @@ class KeptTokens:
         return OAuthClientInformationFull.model_validate(self.credentials["client"])
 
     async def set_client_info(self, client_info: "OAuthClientInformationFull") -> None:
-        """Set the registration of this client; the tokens, which follow, store it."""
+        """Set the registration of this client; it is stored with the tokens, which follow."""
         self.credentials["client"] = client_info.model_dump(mode="json", exclude_none=True)
 
 
 class SharedTokens(httpx2.Auth):
     """Adds a server's tokens to the requests of all its sessions.
 
-    The tokens are refreshed once for all, and no call waits for the answer to another.
+    The tokens are refreshed once for all sessions, and no call waits for the answer to another.
     """
 
     def __init__(self, url: str, tokens: KeptTokens) -> None:
@@ -115,7 +116,7 @@ class SharedTokens(httpx2.Auth):
             async with self._tokens.refreshing if needs_refresh else nullcontext():
                 if is_last and self._tokens.credentials.get("tokens") == first_tokens:
                     self._tokens.credentials["expires_at"] = 1.0
-                # The SDK's object serves one request at a time, so each request has one of its own.
+                # The SDK's object serves one request at a time, so each request has a separate one.
                 flow = provider_for(self._url, self._tokens).async_auth_flow(request)
                 try:
                     auth_request = await anext(flow)
@@ -140,7 +141,7 @@ def provider_for(
 ) -> "OAuthClientProvider":
     """Return the SDK's object that adds tokens to requests and refreshes them.
 
-    Without `redirect` and `consent` it asks for no consent.
+    Without `redirect` and `consent` it does not ask for consent.
     """
     from mcp.client.auth import OAuthClientProvider
     from mcp.shared.auth import OAuthClientMetadata, OAuthMetadata
@@ -151,8 +152,8 @@ def provider_for(
         url, OAuthClientMetadata.model_validate(about), tokens, redirect, consent
     )
     tokens.provider = provider
-    # The SDK keeps these in the process only, and after a restart it would ask for consent although
-    # a refresh is enough.
+    # The SDK keeps these only in the process. After a restart it would ask for consent although a
+    # refresh is enough.
     provider.context.token_expiry_time = tokens.credentials.get("expires_at")
     if "metadata" in tokens.credentials:
         provider.context.oauth_metadata = OAuthMetadata.model_validate(
@@ -226,7 +227,7 @@ class Consents:
     async def finish(
         self, state: str, code: str | None, issuer: str | None, error: str | None
     ) -> str:
-        """Take the browser's answer, and return the server's id once tokens are stored.
+        """Handle the browser's answer, and return the server's id once tokens are stored.
 
         Raises NotFound, Invalid, Unavailable.
         """
@@ -263,7 +264,7 @@ class Consents:
             self._end(state)
 
     async def _live(self, url: str, auth: httpx2.Auth, *, allow_private: bool) -> None:
-        """Send the server one request, which leads through the consent.
+        """Send one request to the server; it leads through the consent.
 
         Raises Unavailable.
         """

@@ -58,7 +58,7 @@ def runner_in(runtime: Runtime) -> McpRunner:
 def failure(error: Unavailable) -> Response:
     """Return the response for a server's failure, with the statuses that clients know.
 
-    It is 408 if the server took too long, else 502.
+    It is 408 if the server took too long, otherwise 502.
     """
     if isinstance(error, TimedOut):
         return answer({"detail": str(error)}, 408)
@@ -130,7 +130,7 @@ async def change(context: RequestContext, before: McpServer, body: ServerUpdate)
 async def refreshed(context: RequestContext, server: McpServer) -> McpServer:
     """Read the tools of a server, and return the server after that.
 
-    Its status stays "new" while a slow server is still being read.
+    Its status remains "new" while a slow server is still being read.
     """
     await runner_of(context).read_soon(context.store, context.scope, server)
     return await stored(context, server.id)
@@ -194,7 +194,7 @@ async def finish_consent(request: Request) -> Response:
 async def connect(context: RequestContext, mcp_server_id: str) -> Any:
     """Start OAuth with the server, and return the address of the consent.
 
-    The person who opens the address in a browser decides.
+    The person who opens that address in a browser decides.
     """
     server = await stored(context, mcp_server_id)
     if server.kind == "stdio":
@@ -216,7 +216,7 @@ async def refresh(
     """Read the server's tools again.
 
     New tools are added, changed tools wait until a person accepts them, and missing tools are
-    deleted. A missing tool that an agent has is kept, with the reason why it cannot be called.
+    deleted. A missing tool is kept if an agent has it, with the reason why it cannot be called.
     `agent_id` changes nothing.
     """
     server = await stored(context, mcp_server_id)
@@ -261,7 +261,7 @@ async def run_tool(
     mcp_tool_id: str,
     body: ToolRunRequest | None = None,
 ) -> Any:
-    """Call the tool like an agent."""
+    """Call the tool as an agent would."""
     await context.store.read(
         lambda tx: service.tool_of(tx, context.scope, mcp_server_id, mcp_tool_id)
     )

@@ -1,8 +1,8 @@
 """MCP servers: secrets, connections, and the tools that were accepted.
 
-A server may change a tool's description and schema at any time, and a model may follow what they
-say. So the accepted version stays in use, and the server's new version waits until a person accepts
-it.
+A server may change a tool's description and schema at any time, and a model may follow instructions
+in them. So the accepted version stays in use, and the server's new version waits until a person
+accepts it.
 """
 
 import re
@@ -29,7 +29,7 @@ from ricordo.settings import Settings
 from ricordo.storage import agents, tools
 from ricordo.storage.engine.store import Store, Transaction
 
-_LONGEST_TOOL_NAME = 64  # characters; what providers of models take
+_LONGEST_TOOL_NAME = 64  # characters that providers of models accept
 _REMOVED = "The server does not offer this tool any more."
 _NOT_ALLOWED = "It is not among the server's allowed tools."
 
@@ -61,7 +61,7 @@ def secrets_of(settings: Settings, server: McpServer) -> ServerSecrets:
     try:
         return ServerSecrets(**orjson.loads(Secret(settings.data_dir).decrypt(server.secret)))
     except (RicordoError, ValueError, TypeError):
-        # `from None`: the cause may hold decrypted text.
+        # `from None`, because the cause may contain decrypted text.
         raise Unavailable(
             "Its token and headers cannot be read: they were encrypted with another secret.key. "
             "Enter them again."
@@ -78,7 +78,7 @@ async def keep_oauth(
 ) -> None:
     """Store a server's OAuth tokens, if the server still exists.
 
-    Open sessions go on, unless `is_new`.
+    Open sessions continue, except with `is_new`.
     """
 
     def save(tx: Transaction) -> None:
@@ -107,7 +107,7 @@ def headers_of(server: McpServer, secrets: ServerSecrets) -> dict[str, str]:
 
 
 def require_usable(settings: Settings, server: McpServer) -> None:
-    """Raise Invalid if the server could never be connected to.
+    """Raise Invalid if no connection to the server is possible.
 
     Raises Forbidden for a program that may not be started.
     """
@@ -124,8 +124,8 @@ def require_usable(settings: Settings, server: McpServer) -> None:
 class Changes:
     """The changes that a list of tools causes.
 
-    `added` are new tools, `states` tools with another state, `removed` the ids of missing tools
-    that no agent has, `refused` the reasons of tools that cannot be used.
+    `added` are new tools, `states` are tools whose state changed, `removed` are the ids of missing
+    tools that no agent has, and `refused` are the reasons for unusable tools.
     """
 
     added: tuple[ListedTool, ...]
@@ -144,7 +144,7 @@ def compare(
 ) -> Changes:
     """Compare the tools that the server lists with the stored tools.
 
-    Unless it `adds`, no tool is added or removed.
+    Without `adds`, no tool is added or removed.
     """
     stored = {served.remote_name: served for served, _ in queries.tools_of(tx, server.id)}
     allowed = server.config.get("allowed_tools")
@@ -174,9 +174,9 @@ def compare(
 
 
 def _state_now(served: ServedTool, tool: ListedTool | None, reason: str) -> ServedTool:
-    """Return a stored tool's state, now that the server lists it so.
+    """Return the new state of a stored tool, from what the server now lists.
 
-    `reason` says why it is not offered, if there is no `tool`.
+    If there is no `tool`, `reason` says why the server does not offer it.
     """
     if tool is None:
         return replace(served, held=None, reason=reason)
@@ -227,7 +227,7 @@ def _named(
 ) -> tuple[list[tuple[ListedTool, str]], dict[str, str]]:
     """Give each new tool a free name.
 
-    If its own name is taken, the server's name is put before it.
+    If the tool's name is taken, the server's name is put before it.
     """
     names = {tool.name: (_name(tool.name), _name(f"{server.name}_{tool.name}")) for tool in added}
     used_names: set[str] = set()

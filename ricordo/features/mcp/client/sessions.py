@@ -1,9 +1,8 @@
 """Sessions with MCP servers: opened on use, kept for a while, limited in number.
 
-A server may be careless or hostile. Each session is a task of its own, so a server's fault ends no
-more than its session. Each request has a deadline. The bytes of a server are counted before they
-are read. Addresses are checked at every request and redirect, like the addresses of organization
-providers.
+A server may be careless or hostile. Each session is a separate task, so a fault of a server ends
+only its session. Each request has a deadline. The bytes from a server are counted before they are
+read. Addresses are checked at every request and redirect, as for organizations' providers.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CONNECT_SECONDS = 15.0
-START_SECONDS = 60.0  # for a program, which may install packages first
+START_SECONDS = 60.0  # seconds for a program, which may install packages first
 IDLE_SECONDS = 60.0
 # Seconds before a session is replaced, so that its server's tools are read again.
 LIFE_SECONDS = 600.0
@@ -32,8 +31,8 @@ LIFE_SECONDS = 600.0
 DOWN_SECONDS = 5.0
 MOST_SESSIONS = 50
 _CLOSE_SECONDS = 2.0
-# Limits of one answer, or of one whole stream of events. Commas count too, since many small values
-# cost more than a long text.
+# Limits of one answer, or of one whole stream of events. Commas are limited too, since many small
+# values cost more than one long text.
 ANSWER_BYTES = 4 * 1024 * 1024
 _ANSWER_COMMAS = 200_000
 STREAM_LINES = 20_000
@@ -66,11 +65,11 @@ class TooMuch(httpx2.StreamError):
 
 
 class Traffic:
-    """The amount that a server sent, and the reasons why it is not read.
+    """What a server has sent, and why no more of it is read.
 
     `status` is the status of its last refusal. `post_status` is the status of the last message to
-    the server. The stream of the server's own messages does not change it, since servers may refuse
-    that stream at any time. `fault` is set once no more is read.
+    the server. The stream of the server's messages does not change it, since servers may refuse
+    that stream at any time. `fault` is set once nothing more is read.
     """
 
     def __init__(self) -> None:
@@ -81,7 +80,7 @@ class Traffic:
         self.tools = ToolList()
 
     def too_much(self, fault: str) -> TooMuch:
-        """Return the error, and remember its text, since the library may replace the error."""
+        """Return the error and keep its text, since the library may replace the error."""
         self.fault = fault
         return TooMuch(fault)
 
@@ -204,7 +203,7 @@ def over_http(
 
 
 class McpSession:
-    """A session with a server, in a task of its own.
+    """A session with a server, as a separate task.
 
     It ends when it is idle, old, closed or broken.
     """
@@ -232,7 +231,7 @@ class McpSession:
     async def ask(self, work: "Callable[[Client], Awaitable[T]]", seconds: float) -> T:
         """Return the result of `work`.
 
-        Raises Unavailable with a reason if the server fails, which also ends the session.
+        Raises Unavailable with a reason if the server fails; this also ends the session.
         """
         self.users += 1
         try:
@@ -299,15 +298,15 @@ class McpSession:
         return is_about_session or status in _LOST_STATUSES
 
     def end(self) -> None:
-        """Let the session end, and return at once."""
+        """Start the end of the session, and return at once."""
         self._closing.set()
         if self._client is None:
             self._task.cancel()
 
     async def close(self) -> None:
-        """End the session, and wait a short time for its end."""
+        """End the session, and wait a short time for that."""
         self.end()
-        for _ in range(2):  # a server may hang at the end of a session too
+        for _ in range(2):  # a server may also hang at the end of a session
             _, pending = await asyncio.wait({self._task}, timeout=_CLOSE_SECONDS)
             for task in pending:
                 task.cancel()
@@ -338,9 +337,9 @@ class McpSession:
             yield _FilteredStream(read, self.traffic.tools), write
 
     def _why(self, error: BaseException | None) -> str:
-        """Return the reason of an error, without addresses and headers.
+        """Return the reason for an error, without addresses and headers.
 
-        Such messages may contain secrets.
+        The error's message may contain secrets.
         """
         from mcp import MCPError
         from mcp.client.auth import OAuthFlowError
@@ -380,7 +379,7 @@ class McpSession:
 
 
 def words_of(error: "MCPError", length: int) -> str:
-    """Return a server's error message, to be put after a sentence; without one its code."""
+    """Return a server's error message, or its code, in a form that can follow a sentence."""
     message = plain(error.message).strip()[:length].rstrip(".")
     if message:
         return f": {message}"
@@ -427,7 +426,7 @@ class _FilteredStream:
 class McpSessions:
     """The sessions of this process, one for each server and user.
 
-    So no user works in the session of another.
+    So no user acts in the session of another.
     """
 
     def __init__(self) -> None:

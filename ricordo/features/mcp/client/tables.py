@@ -24,10 +24,10 @@ ServerKind = Literal["stdio", "sse", "streamable_http"]
 class McpServer:
     """An MCP server of an organization.
 
-    `config` has `server_url` and `auth_header`, or `command` and `args`; and `allowed_tools`, if
-    not all may be used. It also has the names of headers and variables; their values are encrypted
-    in `secret`. `refused` has the reason for each tool that cannot be used, `last_error` the reason
-    of the last failed connection.
+    `config` has `server_url` and `auth_header`, or `command` and `args`; it also has
+    `allowed_tools` if not all may be used. It contains the names of headers and variables; the
+    values are encrypted in `secret`. `refused` contains the reason for each tool that cannot be
+    used, `last_error` the reason for the last failed connection.
     """
 
     id: str
@@ -49,9 +49,9 @@ class McpServer:
 class ServedTool:
     """The state of a stored tool of a server.
 
-    `remote_name` is its name there. `fingerprint` is that of the accepted description and schema.
-    `held` is the server's current version if it differs from the accepted one; `reason` is set if
-    the tool cannot be called.
+    `remote_name` is the tool's name at the server. `fingerprint` belongs to the accepted
+    description and schema. `held` is the server's current version if it differs from the accepted
+    one; `reason` is set if the tool cannot be called.
     """
 
     tool_id: str

@@ -45,7 +45,7 @@ _LONGEST_REFUSAL = 50_000  # characters of a server's error message for a refuse
 
 
 class McpRunner:
-    """Calls tools of MCP servers, and holds the sessions with them."""
+    """Calls tools of MCP servers, and keeps the sessions with these servers."""
 
     tool_types: Sequence[ToolType] = ("external_mcp",)
 
@@ -63,7 +63,7 @@ class McpRunner:
     ) -> ToolOutput:
         """Run one call.
 
-        Raises Unavailable if the server fails or has switched the tool off.
+        Raises Unavailable if the server fails or no longer offers the tool.
         """
         return await self.call(
             context.store, context.scope, tool.id, arguments, user=context.subject_id
@@ -130,7 +130,7 @@ class McpRunner:
         return await store.write(work)
 
     async def read_soon(self, store: Store, scope: Scope, server: McpServer) -> None:
-        """Read a server's tools, for a moment or on in the background.
+        """Read a server's tools; wait a moment for them, and then continue in the background.
 
         A program such as `npx` may install packages first. Errors are recorded with the server.
         """
@@ -145,7 +145,7 @@ class McpRunner:
             error = None
         else:
             error = reading.exception()
-        # Known errors: the reason of a failed server is recorded, and a server may be deleted or
+        # Known errors: the reason is recorded for a failed server, and a server may be deleted or
         # changed while it is read.
         if error is not None and not isinstance(error, RicordoError):
             log.error("the tools of an MCP server could not be read", exc_info=error)
@@ -174,7 +174,7 @@ class McpRunner:
     async def _session(
         self, store: Store, scope: Scope, server: McpServer, user: str
     ) -> McpSession:
-        """Return a session whose list of tools was compared with the accepted tools."""
+        """Return a session whose tools were compared with the accepted tools."""
         session = self._open(store, server, user)
         async with session.comparing:
             if not session.is_compared:
@@ -260,9 +260,9 @@ class McpRunner:
         )
 
     async def _note(self, store: Store, server: McpServer, error: Unavailable) -> None:
-        """Record that the server fails, in this process and with the server."""
+        """Record in this process and in the server's row that the server fails."""
         reason = str(error)
-        if not isinstance(error, CallTimedOut):  # other tools may work while one hangs
+        if not isinstance(error, CallTimedOut):  # other tools may work although one hangs
             self._sessions.failed(server.id, error)
         if server.last_error != reason:
 
@@ -282,7 +282,7 @@ class _Call:
         self._session = session
 
     async def send(self, client: "Client") -> ToolOutput:
-        """Return the server's answer to the call, which may be a refusal."""
+        """Return the server's answer to the call; it may be a refusal."""
         from mcp import MCPError
 
         try:

@@ -1,4 +1,4 @@
-"""OAuth for the MCP server: a person's consent in a browser admits a program.
+"""OAuth for the MCP server: a person's consent in a browser lets a program in.
 
 It is for programs that cannot send a key.
 """

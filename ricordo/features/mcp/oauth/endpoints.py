@@ -23,11 +23,11 @@ async def authorize(request: Request) -> Response:
     """Check a program's request, and redirect to the page of consent.
 
     Raises:
-        Invalid: The program asks for access that is not given.
+        Invalid: The program asks for access that no one has granted yet.
     """
     provider = GrantProvider(request)
     response = await AuthorizationHandler(provider).handle(request)
-    # Anybody can register an address, so a browser is sent there only after a person's consent.
+    # Anybody can register an address, so a browser is sent to it only after a person's consent.
     if not provider.question:
         raise Invalid(
             "The program asks for what is not given: check its address, its scopes, and that it "

@@ -1,8 +1,8 @@
-"""A person's consent and its tokens: used once, rotated, and revoked together.
+"""A person's consent and its tokens. Tokens are used once, rotated, and revoked together.
 
-Nothing is stored before a program brings its code. Registered clients, questions for consent and
-codes are texts with this server's signature, so they cannot fill the database. A code has
-the id of its grant, which can be created only once.
+Nothing is stored until a program presents its code. Registered clients, questions for consent, and
+codes are texts with this server's signature, so they cannot fill the database. A code contains the
+id of its grant, and this grant can be created only once.
 """
 
 import hmac
@@ -21,7 +21,7 @@ from ricordo.storage import oauth_grants, users
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import PREFIX, ApiKey, authenticate, hash_of, scope_of
 
-# Never `memory:approve`: a program approves nothing.
+# `memory:approve` is never among them, so a program approves nothing.
 SCOPES = {
     "memory:read": "read your memory",
     "memory:write": "propose changes of your memory, and write where its policies let agents write",
@@ -40,9 +40,9 @@ _REFRESH_TOKEN = f"{PREFIX}refresh_"
 
 @dataclass(frozen=True, slots=True)
 class ProgramConsent:
-    """A program's request, and the person it asks.
+    """A program's request, and the person whom it asks.
 
-    `until` is the end of the question, or of the code, in seconds.
+    `until` is the time, in seconds, at which the question or the code expires.
     """
 
     grant_id: str
@@ -73,7 +73,7 @@ class ProgramConsent:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """New tokens, and their holder."""
+    """New tokens, and the person they belong to."""
 
     access: str
     refresh: str
@@ -86,7 +86,7 @@ def sign(secret: bytes, content: Any) -> str:
 
 
 def read_signed(secret: bytes, text: str) -> Any:
-    """Return the content that was signed with this secret, None for other texts."""
+    """Return the content if it was signed with this secret, else None."""
     content, _, signature = text.partition(".")
     if not hmac.compare_digest(
         _signature(secret, content).encode(), signature.encode("utf-8", "surrogatepass")
@@ -103,7 +103,7 @@ def _signature(secret: bytes, text: str) -> str:
 def open_grant(tx: Transaction, secret: bytes, consent: ProgramConsent) -> Issued | Scope | None:
     """Store the grant and its first tokens.
 
-    If the code was used before, the grant ends, and the scope of its person is returned.
+    If the code was already used, the grant ends, and the scope of its person is returned.
     """
     user = users.named(tx, consent.organization_id, consent.user_id)
     if user is None or user.disabled_at is not None:
@@ -137,11 +137,10 @@ def open_grant(tx: Transaction, secret: bytes, consent: ProgramConsent) -> Issue
 def refresh_grant(
     tx: Transaction, secret: bytes, client_id: str, *, token: str, scopes: list[str]
 ) -> Issued | Scope | None:
-    """Return new tokens for a refresh token, which ends.
+    """Return new tokens for a refresh token, which then becomes invalid.
 
-    If the token was used before, the grant ends, and the scope of its person is returned. The
-    token's signature proves that this server issued it, so that a guessed id of a grant ends
-    nothing.
+    If the token was already used, the grant ends, and the scope of its person is returned. The
+    token's signature proves that this server issued it, so guessing the id of a grant ends nothing.
     """
     grant = find_grant(tx, token)
     holder = authenticate(tx, grant.hash) if grant else None
@@ -167,7 +166,7 @@ def refresh_grant(
 
 
 def find_grant(tx: Transaction, token: str) -> ApiKey | None:
-    """Return the grant that a refresh token names, even an old token."""
+    """Return the grant that a refresh token names, even if the token is no longer valid."""
     id = token.removeprefix(_REFRESH_TOKEN).partition(".")[0]
     if not token.startswith(_REFRESH_TOKEN) or not is_id(id, "key"):
         return None
@@ -232,5 +231,5 @@ def _is_signed(secret: bytes, token: str) -> bool:
 
 
 def _refresh_hash(secret: bytes, client_id: str, token: str) -> str:
-    """Return the stored form of a refresh token, which only its client can use."""
+    """Return the stored form of a refresh token; only its client can use the token."""
     return f"{oauth_grants.REFRESH}{hash_of(secret, f'{client_id} {token}')}"

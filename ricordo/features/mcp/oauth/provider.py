@@ -1,6 +1,6 @@
 """The hooks of the SDK's authorization server, for one request.
 
-They serve its clients and the tokens of their grants.
+They register clients, and serve the tokens of their grants.
 """
 
 import re
@@ -38,7 +38,7 @@ _LONGEST_NAME = 60  # characters
 
 
 class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, AccessToken]):
-    """Serves one request, and sets its caller for the audit log."""
+    """Serves one request, and records its caller for the audit log."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -63,7 +63,7 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
         )
 
     async def register_client(self, client_info: OAuthClientInformationFull) -> None:
-        """Set the client's id, which is its whole registration, signed."""
+        """Set the client's id: its whole registration, signed."""
         uris = [str(uri) for uri in client_info.redirect_uris or []]
         printable = filter(str.isprintable, client_info.client_name or "")
         name = "".join(printable).strip()[:_LONGEST_NAME]
@@ -178,7 +178,7 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
                 "invalid_grant",
                 "refresh token has ended; where it was used already, so has its grant",
             )
-        self._end(None)  # the earlier access token ended
+        self._end(None)  # the earlier access token was revoked
         return self._tokens(issued, scopes)
 
     async def load_access_token(self, token: str) -> AccessToken | None:
@@ -202,7 +202,7 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
         )
 
     def _end(self, caller: Scope | None) -> None:
-        """Apply a token's end at once in this process, and record its caller."""
+        """Apply the end of a token at once in this process, and record its caller."""
         self._request.app.state.authentication.forget()
         if caller:
             self._request.scope[RECORDED_SCOPE] = caller

@@ -1,4 +1,4 @@
-"""Values of a request that the routes and the SDK's provider share."""
+"""Values of a request, used by the routes and by the SDK's provider."""
 
 from fastapi import Request
 
@@ -6,7 +6,7 @@ from ricordo.secret import Secret
 
 
 def public_address(request: Request) -> str:
-    """Return this server's address as its caller, or a trusted proxy, names it."""
+    """Return this server's address as the caller or a trusted proxy names it."""
     return str(request.base_url).rstrip("/")
 
 

@@ -1,7 +1,7 @@
 """The authorization server of `/mcp`: metadata, endpoints, and consent page.
 
-The SDK's endpoints are below `/oauth`. The SDK is imported at the first request of an MCP client:
-it takes 25 MB and a quarter of the start, and most servers have no such clients.
+The SDK's endpoints are below `/oauth`. The SDK is imported at the first request of an MCP client.
+It takes 25 MB and a quarter of the start, and most servers have no such clients.
 """
 
 import time
@@ -55,7 +55,8 @@ async def describe_resource(request: Request) -> Response:
 
 
 @router.get("/.well-known/oauth-authorization-server")
-@router.get("/.well-known/openid-configuration")  # where programs look on a server below a path
+# where programs look if a server has a path prefix
+@router.get("/.well-known/openid-configuration")
 @needs()
 async def describe_server(request: Request) -> Response:
     """Describe the authorization server's endpoints and abilities (RFC 8414)."""
@@ -118,7 +119,7 @@ async def ask(request: Request) -> Response:
         goes_to=origin,
         question=question,
     )
-    # Browsers also apply the policy for forms to the redirect that follows the form.
+    # Browsers also apply the policy for forms to the redirect after the form.
     policy = HEADERS["Content-Security-Policy"].replace(
         "form-action 'self'", f"form-action 'self' {origin}"
     )
@@ -163,7 +164,7 @@ async def revoke(request: Request) -> Response:
 
 
 def _person(request: Request) -> Scope:
-    """Return the caller if they are a person. Raises Invalid."""
+    """Return the caller if the caller is a person. Raises Invalid."""
     caller: Scope = request.scope[REQUEST_SCOPE]
     if caller.key_id is None and not caller.caller:
         raise Invalid(
@@ -180,7 +181,7 @@ def _person(request: Request) -> Scope:
 def _read(request: Request, text: str) -> ProgramConsent:
     """Return the question for the caller, if this server signed it.
 
-    Raises Invalid for other texts, since a page could forge a question.
+    Raises Invalid for other texts, since a page could forge the question.
     """
     caller = _person(request)
     consent = ProgramConsent.read(derive(request, "question"), text)

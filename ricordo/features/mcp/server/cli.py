@@ -1,6 +1,6 @@
 """`ricordo mcp`: the MCP server over standard input and output.
 
-It passes messages on to `/mcp` of a running server.
+It forwards messages to `/mcp` of a running server.
 """
 
 import json
@@ -33,7 +33,7 @@ def mcp(
 ) -> None:
     """Give your memory to Claude, Cursor and others, by MCP.
 
-    For programs that start an MCP server themselves. Uses the server that runs, or starts one.
+    For programs that start an MCP server themselves. It uses a running server, or starts one.
     """
     with any_server(server, set_up_quiet_logs) as client, ThreadPoolExecutor(_AT_ONCE) as threads:
         writing = Lock()
@@ -69,7 +69,7 @@ def _object(message: Any, name: str) -> dict[str, Any]:
 
 
 def _as_header(text: str) -> str:
-    """Return the text, in the protocol's Base64 form if a header cannot hold it."""
+    """Return the text; if a header cannot hold it, in the protocol's Base64 form."""
     if (
         text.isascii()
         and text.isprintable()
@@ -81,7 +81,7 @@ def _as_header(text: str) -> str:
 
 
 def _answers(client: "Client", line: str, user: str | None) -> Iterator[str]:
-    """Yield the server's answers to a message, a line each.
+    """Yield the server's answers to a message, one on each line.
 
     A refusal becomes the protocol's error if the message expects an answer.
     """

@@ -1,6 +1,7 @@
 """The address of the MCP server.
 
-The server is imported at a client's first request: the SDK takes 20 MB and a fifth of the start.
+The server is imported at a client's first request, since the SDK takes 20 MB and a fifth of the
+start.
 """
 
 from fastapi import Response

@@ -1,6 +1,6 @@
 """The MCP server of one request, with the rights of the caller's key.
 
-It has tools and prompts. Blocks and the person's profile are resources, and changes of them are
+It has tools and prompts. Blocks and the person's profile are resources, and their changes are
 announced.
 """
 
@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 _BLOCK = "memory://blocks/"
 _AGENTS_BLOCK = "memory://agents/"
 _PROFILE = "memory://profile"
-_LOOKS_EVERY = 2.0  # seconds between two looks at watched blocks
-_MOST_BYTES = 64 * 1024  # bytes of a message: it is parsed on the event loop
+_LOOKS_EVERY = 2.0  # seconds between two checks of watched blocks
+_MOST_BYTES = 64 * 1024  # the most bytes of a message, since it is parsed on the event loop
 _MOST_WATCHED = 50
 _MOST_LISTED = 500
 _MOST_AGENTS = 20
@@ -68,7 +68,7 @@ _PROMPTS = {
 class McpResponse(Response):
     """The response to a request of an MCP client.
 
-    No session is kept: each request carries its key.
+    There are no sessions, so each request has a key.
     """
 
     def __init__(self, memory: Memory) -> None:
@@ -84,7 +84,7 @@ class McpResponse(Response):
             async with manager.run():
                 await manager.handle_request(scope, receive, send)
         except ExceptionGroup as group:  # raised in the tasks of the SDK's manager
-            # A refusal, for example of a body that is too long, is answered as in other routes.
+            # A refusal, for example of a body that is too long, is answered as on other routes.
             if (refusal := group.subgroup(HTTPException)) is None:
                 raise
             raise refusal.exceptions[0] from group
@@ -231,7 +231,7 @@ def _templates(memory: Memory) -> Iterator[types.ResourceTemplate]:
 
 
 async def _read(memory: Memory, uri: str) -> tuple[str, str]:
-    """Return the text of a resource, and a mark that differs for another text.
+    """Return the text of a resource, and a mark that changes with the text.
 
     Raises MCPError for an unknown address, RicordoError.
     """
@@ -243,7 +243,7 @@ async def _read(memory: Memory, uri: str) -> tuple[str, str]:
         return profile["text"], profile["text"]
     agent, is_block, label = uri.removeprefix(_AGENTS_BLOCK).partition("/blocks/")
     if uri.startswith(_AGENTS_BLOCK) and is_block:
-        # An agent's id is encoded, so that a slash in it adds no part to the path.
+        # An agent's id is encoded, so that a slash in it cannot add a part to the path.
         agent_path = f"/v1/agents/{quote(unquote(agent), safe='')}"
         path = f"{agent_path}/core-memory/blocks/{unquote(label)}"
         block = await memory.get(path)

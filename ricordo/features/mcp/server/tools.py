@@ -26,10 +26,10 @@ _AgentName = Annotated[str, Field(max_length=300)]
 
 
 class Memory:
-    """One person's memory, as the client of a request may see it.
+    """One person's memory, as the client of a request may use it.
 
     A client acts as a service for its key's person. Its writes obey the policies of blocks, and it
-    approves nothing. So a change that needs the owner's approval waits for it, even if the key may
+    approves nothing. So a change that needs the owner's approval waits, even if the key itself may
     approve.
     """
 
@@ -47,7 +47,7 @@ class Memory:
             caller="an MCP client",
             subject_id=self.user_id or NOBODY,
             scopes=self.scopes,
-            reach=None,  # a token limited to this path has been checked already
+            reach=None,  # a token that is limited to this path was checked before
         )
         inner = Request({**request.scope, REQUEST_SCOPE: narrowed})
         self._api = Api(inner, user="")
@@ -63,7 +63,7 @@ class Memory:
 
         Raises Invalid if the key belongs to no person.
         """
-        # `Api` takes paths as they are, not encoded.
+        # `Api` takes unencoded paths.
         blocks = f"/users/{self._person}/blocks"
         if label:
             return f"{blocks}/{label}{rest}"
@@ -263,7 +263,7 @@ async def ask_agent(memory: Memory, message: Text, agent: _AgentName = "") -> st
 
 @dataclass(frozen=True, slots=True)
 class MemoryTool:
-    """A tool of the MCP server; a key needs all its `scopes` for it."""
+    """A tool of the MCP server; a key needs all of `scopes` to use it."""
 
     run: Callable[..., Awaitable[str]]
     scopes: tuple[str, ...]
@@ -302,8 +302,8 @@ def schema_of_tool(name: str) -> ToolSchema:
 async def call(memory: Memory, name: str, arguments: Mapping[str, Any]) -> str:
     """Run a tool.
 
-    Raises Invalid for arguments that do not fit, RicordoError with the API's own sentence for its
-    refusal.
+    Raises Invalid for arguments that do not fit, and RicordoError with the API's sentence if the
+    API refuses.
     """
     tool = offered(memory).get(name)
     if tool is None:

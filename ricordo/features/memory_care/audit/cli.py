@@ -1,6 +1,6 @@
 """`ricordo memory audit`: print the quality of memory as a table or as JSON.
 
-It reads the database, also while a server runs.
+It reads the database, and may run beside a server.
 """
 
 import dataclasses
@@ -47,8 +47,7 @@ def audit_memory(
 ) -> None:
     """Find junk, duplicates, contradictions and secrets.
 
-    Also lines without support, and growth, with the counts by user for blocks and facts. Changes
-    nothing.
+    Also find unsupported lines and growth, and count blocks and facts by user. Changes nothing.
     """
     settings, _ = load_settings()
     sources = load_plugins(FEATURES).audits()

@@ -1,4 +1,4 @@
-"""What an audit of memory finds."""
+"""The findings of an audit of memory."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -26,15 +26,15 @@ KINDS: tuple[Kind, ...] = (
     "untrusted",
 )
 Source = Literal["block", "passage", "fact"]
-_MOST_SHOWN = 80  # characters of a text in a finding
+_MOST_SHOWN = 80  # characters of a text that a finding shows
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A problem in a line of a block, in a passage, or in a fact.
 
-    `place` is the block's label or the id of the passage or fact. Lines count from 1; 0 is the
-    whole. `reason` explains the problem.
+    `place` is the block's label or the id of the passage or fact. Lines count from 1; 0 means the
+    whole text. `reason` explains the problem.
     """
 
     kind: Kind

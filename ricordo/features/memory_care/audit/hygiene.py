@@ -1,7 +1,7 @@
-"""The share of what a user's memory should not hold, for blocks and for facts.
+"""The share of a user's memory that has faults, for blocks and for facts.
 
-Faults are junk, duplicates, what nobody said, contradictions of which both sides stand, and what
-has become old. Features add their texts by `Feature.audits`.
+Faults are junk, duplicates, lines that nobody said, contradictions that both remain, and outdated
+lines. Features add their texts by `Feature.audits`.
 """
 
 import re
@@ -19,7 +19,7 @@ from ricordo.search.dates import named_times
 from ricordo.storage import users
 from ricordo.storage.engine.store import Transaction
 
-# The kinds of findings by the fault that they count as.
+# The fault that each kind of finding counts as.
 FAULTS: dict[Kind, str] = {
     "junk": "junk",
     "duplicate": "duplicates",
@@ -29,7 +29,7 @@ FAULTS: dict[Kind, str] = {
     "stale": "stale",
 }
 _DATED = re.compile(r"^\W{0,5}(\d{4}-\d\d-\d\d): ([^\n]*)$")
-# What names a time ahead: plans and appointments.
+# Phrases that name a future time: plans and appointments.
 _PLAN = re.compile(
     r"\b(?:will|going to|plans?|planning|exam|appointment|deadline|due|meeting|flight|trip|wedding|starts?"
     r"|werde|prüfung|termin|frist|reise|vais|examen|rendez-vous|voy a|cita|viaje|esame|appuntamento|viaggio)\b",
@@ -41,13 +41,13 @@ _AHEAD = re.compile(
     re.IGNORECASE,
 )
 _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
-# A day that is only named in relation, as "next week", is past by then.
+# After this many days, a relative day such as "next week" has passed.
 _DAYS_AHEAD = 14
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What one user's memory holds in one source, and how much of it has each fault."""
+    """How much of one user's memory in one source exists, and how much has each fault."""
 
     owner: str
     name: str
@@ -67,13 +67,13 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class AuditedTexts:
-    """The texts of a source: their number by owner, and the findings in them."""
+    """The texts of a source: their number for each owner, and the findings."""
 
     items: Counter[str]
     findings: Sequence[Finding]
 
 
-# A function of a transaction, a scope, and an owner's id or None for all.
+# A function of a transaction, a scope, and an owner's id (None for all owners).
 AuditSource = Callable[[Transaction, Scope, str | None], AuditedTexts]
 
 
@@ -84,7 +84,7 @@ def owner_of(user_id: str) -> str:
 def tallies_of(
     tx: Transaction, lines: Counter[str], others: Counter[str], findings: Iterable[Finding]
 ) -> tuple[Tally, ...]:
-    """Return the counts by user: of lines in blocks, then of facts."""
+    """Return the counts for each user: first of lines in blocks, then of facts."""
     found: dict[tuple[str, Source, str], set[tuple[str, int]]] = {}
     for finding in findings:
         if fault := FAULTS.get(finding.kind):
@@ -106,7 +106,7 @@ def tallies_of(
 
 
 def contradictions(blocks: Sequence[Block], owner: str) -> Iterator[Finding]:
-    """Yield lines that a later line of the same owner contradicts, and which stand all the same."""
+    """Yield lines that a later line of the same owner contradicts."""
     lines = [
         (block.label, number, said_in(line)[1])
         for block in blocks
@@ -135,7 +135,7 @@ def _slot(fact: Fact) -> tuple[str, str]:
 
 
 def said_in(line: str) -> tuple[int | None, str]:
-    """Return the day of a dated line, in microseconds UTC, and its words."""
+    """Return the day of a dated line, in microseconds UTC, and the rest of the line."""
     match = _DATED.match(line)
     if match is None:
         return None, line.strip(" -*•\t")
@@ -147,7 +147,7 @@ def said_in(line: str) -> tuple[int | None, str]:
 
 
 def is_past(line: str, written_at: int, now: int) -> bool:
-    """Return whether a line names a time that was ahead when it was written, and is over now."""
+    """Return whether a line names a time that was ahead when it was written, but is past now."""
     said_at, text = said_in(line)
     said_at = said_at or written_at
     if _AHEAD.search(text):
@@ -159,5 +159,5 @@ def is_past(line: str, written_at: int, now: int) -> bool:
         return False
     end = max(ends)
     if end <= said_at and not _YEAR.search(text):
-        end += 365 * DAY  # without a year, the next such day was meant
+        end += 365 * DAY  # a date without a year means the next such day
     return said_at < end < now - DAY

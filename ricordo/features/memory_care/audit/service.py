@@ -1,9 +1,9 @@
 """Audit memory for junk, duplicates, unsupported lines, secrets and growth.
 
-The audit only reads. A line is supported if most of its words occur in users' messages, in the
-conversation of the step that added it, up to that time. A line that a person wrote or approved
-needs no support. Dates, times and other numbers support a line if users said them, and are ignored
-otherwise, since agents write "today" as a date.
+The audit only reads. A line is supported if users said most of its words. Only their messages in
+the conversation of the step that added the line count, up to that time. A line that a person wrote
+or approved needs no support. Dates, times and other numbers support a line if users said them.
+Otherwise they are ignored, since agents write "today" as a date.
 """
 
 import re
@@ -35,7 +35,7 @@ T = TypeVar("T", Block, Passage)
 # The share of a line's words that users must have said.
 _SUPPORTED = 0.5
 _LEAST_WORDS = 2
-_MOST_MESSAGES = 500  # of a conversation that are read
+_MOST_MESSAGES = 500  # the most messages of a conversation that are read
 _NOTHING = re.compile(
     r"(?i)^[\W_]*(?:todo|tbd|n/?a|none|null|nil|unknown|undefined|empty|placeholder|"
     r"lorem ipsum.*|\[?(?:insert|fill in)\b.*)?[\W_]*$"
@@ -47,7 +47,7 @@ _OF_A_MODEL = re.compile(
     r" memory\b)"
 )
 _TOKEN = re.compile(r"[^\W_]+(?:-feira)?")
-# Words that belong to a date or time if they are next to a number.
+# Words that belong to a date or a time when they stand next to a number.
 _BY_NUMBERS = {*MONTHS, "am", "pm", "uhr", "utc", "gmt", "h"}
 _HEADING = re.compile(r"^\s*(?:#{1,6}\s.*|\[[A-Z_ ]+\]\s*|[\w ]{1,40}:\s*|---+\s*|```.*)$")
 
@@ -192,7 +192,7 @@ def junk_in(line: str, label: str = "") -> str | None:
 
 
 def _repeats(block: Block, before: Sequence[Block], owner: str) -> Iterator[Finding]:
-    """Yield lines that occur earlier in the block, or in a block before it."""
+    """Yield lines that occur earlier in the block, or in an earlier block."""
     texts = {earlier.label: earlier.value for earlier in before}
     lines_above: list[str] = []
     for number, line in _lines(block.value):
@@ -251,7 +251,7 @@ def _unsupported(
 
 
 def _of_dates(line: str, line_words: set[str]) -> set[str]:
-    """Return the words of a line that are numbers or belong to a date."""
+    """Return the words of a line that are numbers or parts of a date."""
     tokens = [fold(token) for token in _TOKEN.findall(unicodedata.normalize("NFKC", line))]
     date_words = {word for word in line_words if word[0].isdigit()}
     for before, token, after in zip(["", *tokens], tokens, [*tokens[1:], ""], strict=False):
@@ -264,7 +264,7 @@ def _of_dates(line: str, line_words: set[str]) -> set[str]:
 def _said_before(
     tx: Transaction, scope: Scope, version: BlockVersion, cached: dict[str, set[str]]
 ) -> set[str]:
-    """Return the words that users said in the conversation before the version."""
+    """Return the words that users said in the conversation before this version."""
     key = version.step_id or version.run_id or ""
     if key not in cached:
         cached[key] = set()

@@ -1,6 +1,6 @@
 """`ricordo memory forget` and `ricordo memory receipt`: erase a user, check a receipt.
 
-The running server does it. Without one, a server runs in this process until all is done.
+A running server does the work. Without one, a server runs in this process until the work is done.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""A user's files in the data folder: clones, remotes, backups, other databases."""
+"""A user's files in the data folder: clones, remotes, backups and other databases."""
 
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ from ricordo.storage.scrub import holds, is_half_copied
 
 BACKUPS = "backups"
 REMOTES = "remotes"
-# Files beside a database: doltlite's lock, the mark of its owner, and SQLite's own.
+# Files next to a database: doltlite's lock, the mark of its owner, and SQLite's files.
 _BESIDE = (".{}-lock", ".{}-owner", "{}-journal", "{}-wal", "{}-shm")
 _ALWAYS = (
     "Clones, agent files, exports and backups outside of this data folder. Ricordo cannot delete "
@@ -29,9 +29,9 @@ _ALWAYS = (
 def erase_files(
     data_dir: Path, database: Path | None, erasure: Erasure, others: Sequence[str] = ()
 ) -> Erasure:
-    """Remove repositories, remotes and backups that hold the user.
+    """Remove repositories, remotes and backups that contain the user's data.
 
-    Returns a copy of the erasure with its results. Raises Unavailable.
+    Returns a copy of the erasure, with the results added. Raises Unavailable.
     """
     updated = erasure.model_copy(deep=True)
     updated.note_elsewhere(_ALWAYS)
@@ -45,8 +45,7 @@ def erase_files(
             )
         _remove_remotes(data_dir, erasure, others, updated)
         for path in _backups(data_dir, database):
-            # Files that SQLite did not write, such as dumps, cannot be read, so only their age
-            # decides.
+            # Files of other kinds, such as dumps, cannot be read, so only their age decides.
             is_theirs = None
             if path.suffix == ".db":
                 is_theirs = holds(path, erasure.user_id)
@@ -79,7 +78,7 @@ def erase_files(
 
 
 def note_sweep(erasure: Erasure, swept: Sweep, data_dir: Path) -> None:
-    """Record the files that a sweep removed, and the files that it could not remove."""
+    """Record the files that a sweep removed, and those that it could not remove."""
     erasure.files.update(
         {_name(path, data_dir): "removed, since a killed process left it" for path in swept.removed}
     )
@@ -111,7 +110,7 @@ def _remove(path: Path) -> None:
 
 
 def _count_unused(remotes_folder: Path, used_paths: Sequence[Path]) -> int:
-    """Count the folder's entries that are not empty and that no memory uses."""
+    """Count the folder's entries that are not empty and belong to no memory."""
     if not remotes_folder.is_dir():
         return 0
     unused = [
@@ -130,7 +129,7 @@ def _remove_remotes(
 ) -> None:
     """Remove the user's remotes in the data folder.
 
-    The receipt names remotes on other machines, and remotes that others use too.
+    The receipt names remotes on other machines, and remotes with other users.
     """
     remotes_folder = (data_dir / REMOTES).resolve()
     used_paths = [path for path in map(_path_at, others) if path]
@@ -148,7 +147,7 @@ def _remove_remotes(
             for file in filter(Path.exists, (path, *side_files)):
                 _remove(file)
                 updated.files[_name(file, remotes_folder.parent)] = "removed"
-    # A repository whose remote was removed earlier still names its owner.
+    # A repository still names its owner, even if the remote was removed earlier.
     for marker in sorted(remotes_folder.rglob(OWNER_FILE)):
         path = marker.parent
         owner = marker.read_text("utf-8", "replace").strip()
@@ -169,7 +168,7 @@ def _path_at(address: str) -> Path | None:
         parts = urlsplit(address)
         if parts.netloc or not parts.path.startswith("/"):
             return None
-        # An address such as doltlite:///a%20b.db has encoded characters, a plain path has none.
+        # An address such as doltlite:///a%20b.db has encoded characters; a plain path has none.
         return Path(unquote(parts.path) if parts.scheme else address).resolve()
     except (OSError, RuntimeError, ValueError):
         return None

@@ -1,8 +1,8 @@
 """The job that erases a user, step by step.
 
-Each step finds rows in reads and erases them in short writes. All steps are repeated until a round
-finds no row, since a turn or an import may add rows meanwhile. Each write saves its counts in the
-same transaction, so after a kill nothing is counted twice.
+Each step finds rows by reads and erases them in short writes. All steps are repeated until a round
+finds no rows, since a turn or an import may add some meanwhile. Each write saves its counts in the
+same transaction, so a kill does not count anything twice.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ ROUNDS = 20
 _TRIES = 300
 _PAUSE = 0.1  # seconds between two tries
 _ID = re.compile(r"[\w-]+")
-# The work of one transaction; it returns True to be called again.
+# The work of one transaction; it returns True if it should be called again.
 Portion = Callable[[Transaction, Erasure], object]
 
 
@@ -47,7 +47,7 @@ class ErasureWork(PortionedWork[Erasure]):
 
     def __init__(self, runtime: Runtime, job: Job, report: Report) -> None:
         super().__init__(runtime, job, report, Erasure.model_validate(job.payload))
-        # Ids that jobs may refer to, even after the rows are erased.
+        # Ids that jobs may refer to, even after their rows are erased.
         self._known = {self.state.user_id, *self.state.own_agents, *self.state.own_archives}
 
     async def run(self) -> Erasure:
@@ -81,7 +81,7 @@ class ErasureWork(PortionedWork[Erasure]):
             # Imports numpy, which a server loads at its first search.
             from ricordo.search.reader import drop_caches
 
-            # They hold words of the user, and are read again when they are needed.
+            # The caches contain words of the user; they are filled again when needed.
             await self._store.write(drop_caches)
             remains = await scrub(self._store, touched)
 
@@ -133,9 +133,9 @@ class ErasureWork(PortionedWork[Erasure]):
         await self._each(partial(queries.purge_by_id, table=chains), list(self.state.chains))
 
     async def _hide_conversations(self) -> set[str]:
-        """Hide the user's conversations, and forks of these without a user.
+        """Hide the user's conversations, and their forks that belong to no user.
 
-        Returns the ids of the hidden conversations and of the user's default conversations.
+        Returns the ids of the hidden conversations, and of the user's default conversations.
         """
         user_id = self.state.user_id
         rows = await self._find(queries.conversations_of(user_id))
@@ -158,7 +158,7 @@ class ErasureWork(PortionedWork[Erasure]):
     async def _cover_rest(self) -> None:
         """Remove the user's texts from rows that stay.
 
-        Such rows are traces of model calls, windows, summaries, prompts, and rows with the user's
+        These rows are traces of model calls, windows, summaries, prompts, and rows with the user's
         id.
         """
         archives = [id for id, kind in self.state.partitions.items() if kind == "passages"]
@@ -184,8 +184,8 @@ class ErasureWork(PortionedWork[Erasure]):
         scope = Scope(self.state.organization_id)
         await self._runtime.organization_providers.of(scope.organization_id)
         for id in sorted({*shown_in, *seeing}):
-            # If a turn runs now, or the model is missing, the next turn of the conversation writes
-            # the new summary.
+            # If a turn is running or the model is missing, the conversation's next turn writes the
+            # new summary.
             with suppress(RicordoError):
                 await recompile_system(self._runtime, scope, id)
 
@@ -211,7 +211,7 @@ class ErasureWork(PortionedWork[Erasure]):
         return await self._find(queries.rows_with(column, self.state.user_id))
 
     async def _find(self, statement: Any, keeps: Callable[[Any], object] = bool) -> list[Any]:
-        """Return all rows of the statement for which `keeps` is true."""
+        """Return all rows of the statement that `keeps` accepts."""
         rows: list[Any] = []
         after = 0
         is_more = True
@@ -247,7 +247,7 @@ async def _erase(runtime: Runtime, job: Job, report: Report) -> None:
 
 
 async def _sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Resume erasures whose job was deleted: deleting the job does not cancel the erasure."""
+    """Resume erasures whose job was deleted, since deleting the job does not cancel the erasure."""
 
     def new(user_id: str, organization_id: str) -> Erasure:
         scope = Scope(organization_id, user_id)

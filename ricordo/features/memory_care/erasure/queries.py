@@ -1,8 +1,8 @@
-"""Queries of erasure: hide a user, find their traces, erase or cover them.
+"""Queries of erasure: hide a user, find the user's traces, and erase or cover them.
 
 Rows are found by reads of some ten thousand rows, which block no writer. They use no index, since
-they run rarely. A function that changes rows changes one portion of them. It records its work in
-the erasure, which is saved in the same transaction.
+they run rarely. A function that changes rows changes one portion. It records its work in the
+erasure, which the same transaction saves.
 """
 
 from collections import Counter
@@ -65,10 +65,10 @@ PORTION = 50
 # The number of rows that one read scans.
 AT_ONCE = 20_000
 COVERED = "(This held words of a user who has been forgotten.)"
-# Retried without end, every ten minutes in the long run.
+# Retried practically without end; later attempts are ten minutes apart.
 _ATTEMPTS = 1_000_000
 
-# Tool results that name the sources they quote.
+# Tool results that name the sources which they quote.
 QUOTES = select(messages.c.seq, messages.c.id, messages.c.parts).where(
     messages.c.role == "tool", cast(messages.c.parts, String).contains('"sources"')
 )
@@ -119,7 +119,7 @@ def conversations_of(user_id: str) -> Select[Any]:
 def rows_of(table: Table, user_id: str, is_sent: ColumnElement[bool]) -> Select[Any]:
     """Select the user's rows of the table, each with its references.
 
-    `is_sent` is the condition for messages that the user sent under a name.
+    `is_sent` is the condition for messages that name the user as their sender.
     """
     own_conversations = select(conversations.c.id).where(conversations.c.user_id == user_id)
     own_runs = select(runs.c.id).where(
@@ -150,9 +150,9 @@ def rows_with(column: Column[Any], user_id: str) -> Select[Any]:
 
 
 def proposals_of(user_id: str) -> Select[Any]:
-    """Select proposals by the user, or by agents in the user's turns.
+    """Select proposals by the user, or by agents in turns of the user.
 
-    An approved proposal is the cause of a version; it stays, without the user's name.
+    An approved proposal is the cause of a version, so it stays, without the user's name.
     """
     own_runs = select(runs.c.id).where(runs.c.user_id == user_id)
     is_own = (proposals.c.author_id == user_id) | proposals.c.run_id.in_(own_runs)
@@ -163,9 +163,9 @@ def proposals_of(user_id: str) -> Select[Any]:
 def find_portion(
     tx: Transaction, statement: Select[Any], after: int = 0, keeps: Callable[[Any], object] = bool
 ) -> tuple[list[Any], bool]:
-    """Return the matching rows among the next AT_ONCE, and whether more follow.
+    """Return those of the next AT_ONCE rows that match, and whether more rows follow.
 
-    Only rows after this `seq` are read, and only those for which `keeps` is true.
+    Only rows after this `seq` are read, and only those that `keeps` accepts are returned.
     """
     seq = statement.selected_columns.seq
     newest = tx.all(select(func.coalesce(func.max(seq), 0)))[0][0]
@@ -178,9 +178,9 @@ def quotes(row: Any, erased: Collection[str]) -> bool:
 
 
 def with_forks(tx: Transaction, ids: Collection[str], user_id: str) -> tuple[set[str], set[str]]:
-    """Return the conversations with their forks, and the forks of other users.
+    """Return the conversations with some of their forks, and the forks of other users.
 
-    The first set includes forks of this user and forks without a user.
+    The first set includes forks of this user, and forks without a user.
     """
     own_ids = set(ids)
     others: set[str] = set()
@@ -195,7 +195,7 @@ def with_forks(tx: Transaction, ids: Collection[str], user_id: str) -> tuple[set
 
 
 def conversations_showing(tx: Transaction, archive_ids: Sequence[str]) -> dict[str, str]:
-    """Return conversations whose prompts show these archives' tags, with their agents."""
+    """Return conversations whose prompts show tags of these archives, with their agents."""
     joined = agents_archives.c.agent_id == conversations.c.agent_id
     columns = select(conversations.c.id, conversations.c.agent_id).join(agents_archives, joined)
     is_seeing = is_in(agents_archives.c.archive_id, archive_ids) & conversations.c.deleted_at.is_(
@@ -213,9 +213,9 @@ def remotes(tx: Transaction) -> Sequence[Any]:
 def purge_rows(
     tx: Transaction, erasure: Erasure, items: Sequence[Any], table: Table, own_ids: Collection[str]
 ) -> bool:
-    """Purge these rows of the user, after the rows that refer to them.
+    """Purge these rows of the user; rows that refer to them are purged first.
 
-    Conversations of others, not in `own`, are recorded, since they show the erased text.
+    Other conversations (not in `own_ids`) are recorded, since they show the erased text.
     """
     is_more = _purge(tx, erasure, table, "seq", [row.seq for row in items])
     for row in (item._asdict() for item in items):
@@ -233,9 +233,9 @@ def purge_rows(
 
 
 def _count_agents_versions(tx: Transaction, erasure: Erasure, run_ids: Sequence[str]) -> None:
-    """Count the versions that these runs wrote in the memory of agents.
+    """Count the versions that these runs wrote in agents' memory.
 
-    These versions are not deleted, so the operator should know where they are.
+    These versions stay, so the operator should know where they are.
     """
     count = select(chains.c.owner_id, func.count().label("versions")).join(
         commits, commits.c.chain == chains.c.seq
@@ -285,10 +285,10 @@ def _purge(
 
 
 def purge_proposals(tx: Transaction, erasure: Erasure, items: Sequence[Any]) -> None:
-    """Delete these proposals for the memory of others, and texts that only they use."""
+    """Delete these proposals for other owners' memory, and texts that only they use."""
     trees: dict[str, list[bytes]] = {}
     for chain_id in sorted({row.chain_id for row in items}):
-        # Lock first: a concurrent write could store a delta against a text that is deleted here.
+        # Lock first, since a concurrent write could store a delta from a text that is deleted here.
         versions.lock(tx, chain_id)
         statement = select(git_objects.c.data).where(
             is_in_chain(git_objects), git_objects.c.kind == "tree"
@@ -298,7 +298,7 @@ def purge_proposals(tx: Transaction, erasure: Erasure, items: Sequence[Any]) -> 
         delete(proposals).where(proposals.c.seq.in_([row.seq for row in items]))
     )
     for row in items:
-        # The text of a merged commit is in no version, only in a tree of that commit.
+        # No version has the text of a merged commit; only a tree of that commit has it.
         if row.blob and not any(bytes(row.blob) in tree for tree in trees[row.chain_id]):
             erasure.removed["blobs"] += tx.run(_delete_blob(row.blob), {"chain_id": row.chain_id})
     for chain_id in trees:
@@ -308,7 +308,7 @@ def purge_proposals(tx: Transaction, erasure: Erasure, items: Sequence[Any]) -> 
 def _delete_blob(blob: bytes) -> Any:
     """Delete a text that no version and no other proposal has.
 
-    A text that is the base of a later text's delta is kept too.
+    A text from which a later text is stored as a delta is kept too.
     """
     based = blobs.alias("based")
     is_proposed = (proposals.c.blob == blob) | (proposals.c.base_blob == blob)
@@ -335,9 +335,9 @@ def stop_jobs(tx: Transaction, erasure: Erasure, items: Sequence[str]) -> None:
 def blank_column(
     tx: Transaction, erasure: Erasure, items: Sequence[Any], column: Column[Any]
 ) -> None:
-    """Take the user's id out of this column of others' rows.
+    """Remove the user's id from this column of other users' rows.
 
-    If the column cannot be empty, the name and text in the same row are blanked too.
+    If the column cannot be empty, the name and text in the row are blanked instead.
     """
     table: Any = column.table
     blank: dict[str, str | None] = {column.name: None}
@@ -372,7 +372,7 @@ def cover_quotes(
 ) -> None:
     """Cover tool results that quote erased messages.
 
-    Search does not find these messages any more.
+    Search then no longer finds these results.
     """
     index.unindex_messages(tx, items)
     for message in message_rows.by_ids(tx, items):
@@ -397,9 +397,9 @@ def cover_quotes(
 
 
 def cover_conversation(tx: Transaction, erasure: Erasure, items: Sequence[str]) -> None:
-    """Remove erased messages from this conversation's window.
+    """Remove erased messages from the window of this conversation.
 
-    Its summaries and prompts are covered.
+    The conversation's summaries and prompts are covered.
     """
     (id,) = items
     row = tx.first(select(conversations).where(conversations.c.id == id).with_for_update())
@@ -411,12 +411,13 @@ def cover_conversation(tx: Transaction, erasure: Erasure, items: Sequence[str]) 
     if row.forked_from is not None and len(existing) < len(row.window):
         count = tx.all(select(func.count()).where(messages.c.conversation_id == id))[0][0]
         changes |= {"forked_from": None, "forked_seq": None, "message_count": count}
-    # A default conversation of the user showed their memory from its start, even without messages.
+    # A default conversation of the user showed the user's memory from its start, even without
+    # messages.
     is_default = id in erasure.defaults
     cover_messages(tx, erasure, items, 0 if is_default else None, window[:1])
     if is_default and row.user_id == erasure.user_id:
         changes |= {"user_id": None, "summary": None, "description": None}
-        # The other messages of the user in such a conversation are prompts.
+        # In such a conversation, the user's other messages are prompts.
         is_prompt = (messages.c.conversation_id == id) & (messages.c.user_id == erasure.user_id)
         tx.run(update(messages).where(is_prompt).values(user_id=None))
         erasure.changed["conversations of agents"] += 1
@@ -475,7 +476,7 @@ def known(tx: Transaction) -> list[tuple[Job, Erasure]]:
 
 
 def take_up(tx: Transaction, begin: Callable[[str, str], Erasure]) -> int:
-    """Add jobs for erasures whose job was deleted; return their number.
+    """Add jobs for erasures whose job was deleted; return the number of these jobs.
 
     `begin` returns an erasure for a user and organization.
     """

@@ -1,9 +1,9 @@
 """The state of an erasure, and its receipt.
 
-A receipt is signed with a key of this installation, stored in `<data>/receipts`, and can be checked
-by anybody. It holds counts, ids and hashes, and no text of the user. The signature is Ed25519 over
-the receipt without it, as JSON with sorted keys. The public key is in the receipt, so only a copy
-of that key proves its origin.
+A receipt is signed with a key of this installation and stored in `<data>/receipts`. Anybody can
+check it. It contains counts, ids and hashes, but no text of the user. The signature is Ed25519 over
+the receipt without it, as JSON with sorted keys. The public key is in the receipt, so its origin is
+proved only by a separate copy of that key.
 """
 
 import base64
@@ -66,31 +66,34 @@ class ErasureFacts(BaseModel):
 class Erasure(ErasureFacts):
     """The state of a user's erasure, from which any worker can continue."""
 
-    # The user's id, and names that other users may have written in messages; emptied when no longer
-    # needed.
+    # The user's id, and names of the user that others may have written in messages; cleared when no
+    # longer needed.
     user_id: str
     identifier: str = ""
     name: str = ""
     former: list[str] = []
     # Time of the user's first row, in microseconds.
     began_at: int | None = None
-    # All rows are erased; only the database's files are left to rewrite.
+    # All rows are erased; only the database's files still have to be rewritten.
     is_erased: bool = False
-    # Other users' conversations that have messages of the user or are forks of the user's
-    # conversations; and agents' default conversations in which the user wrote.
+    # Conversations of other users that contain the user's messages or are forks of the user's
+    # conversations, and agents' default conversations in which the user wrote.
     shown_in: set[str] = set()
     defaults: set[str] = set()
-    # The user's agents; for each, the number of versions of its memory that the user's turns wrote.
+    # The user's agents, and how many versions of the memory of each were written in the user's
+    # turns.
     agents: dict[str, int] = {}
-    # Partitions of the search index with text of the user, by owner, with the kind of their rows.
+    # Partitions of the search index that contain text of the user, by owner, with the kind of their
+    # rows.
     partitions: dict[str, str] = {}
-    # The last version of each deleted chain, and its number of versions.
+    # The last version and the number of versions of each deleted chain.
     chains: dict[str, dict[str, Any]] = {}
-    # Agents and archives that are deleted with the user, and agents that stay, with the reason.
+    # Agents and archives that are deleted with the user; and agents that stay, with the reason.
     own_agents: list[str] = []
     own_archives: list[str] = []
     kept_agents: dict[str, str] = {}
-    # Addresses of the memory's remotes with their kind, until those in the data folder are removed.
+    # Addresses of the memory's remotes with their kind; kept until those in the data folder are
+    # removed.
     remotes: dict[str, str] = {}
 
     def note_elsewhere(self, sentences: Iterable[str]) -> None:
@@ -98,14 +101,14 @@ class Erasure(ErasureFacts):
 
 
 def subject_of(user_id: str) -> str:
-    """Return the hash of a user's id, which is random and cannot be guessed."""
+    """Return the hash of a user's id. The id is random, so it cannot be guessed from the hash."""
     return hashlib.sha256(user_id.encode()).hexdigest()
 
 
 def may_read(scope: Scope, organization_id: str, subject: str, asked_by: str) -> bool:
     """Return whether the caller may read a receipt about the user with this hash.
 
-    It is for that user, for the caller who asked, and for administrators.
+    That user, the caller who asked, and administrators may read it.
     """
     if organization_id != scope.organization_id:
         return False
@@ -157,7 +160,8 @@ def signed(secret: Secret, receipt: Receipt) -> Receipt:
 def verify(receipt: Mapping[str, Any], secret: Secret | None = None) -> bool:
     """Return True if the receipt is unchanged since it was signed.
 
-    With `secret`, this installation must have signed it. Raises Invalid for other files.
+    With `secret`, it must also have been signed by this installation. Raises Invalid for other
+    files.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -181,7 +185,7 @@ def verify(receipt: Mapping[str, Any], secret: Secret | None = None) -> bool:
 
 
 def write(data_dir: Path, receipt: Receipt) -> None:
-    """Write the receipt into the data folder, whole or not at all. Raises Unavailable."""
+    """Write the receipt into the data folder, completely or not at all. Raises Unavailable."""
     path = path_of(data_dir, receipt["id"])
     draft = path.with_suffix(".new")
     try:

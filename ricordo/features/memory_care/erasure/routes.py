@@ -22,7 +22,7 @@ WithAgents = Annotated[
 
 
 class ChainReceipt(ResponseModel):
-    """A deleted chain of versions: its last version's id, and its length."""
+    """A deleted chain of versions: the id of its last version, and its number of versions."""
 
     chain: str
     head: str | None
@@ -30,9 +30,9 @@ class ChainReceipt(ResponseModel):
 
 
 class AgentReceipt(ResponseModel):
-    """An agent of the user, with the number of versions of its memory that the user's turns wrote.
+    """An agent of the user, and how many versions of its memory were written in the user's turns.
 
-    If the user's own agents were to be deleted, `stays` is the reason why this one was not.
+    If the user's agents were to be deleted, `stays` is the reason why this one was not.
     """
 
     id: str
@@ -52,7 +52,7 @@ class SignatureResponse(ResponseModel):
 class ReceiptResponse(ErasureFacts):
     """The receipt of an erasure.
 
-    `scope` is "one thing" if one thing was forgotten and not a whole user.
+    `scope` is "one thing" if one fact was forgotten rather than a whole user.
     """
 
     status: Literal["done"]
@@ -63,7 +63,7 @@ class ReceiptResponse(ErasureFacts):
 
 
 class ErasureResponse(ResponseModel):
-    """An erasure in progress: the user is hidden from everyone.
+    """An erasure in progress; nobody can see the user any more.
 
     `receipt` is the path of the receipt.
     """
@@ -88,11 +88,11 @@ async def delete_user(
 ) -> Response:
     """Forget a user: their memory, conversations, and all that was kept about them.
 
-    The user is hidden at once; the receipt comes later. Asked again, it answers with the receipt.
-    Nothing of this can be undone.
+    The user is hidden at once; the receipt comes later. Later requests return the receipt. This
+    cannot be undone.
     """
     receipt = await forget(context.runtime, context.scope, user_id, with_agents=with_agents)
-    # A key of the user ends now, not when its cache entry expires.
+    # Keys of the user become invalid now, not when their cache entries expire.
     context.request.app.state.authentication.forget()
     return answer_erasure(receipt)
 

@@ -1,4 +1,4 @@
-"""Forget a user: hide them, erase them in a job, sign a receipt."""
+"""Forget a user: hide the user, erase the data in a job, and sign a receipt."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ from ricordo.storage.schema.core_tables import users as users_table
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, chains, proposals
 
 log = logging.getLogger(__name__)
-# The request itself hides up to this number of conversations; the job finds and hides the others.
+# The request hides at most this many conversations; the job finds and hides the others.
 _HIDDEN_AT_ONCE = 250
 NAMELESS = (
     "The user's name was not known any more when the erasure was resumed: messages in others' "
@@ -38,9 +38,9 @@ NAMELESS = (
 async def forget(
     runtime: Runtime, scope: Scope, name: str, *, with_agents: bool = False
 ) -> Receipt:
-    """Forget the user, and their own agents if `with_agents`.
+    """Forget the user, and with `with_agents` also the user's agents.
 
-    Returns the state or the receipt; a repeated call returns it too. Raises NotFound, Conflict.
+    Returns the state or the receipt, also when called again. Raises NotFound, Conflict.
     """
     user = await runtime.store.read(lambda tx: users.find(tx, scope, name))
     if user is None:
@@ -52,18 +52,18 @@ async def forget(
         )
     rows = await runtime.store.read(lambda tx: tx.all(queries.conversations_of(user.id)))
     about = {user.id, *(row.id for row in rows)}
-    # The user's turns in this process are cancelled and saved first, so that they write nothing
-    # later.
+    # The user's turns in this process are first cancelled and saved, so that they write nothing
+    # afterwards.
     await _cancel(runtime, await runtime.store.read(lambda tx: _running(tx, about)))
     erasure = await asyncio.to_thread(begin, runtime, scope, user, name)
 
     def hide(tx: Transaction) -> tuple[Job, list[Run]]:
         hidden = erasure.model_copy(deep=True)
         users.lock(tx, user.id)
-        # From now on a user with this name is a new user.
+        # From now on, a user of this name is a new user.
         hidden.asked_at = to_datetime(tx.clock.now()).isoformat()
         for agent_id in agent_access.agents_of(tx, user.id):
-            # An agent that was restricted to this user must not become open to all users.
+            # An agent that was restricted to this user must not become available to all users.
             agent_access.attach_user(tx, agent_id, LOCAL_USER)
         if with_agents:
             hide_agents(tx, scope, hidden)
@@ -101,9 +101,9 @@ async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Recei
 
 
 async def forgotten_names(runtime: Runtime) -> Callable[[str, str], bool]:
-    """Return a test for the names of forgotten users.
+    """Return a function that tests names for being those of forgotten users.
 
-    It takes an organization and a name, and knows the erasures of this server and its data folder.
+    It takes an organization and a name. It knows the erasures of this server and its data folder.
     """
     data_dir = runtime.settings.data_dir
     secret = Secret(data_dir)
@@ -128,7 +128,7 @@ async def _asked_before(runtime: Runtime, scope: Scope, name: str) -> Receipt:
 
 
 def _may_read(scope: Scope, receipt: Receipt) -> bool:
-    """Return whether the caller may read a receipt; states come from `_known`, which asks it."""
+    """Return whether the caller may read a receipt; states are checked by `_known`."""
     is_state = receipt["status"] != "done"
     facts = (receipt.get(name, "") for name in ("organization_id", "subject", "asked_by"))
     return is_state or receipts.may_read(scope, *facts)
@@ -139,7 +139,7 @@ async def _known(
 ) -> Receipt | None:
     """Return the state or receipt of the newest matching erasure that the caller may read.
 
-    It is in the queue. The receipt's file may be on another server.
+    It is in the queue. The file of the receipt may be on another server.
     """
     for job, erasure in await runtime.store.read(queries.known):
         is_readable = receipts.may_read(
@@ -204,9 +204,9 @@ async def _cancel(runtime: Runtime, running: list[Run]) -> None:
 
 
 def hide_memory(tx: Transaction, erasure: Erasure) -> None:
-    """Take the user's memory from every agent and list.
+    """Remove the user's memory from every agent and list.
 
-    It moves to an owner id that no request names.
+    It gets an owner id that no request names.
     """
     is_users = chains.c.owner_kind == "user"
     hidden = f"{erasure.user_id}#deleted"
@@ -216,9 +216,9 @@ def hide_memory(tx: Transaction, erasure: Erasure) -> None:
 
 
 def hide_conversations(tx: Transaction, erasure: Erasure, items: Sequence[str]) -> None:
-    """Hide these conversations; agents' default ones stay.
+    """Hide these conversations, except agents' default ones.
 
-    Conversations without a user become the user's, so that the job finds them.
+    Conversations without a user are assigned to the user, so that the job finds them.
     """
     is_item = is_in(conversations.c.id, items)
     tx.run(
@@ -231,7 +231,7 @@ def hide_conversations(tx: Transaction, erasure: Erasure, items: Sequence[str]) 
 
 
 def hide_agents(tx: Transaction, scope: Scope, erasure: Erasure) -> None:
-    """Hide the user's own agents, with archives and memory that no other agent has."""
+    """Hide the user's agents, with the archives and memory that no other agent has."""
     own_agents, kept_agents = agents_of(tx, scope.organization_id, erasure.user_id)
     erasure.own_agents += own_agents
     erasure.kept_agents |= kept_agents
@@ -244,7 +244,7 @@ def hide_agents(tx: Transaction, scope: Scope, erasure: Erasure) -> None:
 def agents_of(
     tx: Transaction, organization_id: str, user_id: str
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the user's own agents, and the other agents, each with its reason."""
+    """Return the agents that only this user has; and other agents, each with the reason."""
     partners = select(conversations.c.agent_id).where(conversations.c.user_id == user_id)
     is_known = (agents.c.created_by == user_id) | agents.c.id.in_(partners)
     known_agents = select(agents.c.id, agents.c.created_by).where(
@@ -261,7 +261,7 @@ def agents_of(
 
 
 def archives_of(tx: Transaction, agent_ids: list[str]) -> list[str]:
-    """Return the archives that are attached to these agents alone."""
+    """Return the archives that only these agents have."""
     return _attached_to_these_alone(tx, agents_archives.c.archive_id, agent_ids)
 
 
@@ -275,10 +275,10 @@ def is_chain_of(tx: Transaction, agent_ids: list[str]) -> ColumnElement[bool]:
 
 
 def _why_kept(tx: Transaction, agent_id: str, created_by: str | None, user_id: str) -> str | None:
-    """Return the reason why an agent is not the user's alone, or None."""
+    """Return the reason why an agent does not belong to the user alone, or None."""
     if created_by not in (user_id, LOCAL_USER, None):
         return "another user created it"
-    # In an agent that the user created, conversations without a user are theirs.
+    # In an agent created by the user, conversations without a user belong to the user too.
     if created_by == user_id:
         own_ids = {user_id, None}
     else:
@@ -317,10 +317,10 @@ def _hide_chains(tx: Transaction, erasure: Erasure, condition: ColumnElement[boo
 
 
 def said_as(erasure: Erasure) -> ColumnElement[bool]:
-    """Return the condition of messages that name the user as their sender.
+    """Return the condition for messages that name the user as their sender.
 
-    They were sent before the erasure began, and name the user's identifier, or a name that no other
-    user has.
+    They were sent before the erasure began. They have the user's identifier, or a name that only
+    this user has.
     """
     column = messages.c
     names = sorted({erasure.user_id, erasure.identifier, erasure.name, *erasure.former} - {""})
@@ -329,7 +329,7 @@ def said_as(erasure: Erasure) -> ColumnElement[bool]:
         (users_table.c.organization_id == erasure.organization_id) & has_name
     )
     senders = [name for name in (erasure.identifier, *erasure.former) if name]
-    # Another user may have this name by now, and newer messages with it are that user's.
+    # Another user may have this name now, and newer messages with it belong to that user.
     has_sender = exists().where(
         users_table.c.organization_id == erasure.organization_id,
         users_table.c.identifier == column.sender_id,
@@ -351,7 +351,7 @@ def named_like(erasure: Erasure) -> Select[Any]:
     names = sorted(
         {name.lower() for name in (erasure.identifier, erasure.name, *erasure.former)} - {""}
     )
-    # The sender id, if there is one, decides; else the name.
+    # The sender id decides if there is one; otherwise the name does.
     is_like = func.lower(func.coalesce(messages.c.sender_id, messages.c.name)).in_(names)
     return select(messages.c.seq).where(_from_people(erasure) & is_like)
 

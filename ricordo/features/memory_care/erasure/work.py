@@ -1,6 +1,6 @@
-"""Work of a job in portions, whose state is saved with each of them.
+"""The work of a job in portions; the state is saved with each portion.
 
-Each portion is one transaction that also saves its counts, so after a kill any worker can continue,
+Each portion is one transaction that also saves its counts. So after a kill any worker can continue,
 and nothing is counted twice.
 """
 
@@ -30,7 +30,7 @@ _PAUSE = 0.1  # seconds between two tries
 
 
 class WorkState(Protocol):
-    """The state of the work: the id of its receipt, and its counts."""
+    """The state of the work: the id of its receipt, and the counts so far."""
 
     id: str
     organization_id: str
@@ -73,7 +73,7 @@ class PortionedWork(Generic[S]):
         def work(tx: Transaction) -> tuple[S, bool]:
             state = self.state.model_copy(deep=True)
             is_more = portion(tx, state) is True
-            # `+` drops counts of zero.
+            # `+` removes counts of zero.
             state.removed = +state.removed
             state.changed = +state.changed
             if state != self.state:
@@ -89,7 +89,7 @@ class PortionedWork(Generic[S]):
     async def _wait(
         self, work: Callable[[Transaction], Any], otherwise: str, transact: Any = None
     ) -> Any:
-        """Repeat the work, by default in reads, until it returns a value.
+        """Repeat the work, by default in read transactions, until it returns a value.
 
         Returns the value. Raises Unavailable with `otherwise` after all tries.
         """
@@ -103,7 +103,7 @@ class PortionedWork(Generic[S]):
     async def _flush(self, owner_id: str) -> None:
         """Remove the words of deleted documents from a partition of the index.
 
-        It waits for a job that rebuilds the partition, and for texts that are being embedded.
+        It waits for a job that rebuilds the partition, and for texts that are just being embedded.
         """
         await self._wait(
             lambda tx: not queries.is_embedding(tx, owner_id),
@@ -125,10 +125,10 @@ class PortionedWork(Generic[S]):
         await self._runtime.store.write(lambda tx: jobs.finish(tx, job))
 
     async def _sweep_copies(self) -> None:
-        """Remove leftovers of killed database copies, once no copy is in progress.
+        """Remove what killed copies of the database left, once no copy is in progress.
 
-        A copy that is still being written may contain erased data. Record each sweep, since the
-        next one cannot find the removed files. Raises Unavailable.
+        A copy that is still being written may contain erased data. Each sweep is recorded, since
+        the next one cannot find the removed files. Raises Unavailable.
         """
         settings = self._runtime.settings
         for _ in range(_TRIES):

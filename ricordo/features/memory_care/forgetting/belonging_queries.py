@@ -1,6 +1,6 @@
-"""The rows that belong to a user alone.
+"""The rows that belong to one user alone.
 
-They are the user's own, and the rows of agents, archives and chains that only this user uses.
+These are the user's rows, and rows of agents, archives and chains that only this user uses.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,10 @@ from ricordo.storage.schema.core_tables import agents, conversations, passages, 
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, chains
 
 _OF_USER = ("user_id", "sender_id", "owner_id")
-# A row of these tables belongs to the row that this column names, even if the column is no foreign
-# key.
+# A row of these tables belongs to the row that this column names, even if the column is not a
+# foreign key.
 _NAMED = {"run_id": "runs", "conversation_id": "conversations", "agent_id": "agents"}
-# Skipped: tables of accounts, of the search index, and of chains; chains have a source of their
-# own.
+# Skipped: tables of accounts, of the search index, and of chains. Chains have a separate source.
 _LEFT_OUT = frozenset(
     "agents_blocks api_keys audit_people blobs blocks blocks_log chains commits decision_links"
     " git_objects memory_remotes notices notification_preferences oauth_grants organizations"
@@ -39,16 +38,17 @@ _NO_WORDS = ("id", "hash", "key", "digest", "otid", "address", "email", "created
 
 @dataclass(frozen=True, slots=True)
 class Belongings:
-    """A user with the agents, archives and chains that are theirs alone.
+    """A user, with the agents, archives and chains that only this user has.
 
-    `shared_agents` are the others that they talk with. The user may not change the instructions of
-    `fixed_agents`, which belong to the user alone too, and may not change `fixed_blocks`: pairs of
-    a chain and a label that are read-only for the agents.
-    Of `fixed_archives`, which are attached to such agents alone, only what agents noted or the user
-    stored is the user's. `conversations` are about no user, of agents that the user made and others
-    talk with too: what they say is the user's, and the memory of those agents is not.
+    `shared_agents` are other agents that the user talks with. `fixed_agents` also belong to the
+    user alone, but the user may not change their instructions. Nor may the user change
+    `fixed_blocks`: pairs of a chain and a label that are read-only for agents. `fixed_archives` are
+    attached to such agents only. Only passages that agents noted or the user stored in them belong
+    to the user. `conversations` have no user, and belong to agents that the user created but others
+    use too. Their messages belong to the user, but the memory of those agents does not.
 
-    Without a user (`user_id` is "") they are what a conversation about no user can reach.
+    Without a user (`user_id` is ""), these are the things that a conversation without a user can
+    reach.
     """
 
     user_id: str
@@ -66,7 +66,7 @@ class Belongings:
 def belongings_of(
     tx: Transaction, organization_id: str, user_id: str, *, changes_agents: bool = True
 ) -> Belongings:
-    """Return the things that belong to the user; with `changes_agents` none of them is fixed."""
+    """Return what belongs to the user; with `changes_agents`, nothing of it is fixed."""
     own_agents, kept_agents = agents_of(tx, organization_id, user_id)
     is_users = (chains.c.owner_kind == "user") & (chains.c.owner_id == user_id)
     is_own = is_users | is_chain_of(tx, own_agents)
@@ -91,11 +91,12 @@ def belongings_of(
 def reach_of(
     tx: Transaction, organization_id: str, conversation_id: str, local_user_id: str = ""
 ) -> Belongings:
-    """Return what a conversation about no user can reach: itself, and its agent's memory.
+    """Return what a conversation without a user can reach: itself, and its agent's memory.
 
-    Of the agent's archives these are the passages that it noted in this conversation. Its blocks
-    count only if it has no other conversation. Its instructions and read-only blocks stay. The
-    memory of the local user counts too, since facts of such conversations are proposed to it.
+    In the agent's archives, these are the passages that it noted in this conversation. Its blocks
+    are included only if it has no other conversation. Its instructions and read-only blocks stay.
+    The memory of the local user is included too, since facts from such conversations are proposed
+    to it.
     """
     row = tx.first(
         select(conversations.c.agent_id).where(
@@ -131,7 +132,7 @@ def reach_of(
 
 
 def _without_user(tx: Transaction, agent_ids: Sequence[str], user_id: str) -> tuple[str, ...]:
-    """Return the conversations about no user with those of these agents that the user made."""
+    """Return the conversations without a user with those of these agents that the user created."""
     statement = (
         select(conversations.c.id)
         .join(agents, agents.c.id == conversations.c.agent_id)
@@ -180,7 +181,7 @@ def tables_with_words() -> list[Table]:
 
 
 def word_columns(table: Table) -> list[Column[Any]]:
-    """Return the columns that may hold a user's words; names are left as they are."""
+    """Return the columns that may contain text of a user; names are not changed."""
     return [
         column
         for column in table.c
@@ -194,7 +195,7 @@ def word_columns(table: Table) -> list[Column[Any]]:
 
 
 def is_owned(table: Table, owned: Belongings, depth: int = 0) -> ColumnElement[bool]:
-    """Return the condition that a row of the table is the user's."""
+    """Return the condition that a row of the table belongs to the user."""
     conditions: list[ColumnElement[bool]] = []
     if table.name == "agents":
         return is_in(table.c.id, sorted(set(owned.agents) - set(owned.fixed_agents)))
@@ -210,7 +211,7 @@ def is_owned(table: Table, owned: Belongings, depth: int = 0) -> ColumnElement[b
         conditions = [_is_owned_passage(owned, or_(false(), *conditions))]
     condition = or_(false(), *conditions)
     if "user_id" in table.c:
-        # Another user may also have written in this user's conversation.
+        # Another user may have written in this user's conversation too.
         column = table.c.user_id
         condition &= column.is_(None) | (column == owned.user_id)
     return condition
@@ -219,7 +220,7 @@ def is_owned(table: Table, owned: Belongings, depth: int = 0) -> ColumnElement[b
 def _owned_by(
     column: Column[Any], parent: Table | None, owned: Belongings, depth: int
 ) -> list[ColumnElement[bool]]:
-    """Return the conditions that the row which a column names is the user's, or the user."""
+    """Return the conditions that the row named by a column is the user's, or is the user."""
     if parent is None:
         return [column == owned.user_id] if owned.user_id else []
     if parent.name == "agents":
@@ -237,8 +238,8 @@ def _owned_by(
 def _is_owned_passage(owned: Belongings, is_in_archive: ColumnElement[bool]) -> ColumnElement[bool]:
     """Return the condition for passages.
 
-    Those that an agent noted in the user's conversations are theirs in any archive. Those that
-    others stored in archives of agents that others set up stay.
+    Passages that an agent noted in the user's conversations belong to the user in any archive.
+    Passages that others stored in archives of agents that others set up are kept.
     """
     noted = select(steps.c.id).join(runs, runs.c.id == steps.c.run_id)
     noted = noted.where(is_in(runs.c.conversation_id, owned.conversations))
@@ -255,7 +256,7 @@ _DEEPEST = 4
 
 
 def _references(table: Table) -> Sequence[tuple[Column[Any], Table | None]]:
-    """Return the columns that name an owner, with the owner's table; None for a user."""
+    """Return the columns that name an owner, each with the owner's table; None for a user."""
     references: list[tuple[Column[Any], Table | None]] = []
     for column in table.c:
         if isinstance(column.type, PackedId):

@@ -41,7 +41,10 @@ _TEXTS = select(blobs.c.id).where(is_in_chain(blobs))
 
 
 class _Finds:
-    """The items of one chain that say the thing; `texts` are its stored texts that do, by id."""
+    """The items of one chain that mention the fact.
+
+    `texts` are the stored texts of the chain that mention it, by id.
+    """
 
     def __init__(self, chain_id: str, needle: Needle, fixed_labels: Set[str]) -> None:
         self.texts: dict[bytes, str] = {}
@@ -88,7 +91,8 @@ class _Finds:
 class BlockSource:
     """Blocks by label, with their versions, and proposals.
 
-    With a block or an old version of it all its versions change: the history holds the same text.
+    If a block or an old version of it is chosen, all its versions change, since the history has the
+    same text.
     """
 
     def find(
@@ -170,7 +174,7 @@ def _changes(
 
 
 def shared_blocks_with(tx: Transaction, owned: Belongings, needle: Needle) -> list[str]:
-    """Return a sentence for each block of a shared agent that mentions the thing."""
+    """Return a sentence for each shared agent's block that mentions the fact."""
     statement = (
         select(blocks.c.id, blocks.c.chain_id, blocks.c.label, blocks.c.value)
         .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)

@@ -1,4 +1,4 @@
-"""`ricordo user forget`: list everything that says a thing, and remove it."""
+"""`ricordo user forget`: list everything that mentions a fact, and remove it."""
 
 from typing import Any
 from urllib.parse import quote

@@ -1,7 +1,7 @@
-"""The job that forgets one thing: it searches and removes until a whole round finds nothing.
+"""The job that forgets one fact: it searches and removes until a whole round finds nothing.
 
-Rows are found in reads and cleaned in short writes. A turn that has read the thing may still be
-running, so the job waits for the turn and searches again.
+Rows are found in reads and cleaned in short writes. A turn that has read the fact may still be
+running. So the job waits for the turn and searches again.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ _WITHOUT_USER = (
 
 
 class ForgettingWork(PortionedWork[Forgetting]):
-    """The removal of one thing in progress."""
+    """The removal of one fact in progress."""
 
     def __init__(self, runtime: Runtime, job: Job, report: Report) -> None:
         super().__init__(runtime, job, report, Forgetting.model_validate(job.payload))
@@ -70,7 +70,7 @@ class ForgettingWork(PortionedWork[Forgetting]):
     async def run(self) -> Forgetting:
         """Do the rest of the work, and return its finished state.
 
-        Raises Unavailable if it has to be tried again.
+        Raises Unavailable if it has to be repeated.
         """
         if not self.state.is_done:
             self._sources = await service.sources_of(self._runtime)
@@ -78,8 +78,8 @@ class ForgettingWork(PortionedWork[Forgetting]):
             await self._remove_all(owned)
             await self._write(_note_pass)
             await self._wait_for_turns(owned)
-            # A turn that ran beside the first search may have written what it had read, also one
-            # that has ended since.
+            # A turn that ran during the first search may have written what it had read, even if it
+            # has ended since.
             await self._remove_all(await self._belongings())
             await self._recompile()
             for owner_id in sorted(self.state.partitions):
@@ -130,7 +130,7 @@ class ForgettingWork(PortionedWork[Forgetting]):
                 await self._write(partial(_remove, source=source, owned=owned, items=members))
 
     async def _wait_for_turns(self, owned: Belongings) -> None:
-        """Wait for turns that may have read it: those that began before it was removed."""
+        """Wait for turns that may have read the fact because they began before its removal."""
         removed_at = await self._store.read(lambda tx: tx.clock.now())
         own_conversations = await self._store.read(partial(service.own_conversations, owned=owned))
 
@@ -152,12 +152,12 @@ class ForgettingWork(PortionedWork[Forgetting]):
         scope = Scope(self.state.organization_id)
         await self._runtime.organization_providers.of(scope.organization_id)
         for id in sorted(self.state.conversations):
-            # If a turn runs, or the model is missing, the conversation's next turn does this.
+            # If a turn is running or the model is missing, the conversation's next turn does this.
             with suppress(RicordoError):
                 await recompile_system(self._runtime, scope, id)
 
     async def _follow_outside(self) -> None:
-        """Let clones and remotes follow the rewritten histories."""
+        """Send the rewritten histories to clones and remotes."""
         data_dir = self._runtime.settings.data_dir
         for chain_id in self.state.chains:
             removed = await asyncio.to_thread(delete_chain_files, data_dir, chain_id)
@@ -201,7 +201,7 @@ class ForgettingWork(PortionedWork[Forgetting]):
         await self._write(partial(_note_elsewhere, sentences=[kept]))
 
     async def _has_begun_again(self, remote: Remote) -> bool:
-        """Let the remote follow; return whether its history has nothing of the old versions."""
+        """Update the remote; return whether its history has none of the old versions."""
         kind = self._runtime.remotes.get(remote.kind)
         if not isinstance(kind, RewritesHistory):
             return False
@@ -274,7 +274,7 @@ class ForgettingWork(PortionedWork[Forgetting]):
         from ricordo.search.reader import drop_caches
 
         await self._store.write(drop_caches)
-        # Rows that were deleted long ago, such as uploads, may have left bytes with it in free
+        # Rows that were deleted earlier, such as uploads, may have left bytes of the fact in free
         # pages.
         table_names = (table.name for table in tables_with_words())
         touched = [*self.state.removed, *self.state.changed, *_TOUCHED, *table_names]
@@ -305,13 +305,13 @@ def _remove(
     perhaps = [item for item in items if item.match == "perhaps"]
     sentences = (sentence for item in perhaps for sentence in item.excerpts)
     forgetting.sentences = list(dict.fromkeys((*forgetting.sentences, *sentences)))
-    # Facts are stored under the same lock, and only from messages that still exist then.
+    # Facts are stored under the same lock, and only from messages that then still exist.
     users.lock(tx, owned.user_id)
     source.remove(tx, owned, forgetting, items)
 
 
 def _add_rule(tx: Transaction, forgetting: Forgetting) -> None:
-    """Add the rule against remembering it again; if there is no room, the receipt says so."""
+    """Add the rule against remembering the fact again. If there is no room, the receipt says so."""
     try:
         rules.add_rule(tx, forgetting)
     except (Invalid, Forbidden) as error:

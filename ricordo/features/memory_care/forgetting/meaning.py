@@ -1,7 +1,7 @@
-"""Sentences that say a thing in other words, by the vectors of the embedded model.
+"""Find sentences that express a fact in other words, by vectors of the embedded model.
 
-The vectors need no network and no index, so every place that is searched by words is searched by
-meaning too. They are only hints: the owner chooses.
+The vectors need no network and no index, so everything that is searched by words is also searched
+by meaning. Such matches are only suggestions; the owner chooses.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from ricordo.errors import Unavailable
 from ricordo.llm.embedding import embedded
 from ricordo.settings import Settings
 
-# By `python -m bench.paraphrases` (decision 0085).
+# Found by `python -m bench.paraphrases` (decision 0085).
 LEAST_ALIKE = 0.2
-# Sentences that are compared for one list, a tenth of a millisecond each.
+# Sentences that are compared for one list, at a tenth of a millisecond each.
 MOST_COMPARED = 20_000
 _SHORTEST = 8  # characters
 
@@ -30,7 +30,7 @@ def _model() -> Any:
 
 
 class Meaning:
-    """The meaning of a thing's sentences."""
+    """The meaning of the sentences of a fact."""
 
     def __init__(self, parts: Sequence[str]) -> None:
         self._left = MOST_COMPARED
@@ -42,7 +42,7 @@ class Meaning:
         self._parts = [_vector(self._model, part) for part in parts]
 
     def is_near(self, sentence: str) -> bool:
-        """Return whether a sentence says nearly the same."""
+        """Return whether a sentence says nearly the same thing."""
         if not self._left or len(sentence) < _SHORTEST:
             return False
         self._left -= 1
@@ -51,7 +51,7 @@ class Meaning:
 
 
 def likeness(text: str, other: str) -> float:
-    """Return how alike two sentences are, from -1 to 1. Raises Unavailable."""
+    """Return how similar two sentences are, from -1 to 1. Raises Unavailable."""
     model = _model()
     return float(_vector(model, text) @ _vector(model, other))
 

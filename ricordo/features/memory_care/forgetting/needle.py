@@ -1,9 +1,9 @@
-"""Find the sentences of a text that mention a thing, and remove them. Pure.
+"""Find the sentences of a text that mention a fact, and remove them. Pure.
 
-A sentence mentions the thing if it contains the given words; case, kinds of quotes, dashes and
-blanks, forms of accented letters, and hidden characters are ignored. A sentence perhaps mentions
-the thing if it shares most of the thing's words. The whole sentence is removed, or the whole line
-of a list: without the words alone, the rest could still be understood.
+A sentence mentions the fact if it contains the given words. Differences in case, quotes, dashes,
+blanks, accents and hidden characters are ignored. A sentence perhaps mentions the fact if it shares
+most of its words. The whole sentence, or the whole line of a list, is removed. If only the words
+were removed, the rest might still reveal the fact.
 """
 
 import re
@@ -27,9 +27,10 @@ Matches = frozenset[Match]
 EXACT: Matches = frozenset(("exact",))
 BOTH: Matches = frozenset(("exact", "perhaps"))
 _MARKS = re.compile(rf"{re.escape(MARK)}(?:[ \t]*{re.escape(MARK)})+")
-# A sentence's end with the blanks behind it, or a line's end. A comma ends no sentence.
+# The end of a sentence with the blanks after it, or the end of a line. A comma does not end a
+# sentence.
 _END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]{0,3}[^\S\n]++(?=\S)|(?<=[。！？])|\n+")
-# An abbreviation or a number of a list ends no sentence.
+# An abbreviation or a number of a list does not end a sentence.
 _NO_END = re.compile(r"(?:^|\W)(?:\d{1,2}|dr|mr|mrs|ms|prof|st|nr|vs|ca|sig)\.$", re.IGNORECASE)
 _EDGE = " \t\n\r\"'“”„«»‘’.,;:!?…。！？"
 _TWINS = (
@@ -40,18 +41,18 @@ _TWINS = (
 _CLASSES = {sign: f"[{re.escape(twins)}]" for twins in _TWINS for sign in twins}
 _UNSEEN = f"[{UNSEEN_CLASS}]*"
 _BLANKS = rf"(?:[\s{UNSEEN_CLASS}]|\\[nrt])+"
-# The mark of a redacted secret, which an agent read in place of the secret. It matches any letters.
+# The mark of a redacted secret, which agents read instead of the secret. It matches any letters.
 _REDACTED = re.compile(r"\[secret removed: [^\[\]\n]{0,80}\]")
 _ANY_SIGNS = r"[^\n]{1,300}?"
 _SPACELESS = re.compile(f"[{SPACELESS}]")
 _STOP = frozenset().union(*STOP_WORDS.values())
-# The share of the shorter text's words that must occur in both for a "perhaps".
+# The share of the shorter text's words that must be in both for a "perhaps".
 _ALIKE = 0.6
 _LONGEST = 200_000  # characters of a text that are compared by words
 _MOST_WORDS = 60
-# A line that holds nothing but a list's mark or a field's name.
+# A line that contains only a list's mark or a field's name.
 _EMPTY_LINE = re.compile(r"^[\s>*+#•–—-]*+(?:\d{1,3}[.)]\s*+)?$")
-# Members of stored JSON that hold no words of people.
+# Members of stored JSON that contain no text of people.
 OPAQUE = frozenset(
     "call_id data evicted id kind media_type name provider redacted request_id role said signature"
     " sources status type".split()
@@ -69,7 +70,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Needle:
-    """A thing to forget, in words.
+    """A fact to forget, as text.
 
     With `by_meaning`, sentences that mean nearly the same are listed as "perhaps".
     """
@@ -79,7 +80,7 @@ class Needle:
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
-        """The sentences of the thing, each without a list's mark and without its end."""
+        """The sentences of the fact, each without a list's mark and without its final sign."""
         lines = (normal_text(self.text)[:2_000]).split("\n")
         parts = (
             rule_of(line[start:end]).strip(_EDGE) for line in lines for start, end in _units(line)
@@ -91,7 +92,7 @@ class Needle:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """A pattern for the thing in all spellings; without words it matches nothing."""
+        """A pattern for the fact in all spellings; without words it matches nothing."""
         return re.compile("|".join(map(_pattern, self.parts)) or r"(?!)", re.IGNORECASE)
 
     @cached_property
@@ -103,7 +104,7 @@ class Needle:
         return tuple(words for part in self.parts if (words := words_of(part)))
 
     def units(self, text: str, matches: Matches = BOTH) -> list[Unit]:
-        """Return the sentences that say the thing, or perhaps do, by their places."""
+        """Return the sentences that mention the fact, or perhaps do, with their positions."""
         hits = [match.span() for match in self.pattern.finditer(text)]
         if not hits and "perhaps" not in matches:
             return []
@@ -140,14 +141,14 @@ def words_of(sentence: str) -> frozenset[str]:
 
 
 def blank(text: str, needle: Needle, matches: Matches = EXACT) -> str:
-    """Return the text with a mark in place of each sentence that mentions the thing."""
+    """Return the text with a mark in place of each sentence that mentions the fact."""
     for unit in reversed(needle.units(text, matches)):
         text = f"{text[: unit.start]}{MARK}{text[unit.end :]}"
     return _MARKS.sub(MARK, text)
 
 
 def remove(text: str, needle: Needle, matches: Matches = EXACT) -> str:
-    """Return the text without sentences that mention the thing, and without emptied lines."""
+    """Return the text without sentences that mention the fact, and without emptied lines."""
     units = needle.units(text, matches)
     if not units:
         return text
@@ -172,7 +173,7 @@ def remove(text: str, needle: Needle, matches: Matches = EXACT) -> str:
 
 
 def change_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a JSON value with its words changed, also those of JSON inside a string."""
+    """Return a JSON value with changed texts, including texts of JSON inside a string."""
     if isinstance(value, str):
         inner = _json_in(value)
         if inner is None:
@@ -190,7 +191,7 @@ def change_strings(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def strings_in(value: Any, *, is_all: bool = False) -> Iterator[str]:
-    """Yield the words of a JSON value; with `is_all` also its names and ids."""
+    """Yield the texts of a JSON value; with `is_all` also its names and ids."""
     if isinstance(value, str):
         inner = _json_in(value)
         if inner is None:
@@ -224,12 +225,12 @@ def _are_near(part: frozenset[str], sentence: frozenset[str]) -> bool:
     shared = len(part & sentence)
     if not shared:
         return False
-    # One shared word means nothing if the thing has several words.
+    # One shared word means nothing if the fact has several words.
     return shared >= _ALIKE * len(part) or (len(sentence) > 1 and shared >= _ALIKE * len(sentence))
 
 
 def _units(text: str) -> list[tuple[int, int]]:
-    """Return the places of a text's sentences and lines, without blanks around them."""
+    """Return the positions of a text's sentences and lines, without surrounding blanks."""
     spans: list[tuple[int, int]] = []
     start = 0
     for match in _END.finditer(text):
@@ -253,9 +254,9 @@ def _without_blanks(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _pattern(part: str) -> str:
-    """Return a pattern of a sentence in each way of writing it."""
+    """Return a pattern for a sentence in all its spellings."""
     pattern = _ANY_SIGNS.join(map(_words_pattern, _REDACTED.split(part)))
-    # Scripts without spaces have no ends of words.
+    # In scripts without spaces, words have no visible ends.
     head = "" if _SPACELESS.match(part[0]) else r"(?<!\w)"
     tail = "" if _SPACELESS.match(part[-1]) else r"(?!\w)"
     return f"{head}{pattern}{tail}"

@@ -32,7 +32,7 @@ forget_requests = table(
 
 @dataclass(frozen=True, slots=True)
 class ForgetRequest:
-    """An agent's request that its user's memory forgets something; the user decides."""
+    """An agent's request to remove something from its user's memory; the user decides."""
 
     id: str
     organization_id: str
@@ -102,7 +102,7 @@ def add(tx: Transaction, request: ForgetRequest) -> ForgetRequest:
 
 
 def remove(tx: Transaction, scope: Scope, user_id: str, id: str) -> None:
-    """Delete a request, decided or declined. Raises NotFound."""
+    """Delete a request that was decided or declined. Raises NotFound."""
     if not any(row.id == id for row in of_user(tx, scope.organization_id, user_id)):
         raise NotFound(f"Request with ID {id} not found")
     tx.run(_DELETE, {"id": id})

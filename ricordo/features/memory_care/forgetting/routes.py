@@ -25,7 +25,10 @@ _MOST_IDS = 1_000
 
 
 class ForgetBody(RequestModel):
-    """A thing to forget, with the choice of items to remove; without a choice they are listed."""
+    """A fact to forget, with the choice of items to remove.
+
+    Without a choice the items are listed.
+    """
 
     text: str = Field(
         min_length=1,
@@ -44,7 +47,10 @@ class ForgetBody(RequestModel):
 
 
 class ForgetItemResponse(ResponseModel):
-    """A stored thing that says it. `where` names the agent, conversation, block or file."""
+    """A stored text that mentions the fact.
+
+    `where` names the agent, conversation, block or file.
+    """
 
     id: str
     kind: str
@@ -57,8 +63,8 @@ class ForgetItemResponse(ResponseModel):
 class ForgetListResponse(ResponseModel):
     """The items that mention a thing, certainly or perhaps; nothing was changed.
 
-    `remains` are sentences about other people's items that mention it too. `is_cut` is true if
-    there are more items than the list has.
+    `remains` are sentences about other people's items that mention the fact too. `is_cut` is true
+    if there are more items than the list shows.
     """
 
     status: Literal["preview"]
@@ -87,7 +93,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 @router.post("/users/{user_id}/forget", response_model=ForgetListResponse, responses=_RESPONSES)
 @needs("memory:approve", "users:write")
 async def forget_one_thing(context: RequestContext, user_id: str, body: ForgetBody) -> Response:
-    """List all items of a user that mention a thing; with a choice, remove the chosen items.
+    """List all items of a user that mention a fact; with a choice, remove the chosen ones.
 
     The removal continues in the background, and cannot be undone. Its receipt says what was
     removed and what remains.

@@ -1,4 +1,4 @@
-"""The rule that keeps a forgotten thing from being remembered again, without revealing it."""
+"""The rule against remembering a forgotten fact again; it does not reveal the fact."""
 
 from ricordo.domain.block import NEVER_REMEMBER
 from ricordo.domain.scope import Scope
@@ -18,7 +18,7 @@ _MOST_RULES = 20
 
 
 def add_rule(tx: Transaction, forgetting: Forgetting) -> None:
-    """Add the rule to the user's own; once for each removal."""
+    """Add the rule to the user's rules, once for each removal."""
     scope = Scope(forgetting.organization_id)
     user_id = forgetting.user_id or forgetting.local_user_id
     memory = user_memory.open_memory(tx, scope, user_id, makes=True)

@@ -1,4 +1,4 @@
-"""Forget one thing: list the items that mention it, remove the chosen items, write a receipt."""
+"""Forget one fact: list the items that mention it, remove the chosen ones, write a receipt."""
 
 import asyncio
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ _SHORTEST = 2  # letters
 _READS = ("memory:read", "messages:read")
 _CHANGES_AGENTS = "agents:write"
 _MOST_PARTS = 20
-# Retried without end, every ten minutes in the long run.
+# Retried practically without end; later attempts are ten minutes apart.
 _ATTEMPTS = 1_000_000
 
 
@@ -54,7 +54,7 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The owner's choice: some ids of the list, or all items, with or without uncertain ones."""
+    """The owner's choice: some ids of the list, or all items with or without uncertain ones."""
 
     ids: Sequence[str] = ()
     takes_all: bool = False
@@ -65,7 +65,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Reach:
-    """Whose things are removed: a user's, or those of a conversation about no user."""
+    """Where the fact is removed: in a user's data, or in a conversation without a user."""
 
     user_id: str
     conversation_id: str = ""
@@ -78,12 +78,15 @@ class _Reach:
 
     @property
     def key(self) -> str:
-        """The key of its jobs, which follow each other, so that two removals never meet."""
+        """The key of its jobs. They run one after the other, so two removals never overlap."""
         return f"{JOB}:{self.owner_id}"
 
 
 def require_needle(text: str, *, by_meaning: bool = False) -> Needle:
-    """Return the thing as it is searched. Raises Invalid for a text that says nothing."""
+    """Return the fact in the form in which it is searched.
+
+    Raises Invalid for a text that says nothing.
+    """
     needle = Needle(text, by_meaning=by_meaning)
     letters = sum(sign.isalnum() for part in needle.parts for sign in part)
     if not needle.words or letters < _SHORTEST or len(text) > LONGEST_TEXT:
@@ -97,14 +100,14 @@ def require_needle(text: str, *, by_meaning: bool = False) -> Needle:
 
 
 async def sources_of(runtime: Runtime) -> list[Source]:
-    """Return the sources that are searched, those of features among them."""
-    # Tables of a package that is imported and not in use may be missing.
+    """Return the sources that are searched, including those of features."""
+    # Tables of a package that is imported but not in use may be missing.
     names = await runtime.store.read(lambda tx: inspect(tx.connection).get_table_names())
     return [BlockSource(), *built_in_sources(runtime.plugins.forget_sources(), names)]
 
 
 async def preview(runtime: Runtime, scope: Scope, name: str, text: str) -> Preview:
-    """Return the items that say the thing. Raises NotFound, Invalid, Forbidden."""
+    """Return the items that mention the fact. Raises NotFound, Invalid, Forbidden."""
     needle = require_needle(text, by_meaning=meaning.is_available(runtime.settings))
     user = await runtime.store.read(lambda tx: users.require(tx, scope, name))
     _require_reader(scope, user)
@@ -136,7 +139,7 @@ async def find_all(
 
 
 async def forget(runtime: Runtime, scope: Scope, name: str, text: str, choice: Choice) -> Receipt:
-    """Begin to remove the chosen; the same call twice is one. Returns the state.
+    """Begin to remove the chosen items; an equal second call changes nothing. Returns the state.
 
     Raises NotFound, Invalid.
     """
@@ -161,9 +164,9 @@ async def forget(runtime: Runtime, scope: Scope, name: str, text: str, choice: C
 async def forget_at_once(
     runtime: Runtime, request: queries.ForgetRequest, *, is_local_user: bool = False
 ) -> str:
-    """Begin to remove all that says a thing in the same words, as its owner asked an agent.
+    """Begin to remove everything that mentions a fact literally, as its owner asked an agent to.
 
-    Without a user in the request, it reaches the conversation and its agent's memory (`reach_of`).
+    If the request has no user, this covers the conversation and its agent's memory (`reach_of`).
     Returns the receipt's id.
     """
     await asyncio.to_thread(Secret(runtime.settings.data_dir).derive, "")
@@ -180,7 +183,7 @@ async def forget_at_once(
 async def has_passed_once(
     runtime: Runtime, request: queries.ForgetRequest, receipt_id: str
 ) -> bool:
-    """Return whether the removal of a request has gone over everything once."""
+    """Return whether the removal of a request has completed one pass over everything."""
     key = _Reach(request.user_id, request.conversation_id or "").key
     unfinished = await runtime.store.read(lambda tx: _unfinished(tx, key))
     states = [state for _, state in unfinished if state.id == receipt_id]
@@ -188,7 +191,7 @@ async def has_passed_once(
 
 
 def _queue(tx: Transaction, forgetting: Forgetting, reach: _Reach) -> Forgetting:
-    """Add the job that removes it, and return its state; that of an equal job in the queue."""
+    """Add the job for the removal, and return its state, or that of an equal waiting job."""
     for job, other in _unfinished(tx, reach.key):
         if job.status in ("waiting", "running") and _is_same(other, forgetting):
             return other
@@ -205,7 +208,7 @@ def _queue(tx: Transaction, forgetting: Forgetting, reach: _Reach) -> Forgetting
 
 
 def _require_reader(scope: Scope, user: User) -> None:
-    """Raise Forbidden unless the caller may read the user's memory and messages."""
+    """Raise Forbidden if the caller may not read the user's memory and messages."""
     if scope.may_decide_for("user", user.id) or all(map(scope.may, _READS)):
         return
     raise Forbidden(
@@ -216,7 +219,8 @@ def _require_reader(scope: Scope, user: User) -> None:
 def store_request(tx: Transaction, request: queries.ForgetRequest, maker: str | None) -> None:
     """Store an agent's request to forget something.
 
-    Without a user the agent's maker decides, else the local user. Raises Conflict, Invalid.
+    If it has no user, the agent's creator decides, or else the local user. Raises Conflict,
+    Invalid.
     """
     if not request.user_id:
         scope = Scope(request.organization_id)
@@ -228,7 +232,7 @@ def store_request(tx: Transaction, request: queries.ForgetRequest, maker: str | 
 
 
 async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Receipt:
-    """Return a receipt of either kind, or the state of its work. Raises NotFound."""
+    """Return a receipt of either kind, or the state of the work. Raises NotFound."""
     try:
         return await erasure_service.find_receipt(runtime, scope, receipt_id)
     except NotFound:
@@ -288,7 +292,7 @@ def _begin(runtime: Runtime, scope: Scope, reach: _Reach, text: str, choice: Cho
 
 
 def is_perhaps_chosen(choice: Choice) -> bool:
-    """Return whether some of the choice is uncertain."""
+    """Return whether the choice includes uncertain items."""
     return choice.takes_perhaps or any(id.endswith(PERHAPS) for id in choice.ids)
 
 
@@ -298,7 +302,7 @@ def _is_same(first: Forgetting, second: Forgetting) -> bool:
 
 
 def _unfinished(tx: Transaction, key: str | None = None) -> list[tuple[Job, Forgetting]]:
-    """Return the removals in the queue with their jobs, the newest first; those of one key."""
+    """Return the queued removals with this key, each with its job, the newest first."""
     statement = jobs.ROWS.select.where(jobs_table.c.kind == JOB)
     if key:
         statement = statement.where(jobs_table.c.key == key)

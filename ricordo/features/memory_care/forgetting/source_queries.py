@@ -1,8 +1,8 @@
-"""Sources: the kinds of rows that may say a thing about a user, each searched and cleaned.
+"""Sources: the kinds of rows that may mention a fact about a user. Each is searched and cleaned.
 
-Every table whose rows can belong to a user is a source already; its columns' erasure rules say so.
-A feature adds an entry (`Feature.forget_sources`) only if its table needs another name or another
-way of removal.
+Every table whose rows can belong to a user is already a source, according to its columns' erasure
+rules. A feature adds an entry (`Feature.forget_sources`) only if its table needs another name or
+another kind of removal.
 """
 
 from collections import defaultdict
@@ -43,7 +43,7 @@ from ricordo.storage.schema.core_tables import jobs, messages, passages
 
 _EXCERPT = 300  # characters
 _MOST_EXCERPTS = 20
-# The kinds of rows as people read them; other rows are named after their table.
+# Names of kinds of rows for people; other rows are named after their table.
 _KINDS = {
     "agents": "agent",
     "conversations": "conversation",
@@ -53,19 +53,19 @@ _KINDS = {
     "user_facts": "fact",
     "workspace_files": "workspace",
 }
-# Records of requests and of work. They are cleaned with any item.
+# Records of requests and of work. They are cleaned together with any item.
 _FOLLOWING = frozenset(
     "batch_items file_uploads forget_requests import_parts imported_items jobs openwebui_items"
     " run_events runs sleep_transcripts steps traces".split()
 )
-# Rows of these are deleted and not blanked: a fact says nothing else, and a trace is only a record.
+# Rows of these tables are deleted rather than blanked, since nothing useful would remain of them.
 _DELETED = frozenset("file_uploads forget_requests run_events traces user_facts".split())
 _FOLDER = archives.FOLDER
 JOB = "forgetting"
 
 
 class Source(Protocol):
-    """A kind of rows that may say a thing."""
+    """A kind of rows that may mention a fact."""
 
     def find(
         self, tx: Transaction, owned: Belongings, needle: Needle, after: int
@@ -75,7 +75,7 @@ class Source(Protocol):
     def remove(
         self, tx: Transaction, owned: Belongings, forgetting: Forgetting, items: Sequence[Item]
     ) -> None:
-        """Take the thing out of these items, and note it. It may be repeated."""
+        """Remove the fact from these items, and record that. It may be repeated."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,10 @@ class TableSource:
     """The rows of a table.
 
     Attributes:
-        kind: The name of a row for people.
-        follows: Its rows are cleaned with any item, without being listed.
-        deletes: A row that mentions the thing is deleted and not blanked.
-        condition: Rows that do not meet it are left as they are.
+        kind: The name of a row, for people.
+        follows: Its rows are not listed; they are cleaned together with any item.
+        deletes: A row that mentions the fact is deleted rather than blanked.
+        condition: Rows that do not meet it are not changed.
     """
 
     table: Table
@@ -169,7 +169,7 @@ class TableSource:
 
 
 class MessageSource:
-    """Messages with their prompts and summaries; the search index follows."""
+    """Messages, with prompts and summaries; the search index is updated too."""
 
     def find(
         self, tx: Transaction, owned: Belongings, needle: Needle, after: int
@@ -217,7 +217,10 @@ class MessageSource:
 
 
 class PassageSource:
-    """Passages of archives. A passage without other content is deleted; a part of a file is not."""
+    """Passages of archives.
+
+    A passage without other content is deleted, but not a part of a file.
+    """
 
     def find(
         self, tx: Transaction, owned: Belongings, needle: Needle, after: int
@@ -266,7 +269,7 @@ class PassageSource:
 
 
 def built_in_sources(named: Sequence[Any], existing: Collection[str]) -> list[Any]:
-    """Return all sources: the sources of features, then one for each other table with users' texts.
+    """Return all sources: those of features, then one for each other table with texts of users.
 
     `existing` are the names of the database's tables.
     """
@@ -281,12 +284,12 @@ def built_in_sources(named: Sequence[Any], existing: Collection[str]) -> list[An
                     _KINDS.get(table.name, table.name.removesuffix("s").replace("_", " ")),
                     follows=table.name in _FOLLOWING,
                     deletes=table.name in _DELETED,
-                    # The state of this very work is cleared at its end.
+                    # The state of this job itself is cleared at the end.
                     condition=jobs.c.kind != JOB if table is jobs else None,
                 )
             )
-    # Sources with `follows` come last, since they are also searched for the sentences chosen
-    # before.
+    # Sources with `follows` come last, since they are also searched for the sentences that were
+    # chosen before.
     return sorted(sources, key=lambda source: bool(getattr(source, "follows", False)))
 
 
@@ -305,7 +308,7 @@ def portion(
 def sentences_of(
     row: Mapping[str, Any], columns: Sequence[Any], needle: Needle, matches: Matches = BOTH
 ) -> dict[Match, tuple[str, ...]]:
-    """Return a row's sentences that say the thing, by how they match."""
+    """Return the sentences of a row that mention the fact, by kind of match."""
     sentences: defaultdict[Match, list[str]] = defaultdict(list)
     for column in columns:
         for text in strings_in(_value(row[column.name])):
@@ -320,7 +323,7 @@ def sentences_of(
 def changed_words(
     row: Mapping[str, Any], columns: Sequence[Any], needle: Needle, matches: Matches
 ) -> dict[str, Any]:
-    """Return the changed values of a row's columns."""
+    """Return those values of a row's columns that change."""
     change = partial(blank, needle=needle, matches=matches)
     changed: dict[str, Any] = {}
     for column in columns:
@@ -333,10 +336,10 @@ def changed_words(
 
 
 def without_words(message: Message, needle: Needle, matches: Matches) -> Message:
-    """Return the message with a mark in place of each sentence that mentions the thing.
+    """Return the message with a mark in place of each sentence that mentions the fact.
 
-    A changed part loses its provider's signature, which no longer matches, and the message loses
-    its unreadable reasoning.
+    A changed part loses its provider's signature, which no longer fits. The message also loses
+    reasoning that cannot be read.
     """
     change = partial(blank, needle=needle, matches=matches)
     old_parts = parts_to_json(message.parts)
@@ -354,7 +357,7 @@ def without_words(message: Message, needle: Needle, matches: Matches) -> Message
 
 
 def _value(value: Any) -> Any:
-    """Return a stored value, with bytes of a text as text."""
+    """Return a stored value; bytes of a text are returned as text."""
     if not isinstance(value, bytes | memoryview):
         return value
     try:

@@ -1,4 +1,4 @@
-"""The state of forgetting one thing, from which any worker can continue."""
+"""The state of forgetting one fact, from which any worker can continue."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,16 +9,16 @@ from pydantic import Field
 from ricordo.features.memory_care.erasure.receipts import ErasureFacts
 from ricordo.features.memory_care.forgetting.needle import Match, Matches, Needle
 
-PERHAPS = "?"  # ends the id of an item that perhaps says the thing
+PERHAPS = "?"  # ends the id of an item that perhaps mentions the fact
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A stored text that says the thing to forget.
+    """A stored text that mentions the fact to forget.
 
-    `key` is unique among the items of its `kind`. `excerpts` are its sentences that say it. `where`
-    names the agent, conversation, block or file. An item that `follows` is not listed, and is
-    cleaned with any other item.
+    `key` is unique among the items of its `kind`. `excerpts` are the sentences in it that mention
+    the fact. `where` names the agent, conversation, block or file. An item that `follows` is not
+    listed, but is cleaned together with any other item.
     """
 
     kind: str
@@ -35,36 +35,37 @@ class Item:
 
 
 class Forgetting(ErasureFacts):
-    """The thing to forget, the owner's choice, and the work done so far."""
+    """The fact to forget, the owner's choice, and the work done so far."""
 
-    # Empty for a conversation about no user; `conversation_id` says how far the work reaches then.
+    # Empty for a conversation without a user; `conversation_id` then says where the fact is
+    # removed.
     user_id: str
     conversation_id: str = ""
-    # The local user, to whose memory facts of such a conversation are proposed too.
+    # The local user. Facts from such a conversation are also proposed to this user's memory.
     local_user_id: str = ""
-    # Whole passes over all sources that are done.
+    # The number of complete passes over all sources.
     passes: int = 0
     # Emptied at the end of the work.
     text: str = ""
-    # Chosen sentences that only perhaps mention it; sources with `follows` are searched for them
-    # too.
+    # Chosen sentences that only perhaps mention the fact; sources with `follows` are also searched
+    # for these.
     sentences: list[str] = Field(default_factory=list)
     ids: list[str] = Field(default_factory=list)
     takes_all: bool = False
     takes_perhaps: bool = False
     is_never_again: bool = True
-    # Some of the choice may be by its meaning.
+    # Part of the choice may be by meaning.
     by_meaning: bool = False
-    # False: settings that others made in the user's agents are not changed
+    # If False, settings that others made in the user's agents are not changed
     # (`Belongings.fixed_agents`).
     changes_agents: bool = True
-    # All rows are changed; only the files are left to rewrite.
+    # All rows are changed; only the files still have to be rewritten.
     is_done: bool = False
-    # Conversations whose prompts have to be written again.
+    # Conversations whose prompts have to be rendered again.
     conversations: set[str] = Field(default_factory=set)
-    # Partitions of the search index that have to be flushed: the kind of their rows by owner.
+    # Partitions of the search index that have to be flushed: the kind of their rows, by owner.
     partitions: dict[str, str] = Field(default_factory=dict)
-    # The rewritten chains, each with its head and its number of changed versions.
+    # The rewritten chains, each with its head and the number of changed versions.
     chains: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
     def note_elsewhere(self, sentences: Iterable[str]) -> None:
@@ -86,7 +87,7 @@ class Forgetting(ErasureFacts):
 
 
 def matches_of(items: Iterable[Item]) -> dict[str, Matches]:
-    """Return the chosen matches by the key of their items."""
+    """Return the chosen matches, by the key of their item."""
     chosen: dict[str, Matches] = {}
     for item in items:
         chosen[item.key] = chosen.get(item.key, frozenset()) | {item.match}

@@ -1,4 +1,4 @@
-"""The tool `forget`, with which an agent asks for its user's decision, or removes at once."""
+"""The tool `forget`: an agent asks for its user's decision, or removes at once."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ async def forget(context: ToolContext, text: str, reason: str = "") -> str:
         conversation_id=conversation.id,
     )
     is_direct = ForgetSettings.current().forget_policy == "direct"
-    # A page, a file or another agent may say "forget everything": then the owner decides.
+    # A page, a file or another agent may say "forget everything". In these cases the owner decides.
     is_asked_by_person = not (context.step.is_untrusted() or context.step.callers)
     if is_direct and is_asked_by_person:
         return await _forget_at_once(context, request)
@@ -43,7 +43,7 @@ async def forget(context: ToolContext, text: str, reason: str = "") -> str:
 
 
 async def _ask(context: ToolContext, request: ForgetRequest) -> str:
-    """Store the request for its owner: the user, or without one the agent's maker."""
+    """Store the request for its owner: the user, or without one the agent's creator."""
     maker = context.state.agent.created_by
     await context.store.write(lambda tx: service.store_request(tx, request, maker))
     if request.user_id:
@@ -57,7 +57,7 @@ async def _ask(context: ToolContext, request: ForgetRequest) -> str:
 
 
 async def _forget_at_once(context: ToolContext, request: ForgetRequest) -> str:
-    """Remove all that says it, once before the answer; the rest follows after the turn."""
+    """Remove all that mentions it: once before the answer, and the rest after the turn."""
     receipt_id = await service.forget_at_once(
         context.runtime, request, is_local_user=context.scope.is_local_user
     )

@@ -1,4 +1,4 @@
-"""Notifications: owners get digests of proposals that wait, by e-mail and webhook.
+"""Notifications: owners get digests of waiting proposals, by e-mail and webhook.
 
 Each digest has one-time links that open exactly one decision.
 """

@@ -23,13 +23,13 @@ async def plan(runtime: Runtime, _job: Job, _report: Report) -> None:
 
 
 async def send(runtime: Runtime, job: Job, _report: Report) -> None:
-    """Send one owner's digest, and mark it as told after that.
+    """Send one owner's digest, and mark its proposals as told afterwards.
 
-    After a kill in between, the digest is sent again with the same id and links.
+    If a kill comes between, the digest is sent again with the same id and links.
     """
     settings = NotificationSettings.current()
     secret = Secret(runtime.settings.data_dir)
-    await asyncio.to_thread(secret.derive, service.LINK_PURPOSE)  # it may write the secret's file
+    await asyncio.to_thread(secret.derive, service.LINK_PURPOSE)  # this may write the secret's file
     digest = await runtime.store.write(
         lambda tx: service.prepare(tx, job, settings, secret, runtime.plugins)
     )

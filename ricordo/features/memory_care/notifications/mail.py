@@ -21,7 +21,7 @@ _CHANGES_SHOWN = 8
 
 
 def compose(digest: Digest, settings: NotificationSettings, job_id: str) -> EmailMessage:
-    """Return the digest as an e-mail; a repeated job's has the same id."""
+    """Return the digest as an e-mail; the e-mail of a repeated job has the same id."""
     count = digest.waiting
     noun = "suggestion waits" if count == 1 else "suggestions wait"
     others = ", ".join(other.text for other in digest.others)
@@ -34,11 +34,14 @@ def compose(digest: Digest, settings: NotificationSettings, job_id: str) -> Emai
 def new_message(
     address_to: str, subject: str, settings: NotificationSettings, message_id: str
 ) -> EmailMessage:
-    """Return an e-mail without a text. Raises Invalid for an address that mail cannot have.
+    """Return an e-mail that has no text yet.
+
+    Raises Invalid for an address that an e-mail cannot have.
 
     A line break in an address or a name cannot begin another header.
     """
-    # The parser of addresses is a hundredth of the start, for servers that send e-mails.
+    # Importing the address parser takes a hundredth of the start, and only servers that send
+    # e-mails need it.
     from email.headerregistry import Address
 
     sender = settings.mail_from or settings.smtp_user or ""
@@ -60,7 +63,7 @@ def new_message(
 
 
 async def send(message: EmailMessage, settings: NotificationSettings) -> None:
-    """Send the e-mail. Raises Invalid for a permanent refusal, else Unavailable."""
+    """Send the e-mail. Raises Invalid for a permanent refusal, otherwise Unavailable."""
     await asyncio.to_thread(_send, message, settings)
 
 
@@ -84,7 +87,7 @@ def _send(message: EmailMessage, settings: NotificationSettings) -> None:
 
 
 def _connected(settings: NotificationSettings) -> "smtplib.SMTP":
-    """Return a client of the mail server, logged in if the settings have a name."""
+    """Return a client of the mail server. It is logged in if the settings contain a name."""
     import smtplib  # for servers that send e-mails
 
     host, port = settings.smtp_host or "", settings.smtp_port
@@ -132,5 +135,5 @@ def _text(digest: Digest, settings: NotificationSettings) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the text in one line, with marks for characters that nobody sees."""
+    """Return the text as one line, with marks for characters that are not shown."""
     return " ".join(with_marks(text).split())[:500]

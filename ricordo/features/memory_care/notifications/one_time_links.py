@@ -1,7 +1,7 @@
 """One-time links: their tokens, the hashes that are stored, and their addresses.
 
-The page of such a link explains it; only the page's form uses the link up, so that programs that
-fetch links for previews do not.
+The page of such a link explains it, and only the page's form uses the link up. So programs that
+fetch links for previews do not use it up.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ def new_token() -> str:
 
 
 def derived_token(secret: Secret, purpose: str, name: str) -> str:
-    """Return the token of this name, which a repeated job makes again."""
+    """Return the token for this name; a repeated job gets the same token."""
     digest = hmac.digest(secret.derive(purpose), name.encode(), "sha256")
     return urlsafe_b64encode(digest).decode().rstrip("=")
 
@@ -33,7 +33,7 @@ def path_of(page: str, token: str) -> str:
 
 
 def address_of(page: str, token: str, settings: NotificationSettings) -> str | None:
-    """Return the link's address; None without a public address of the server."""
+    """Return the link's address; None if the server has no public address."""
     if settings.public_url is None:
         return None
     return f"{settings.public_url.rstrip('/')}{path_of(page, token)}"

@@ -8,7 +8,7 @@ from ricordo.setting_types import Address, FeatureSettings, about
 
 
 class NotificationSettings(FeatureSettings):
-    """The mail server for digests, and the address that their links lead to."""
+    """The mail server for digests, and the address to which their links lead."""
 
     public_url: Address | None = about(
         "Address at which people reach this server, for links in e-mails, such as "

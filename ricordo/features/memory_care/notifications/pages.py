@@ -1,6 +1,6 @@
 """The page of a one-time link. Opening the page changes nothing; its form decides.
 
-So programs that fetch links for a preview decide nothing.
+So programs that fetch links for a preview do not decide anything.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ _LONGEST_REASON = 2_000
 @router.get("/decide")
 @needs()
 async def show_decision(request: Request, token: str = "") -> Response:
-    """Show the proposal of a link, with a form that decides."""
+    """Show the proposal of a link, with a form for the decision."""
 
     def read(tx: Transaction) -> tuple[User, Proposal]:
         _, user, proposal = service.open_link(tx, token)
@@ -104,7 +104,7 @@ def _has_mail() -> bool:
 
 
 def _require_owner(request: Request, user: User) -> None:
-    """Raise Forbidden if another user is logged in: the link is bound to its owner."""
+    """Raise Forbidden if another user is logged in, since the link is bound to its owner."""
     me: Scope | None = request.scope.get(REQUEST_SCOPE)
     if me is not None and me.key_id is not None and me.subject_id not in (None, user.id):
         raise Forbidden("This link is for another user. Log out, and open it again.")

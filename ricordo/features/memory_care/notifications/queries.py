@@ -1,7 +1,7 @@
 """The tables of notifications, and their SQL.
 
 `owner_id` of preferences is the id of a user or of an organization. `notices` has a row for each
-proposal of which a channel has told the owner; `owner_visits` has the time of the owner's last
+proposal and each channel that told its owner; `owner_visits` has the time of the owner's last
 visit.
 """
 
@@ -83,7 +83,7 @@ owner_visits = table(
 class Preferences:
     """When a user, or an organization's users, are notified.
 
-    A field at None means the organization's choice, or the settings if it has none.
+    If a field is None, the organization's choice applies, or without one the settings.
     """
 
     organization_id: str
@@ -113,7 +113,7 @@ class DecisionLink:
 
 @dataclass(frozen=True, slots=True)
 class UntoldProposal:
-    """A waiting proposal of which a channel has not told the owner."""
+    """A waiting proposal that a channel has not told its owner about."""
 
     id: str
     organization_id: str
@@ -167,7 +167,7 @@ _OF_ORGANIZATION = preferences.alias("of_organization")
 def _owners_by(channel: Channel) -> Select[Any]:
     """Return the query of enabled owners with untold proposals whose channel is on.
 
-    It groups by owner, so that many proposals of owners whose channel is off do not delay others.
+    It groups by owner, so that many proposals of owners without this channel do not delay others.
     """
     waiting = _WAITING_OF_ENABLED.c
     choice = func.coalesce(_OWN.c[channel], _OF_ORGANIZATION.c[channel], bindparam("default"))
@@ -221,7 +221,7 @@ def save(tx: Transaction, row: Preferences) -> None:
 def untold_owners(tx: Transaction, channel: Channel, default: When) -> list[UntoldOwner]:
     """Return the owners with untold proposals for whom this channel is on.
 
-    `default` applies to owners without a choice of their own or of their organization.
+    `default` applies if neither the owner nor the organization has made a choice.
     """
     parameters = {"channel": channel, "default": default, "now": tx.clock.now()}
     return [UntoldOwner(*row) for row in tx.all(_UNTOLD_OWNERS[channel], parameters)]
@@ -233,7 +233,7 @@ def untold_of(tx: Transaction, channel: Channel, user_id: str, limit: int) -> li
 
 
 def mark_told(tx: Transaction, channel: Channel, user_id: str, proposal_ids: list[str]) -> None:
-    """Store that the owner was told; a proposal that was deleted meanwhile is left out."""
+    """Store that the owner was told; proposals that were deleted meanwhile are left out."""
     now = tx.clock.now()
     for id in proposals.existing_ids(tx, proposal_ids):
         tx.run(
@@ -243,7 +243,7 @@ def mark_told(tx: Transaction, channel: Channel, user_id: str, proposal_ids: lis
 
 
 def add_link(tx: Transaction, link: DecisionLink) -> None:
-    """Store a link, unless it exists: a repeated job makes the same link again."""
+    """Store a link if it does not exist yet; a repeated job makes the same link again."""
     tx.run(Missing(decision_links), _LINKS.values(link))
 
 
@@ -257,7 +257,7 @@ def use_link(tx: Transaction, link: DecisionLink) -> bool:
 
 
 def note_visit(tx: Transaction, user_id: str) -> None:
-    """Store the time at which the owner looks at the waiting proposals."""
+    """Store the time of the owner's visit to the waiting proposals."""
     row: dict[str, Any] = {"user_id": user_id, "seen_at": tx.clock.now()}
     tx.run(Replacing(owner_visits, "seen_at"), row)
 
@@ -279,7 +279,7 @@ def figures(tx: Transaction, organization_id: str | None = None) -> DecisionFigu
 
 
 def inherited(tx: Transaction, scope: Scope, user_id: str | None) -> tuple[Preferences, ...]:
-    """Return the preferences of a user and of the organization; without stored ones, empty ones."""
+    """Return the preferences of a user and of the organization; empty ones if none are stored."""
     ids = [id for id in (user_id, scope.organization_id) if id]
     rows = of_owners(tx, ids)
     return tuple(

@@ -27,7 +27,7 @@ Choice = Annotated[
 
 
 class NotificationsRequest(RequestModel):
-    """When to be told of proposals that wait. Fields that are left out stay."""
+    """When a user is told about waiting proposals. Omitted fields keep their values."""
 
     email: Choice = None
     webhook: Choice = None
@@ -36,9 +36,9 @@ class NotificationsRequest(RequestModel):
 
 
 class NotificationsResponse(ResponseModel):
-    """The stored choice, the resulting delivery, and the number of waiting proposals.
+    """The stored choice, the delivery that results, and the number of waiting proposals.
 
-    `problem` is the reason of the last failure.
+    `problem` is the reason for the last failure.
     """
 
     email: When | None
@@ -62,7 +62,7 @@ class LinkRequest(RequestModel):
 
 
 class LinkResponse(ResponseModel):
-    """A one-time link to a decision; without a public address of the server only its path."""
+    """A one-time link to a decision; only its path if the server has no public address."""
 
     url: str | None
     path: str
@@ -90,7 +90,7 @@ def retrieve(tx: Transaction, context: RequestContext, user_id: str) -> Json:
 def modify(
     tx: Transaction, context: RequestContext, user_id: str, body: NotificationsRequest
 ) -> Json:
-    """Choose when to be told, by e-mail or by a signed webhook."""
+    """Choose when the user is told, by e-mail or by a signed webhook."""
     memory = user_memory.open_memory(tx, context.scope, user_id)
     _change(tx, context, memory.user.id, body)
     return _shown(tx, context.scope, memory.user.id)
@@ -99,14 +99,14 @@ def modify(
 @router.get("/v1/notifications", response_model=NotificationsResponse)
 @needs("admin")
 def retrieve_default(tx: Transaction, context: RequestContext) -> Json:
-    """When users of the organization without a choice of their own are told."""
+    """When users of the organization are told if they made no choice."""
     return _shown(tx, context.scope, None)
 
 
 @router.patch("/v1/notifications", response_model=NotificationsResponse)
 @needs("admin")
 def modify_default(tx: Transaction, context: RequestContext, body: NotificationsRequest) -> Json:
-    """Choose for all of the organization's users who did not choose themselves."""
+    """Choose for all users of the organization who made no choice."""
     _change(tx, context, None, body)
     return _shown(tx, context.scope, None)
 
@@ -114,7 +114,7 @@ def modify_default(tx: Transaction, context: RequestContext, body: Notifications
 @router.get("/v1/notifications/decisions", response_model=DecisionFiguresResponse)
 @needs("admin")
 def retrieve_decisions(tx: Transaction, context: RequestContext) -> queries.DecisionFigures:
-    """How long decisions take, and how many proposals their owners never saw."""
+    """How long decisions take, and how many proposals their owners have never seen."""
     return queries.figures(tx, context.scope.organization_id)
 
 

@@ -1,7 +1,7 @@
-"""Digests of waiting proposals: their readers and times, one-time links, and decisions by them.
+"""Digests of waiting proposals: recipients, times, one-time links, and decisions by links.
 
-A digest is marked as told after it was sent. So a kill between the two sends it once more, with the
-same links and ids, and never loses it.
+A digest is marked as told only after it was sent. So a kill between the two sends it once more,
+with the same links and ids, but never loses it.
 """
 
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ class Delivery:
     problem_at: int = 0
 
     def is_due(self, first_created_at: int, now: int) -> bool:
-        """Return True if a digest is due for proposals that wait since that time."""
+        """Return True if a digest is due for proposals that have waited since this time."""
         if self.when == "off" or not self.address or now < self.problem_at:
             return False
         if self.when == "immediate":
@@ -62,7 +62,7 @@ class Delivery:
         return now >= self.due_at(first_created_at)
 
     def due_at(self, first_created_at: int) -> int:
-        """Return when things that wait since that time are told."""
+        """Return when items that have waited since this time are told."""
         if self.when == "immediate":
             return first_created_at
         hour = day_of(first_created_at) + self.hour * _HOUR
@@ -78,7 +78,7 @@ class DigestEntry:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Lines that are added (+) and removed (−), with marks for hidden text."""
+        """Lines that are added (+) or removed (−), with marks for hidden text."""
         proposal = self.proposal
         if proposal.value is None:
             return ("This deletes the block.",)
@@ -92,9 +92,9 @@ class DigestEntry:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """The waiting proposals of which one owner is notified.
+    """The waiting proposals that one owner is told about.
 
-    `others` are other things that wait, such as facts, each with its number in words.
+    `others` are other waiting items, such as facts, each with a number and a noun.
     """
 
     user: User
@@ -115,7 +115,7 @@ def delivery_of(
     organization: Preferences | None,
     user: User | None,
 ) -> Delivery:
-    """Return the delivery that the user chose, else the organization, else the setting."""
+    """Return the delivery chosen by the user, else by the organization, else by the settings."""
     rows = [row for row in (personal, organization) if row]
     choices: list[When | None] = [getattr(row, channel) for row in rows]
     when = next((choice for choice in choices if choice), None)
@@ -129,7 +129,7 @@ def delivery_of(
 
 
 def _email_of(user: User | None, settings: NotificationSettings) -> str:
-    """Return the address for e-mails to the user; empty if no e-mail can be sent."""
+    """Return the address for e-mails to the user; empty if none can be sent."""
     if user is None or not settings.smtp_host:
         return ""
     return user.email or ""
@@ -157,9 +157,9 @@ def plan(tx: Transaction, settings: NotificationSettings) -> int:
 
 
 def tell_of_others(tx: Transaction, organization_id: str, user_id: str) -> None:
-    """Add jobs that tell a user of new things that wait beside proposals, such as facts.
+    """Add jobs that tell a user of other new items, such as facts.
 
-    Each channel tells at its hour. A digest that waits already tells of them too.
+    Each channel tells at its hour. A digest that already waits includes them.
     """
     settings = NotificationSettings.current()
     rows = queries.of_owners(tx, [user_id, organization_id])
@@ -234,7 +234,7 @@ def add_link(
 def open_link(tx: Transaction, token: str) -> tuple[DecisionLink, User, Proposal]:
     """Return the link with its owner and proposal; opening changes nothing.
 
-    Raises NotFound for an unknown link, Conflict for one that was used, decided or expired.
+    Raises NotFound for an unknown link, and Conflict for one that was used, decided or expired.
     """
     link = queries.find_link(tx, one_time_links.hash_of(token))
     if link is None:
@@ -252,9 +252,10 @@ def open_link(tx: Transaction, token: str) -> tuple[DecisionLink, User, Proposal
 def decide(
     tx: Transaction, token: str, decision: str, reason: str | None
 ) -> Approved | Conflicted | Proposal:
-    """Decide the link's proposal as its owner, and use the link up, in one transaction.
+    """Decide the link's proposal in the name of its owner, and use up the link, in one transaction.
 
-    A conflict leaves it: its owner may still reject. Raises as `open_link` does.
+    After a conflict the link stays usable, since its owner may still reject. Raises as `open_link`
+    does.
     """
     link, user, proposal = open_link(tx, token)
     scope = Scope(link.organization_id, subject_id=user.id)
@@ -272,7 +273,7 @@ def decide(
 
 
 def note_problem(tx: Transaction, job: Job, problem: str) -> None:
-    """Store the reason why the user cannot be told, and wait a day before the next attempt."""
+    """Store why the user cannot be told, and wait a day before the next attempt."""
     user_id = job.payload["user_id"]
     personal, _ = queries.inherited(tx, Scope(job.organization_id), user_id)
     now = tx.clock.now()
@@ -281,7 +282,7 @@ def note_problem(tx: Transaction, job: Job, problem: str) -> None:
 
 
 def to_json(digest: Digest, *, job_id: str) -> Mapping[str, Any]:
-    """Return the digest as a webhook gets it."""
+    """Return the digest in the form of a webhook."""
     return {
         "type": "proposals.waiting",
         "delivery": job_id,

@@ -1,4 +1,4 @@
-"""Visits of owners to lists of waiting proposals, to count proposals never seen."""
+"""Visits of owners to lists of waiting proposals; they show which proposals nobody has seen."""
 
 import re
 import time
@@ -21,7 +21,7 @@ _MOST_REMEMBERED = 10_000
 
 
 class NotedVisits:
-    """Passes requests on, and stores at most once a minute that a person looked."""
+    """Passes requests on, and stores a person's visit at most once a minute."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -45,7 +45,7 @@ class NotedVisits:
         caller: Caller | None = scope.get(ACTING_SCOPE) or scope.get(REQUEST_SCOPE)
         if status == _OK and caller is not None and self._is_new(caller.user_id):
             store = scope["app"].state.runtime.store
-            with suppress(DatabaseFailed):  # the next visit is noted
+            with suppress(DatabaseFailed):  # the next visit will be stored
                 await store.write(lambda tx: queries.note_visit(tx, caller.user_id))
 
     def _is_new(self, user_id: str) -> bool:

@@ -1,7 +1,7 @@
 """`ricordo memory show`, `proposals`, `approve`, `reject`, `history` and `blame`.
 
-They do the same as the API of users' memory. A running server does the work. Without one, a server
-runs in this process while the command takes.
+They do the same as the routes of users' memory. A running server does the work. Without one, a
+server runs in this process while the command runs.
 """
 
 import json
@@ -27,7 +27,7 @@ _SERVER = typer.Option(
     None, "--server", help="Address of the server.  [from RICORDO_HOST and RICORDO_PORT]"
 )
 _JSON = typer.Option(False, "--json", help="Print what the API answers.")
-_WIDTH = 12  # digits of a version's id; so many are enough to name it
+_WIDTH = 12  # digits of a version's id that are shown; this many are enough to name it
 
 
 @app.command("show")
@@ -81,7 +81,7 @@ def approve_proposals(
     ),
     server: str | None = _SERVER,
 ) -> None:
-    """Approve proposals. Their texts become the next versions of their blocks."""
+    """Approve proposals. The proposed texts become the next versions of their blocks."""
     with _memory(user, server) as ask:
         if text is None:
             _decide(ask, "approve", proposals)
@@ -128,7 +128,7 @@ def show_blame(
 
 @contextmanager
 def _memory(user: str, server: str | None) -> Iterator[Callable[..., Any]]:
-    """Yield a function that asks the server for something in this user's memory."""
+    """Yield a function that sends requests about this user's memory to the server."""
     with any_server(
         server, lambda settings: require_database(settings, "no memory to show")
     ) as client:
@@ -149,7 +149,7 @@ def _all_of(ask: Callable[..., Any], path: str, status: str) -> list[Json]:
 def _decide(ask: Callable[..., Any], decision: str, ids: Sequence[str], **body: str) -> None:
     """Decide on proposals, print each outcome, and exit.
 
-    The exit code is 1 if one of them was not decided on.
+    The exit code is 1 if no decision was made on one of them.
     """
     waiting = list(ids)
     if waiting == ["all"]:
@@ -228,7 +228,7 @@ def _versions(versions: Sequence[Json]) -> list[str]:
 
 
 def _whole_blame(ask: Callable[..., Any], path: str) -> Json:
-    """Return all lines; the API splits a long text into several answers."""
+    """Return all lines; for a long text the API gives several answers."""
     blame: Json = ask("GET", path)
     while blame["next"] is not None:
         more = ask("GET", path, query={"after": blame["next"]})

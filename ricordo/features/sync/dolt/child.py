@@ -1,12 +1,12 @@
 """The process in which doltlite runs.
 
-doltlite replaces SQLite in its whole process, so it must not run in the server's. Started as
-`python -I child.py <file> <descriptor of a pipe>`; it imports nothing of Ricordo. It is sent
-`{"sql", "values"}` in JSON, and sends `{"rows"}` or `{"error"}`. It ends when the pipe is closed,
-and uncommitted changes are rolled back then.
+doltlite replaces SQLite in its whole process, so it must not run in the server's process. Start it
+as `python -I child.py <file> <descriptor of a pipe>`; it imports nothing of Ricordo. It receives
+`{"sql", "values"}` as JSON, and sends `{"rows"}` or `{"error"}`. It ends when the pipe is closed;
+uncommitted changes are then rolled back.
 """
 
-# Before sqlite3, which it replaces.
+# Import it before sqlite3, which it replaces.
 import doltlite  # type: ignore[import-untyped,unused-ignore]  # isort: skip  # noqa: F401
 
 import contextlib

@@ -1,8 +1,7 @@
 """One user's rows of `memory_blocks` in a Dolt database, with its commits and branches.
 
-All statements to Dolt are here, and block, so call this module in a thread. A change of `main`
-happens completely or not at all, and only if `main` is still at the commit that the caller saw
-last.
+All statements to Dolt are here. They block, so call this module in a thread. A change of `main`
+happens completely or not at all, and only if `main` has not moved since the caller read it.
 """
 
 import json
@@ -24,8 +23,8 @@ from ricordo.memory.text import merge_lines
 MAIN = "main"
 TABLE = "memory_blocks"
 _COLUMNS = "label, title, body, schema_ref"
-# Up to this many commits of others are read one by one; if there are more, only the commits that
-# touch the user's rows.
+# At most this many commits of others are read one by one; of more commits, only those that touch
+# the user's rows are read.
 _MOST_STEPS = 200
 _MERGES = "SELECT commit_hash, parent_hash FROM dolt_commit_ancestors WHERE parent_index = 1"
 _TOUCHING = (
@@ -37,21 +36,21 @@ _OTHERS_ROWS = (
 _UNCOMMITTED = "SELECT 1 FROM dolt_status LIMIT 1"
 _MADE = f"Make {TABLE}"
 _FIRST_COMMIT = "Initialize data repository"  # Dolt's message for an empty database
-# The last lines of a commit name its version, so that a commit made just before a kill is
+# The last lines of a commit name its version, so that a commit made just before a kill can be
 # recognized.
 _TRAILER = re.compile(
     r"(?:\A|\n\n)Ricordo-Version: ([0-9a-f]{40}) (\d{1,18})\nRicordo-Chain: (\S+)\s*\Z"
 )
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
-_LONGEST = 120  # characters of a user's or a label's part in the name of a branch
+_LONGEST = 120  # characters of the part of a branch name that is a user's name or a label
 _LONGEST_REASON = 10_000
-MOST_ROWS = 10_000  # of one user, as of a commit
+MOST_ROWS = 10_000  # rows of one user at a commit
 MOST_COMMITS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class DoltRow:
-    """The columns of a row without its key."""
+    """The columns of a row, except those of its key."""
 
     title: str | None
     body: str
@@ -65,8 +64,8 @@ Rows = Mapping[str, DoltRow]
 class RemoteCommit:
     """Another program's commit: the user's rows before and after it.
 
-    `merged` are the ids of the proposals that it merged. `authors` are names with addresses, more
-    than one if it sums up several commits; `at` is its time in microseconds.
+    `merged` are the ids of proposals that the commit merged. `authors` are names with addresses;
+    there are several if it combines several commits; `at` is its time in microseconds.
     """
 
     commit: str
@@ -79,7 +78,7 @@ class RemoteCommit:
 
 
 class DoltCommit(NamedTuple):
-    """A commit of the log, or the newest one of a branch.
+    """A commit of the log, or the newest commit of a branch.
 
     `author` is a name with an address, `at` a time in microseconds.
     """
@@ -96,17 +95,17 @@ class DoltCommit(NamedTuple):
 
     @property
     def is_ours(self) -> bool:
-        """Return True if only Ricordo committed to the proposal's branch."""
+        """Return True if only Ricordo has committed to the proposal's branch."""
         return proposal_in(self.message) == self.proposal_id
 
 
 @dataclass(frozen=True, slots=True)
 class DoltEdit:
-    """One commit to make: the new rows (None: deleted), its author, date, message.
+    """One commit to make: the new rows (None: deleted), author, date and message.
 
-    `before` are the texts that these rows are expected to hold. A row with another text is merged.
-    If the same lines changed, it becomes the memory's present text of `latest`, which has all
-    changes.
+    `before` are the texts that are expected in these rows. A row with another text is merged. If
+    the same lines were changed, the row gets the text of `latest`, which is the memory's present
+    text with all changes.
     """
 
     changes: Mapping[str, DoltRow | None]
@@ -138,7 +137,7 @@ class DoltEdit:
 
 
 class Database:
-    """The rows of the user with this name."""
+    """The rows of the user who has this name."""
 
     def __init__(self, engine: Engine, user: str) -> None:
         self.engine = engine
@@ -148,7 +147,7 @@ class Database:
     def prepare(self) -> None:
         """Check out `main`, and create the table if it is missing.
 
-        Raises Conflict if there are uncommitted changes of it.
+        Raises Conflict if the table has uncommitted changes.
         """
         self.engine.call("dolt_checkout", MAIN)
         if self.engine.run(
@@ -169,7 +168,7 @@ class Database:
         return str(self.engine.run(f"SELECT dolt_hashof('{MAIN}')")[0][0])
 
     def rows(self, commit: str | None) -> dict[str, DoltRow]:
-        """Return the user's rows by label at a commit, or (None) now."""
+        """Return the user's rows by label at a commit; None means now."""
         table = self.engine.table_at if commit else TABLE
         sql = f"SELECT {_COLUMNS} FROM {table} WHERE user_id = ?"  # noqa: S608 - constant names
         parameters = [*filter(None, (commit, self._user))]
@@ -180,7 +179,7 @@ class Database:
         }
 
     def log(self, after: str | None = None, until: str = MAIN) -> list[DoltCommit]:
-        """Return the commits of `until`, newest first, without those of `after`."""
+        """Return the commits of `until` without those of `after`, newest first."""
         if after is None:
             revisions = until
         else:
@@ -202,8 +201,8 @@ class Database:
     def steps(self, base: str | None, head: str) -> list[str]:
         """Return the commits from the base to the head, without the base.
 
-        They follow first parents. Without a base they begin with the first commit. If first parents
-        do not lead to the base, the head alone is returned.
+        They follow first parents. Without a base, they begin at the first commit. If first parents
+        do not lead to the base, only the head is returned.
         """
         require_few(self.engine, "dolt_commit_ancestors", [], 2 * MOST_COMMITS, "commit_hash")
         rows = self.engine.run(
@@ -224,7 +223,7 @@ class Database:
     ) -> list[RemoteCommit]:
         """Return the commits of others that change the user's rows, oldest first.
 
-        `as_one` combines them into one commit of all their authors.
+        With `as_one` they are combined into one commit by all their authors.
         """
         log = {logged.hash: logged for logged in self.log(base, head)}
         steps = [head] if as_one else self.steps(base, head)
@@ -261,21 +260,21 @@ class Database:
     def _touching_among(self, steps: Sequence[str], base: str | None) -> set[str]:
         """Return the steps that may change the user's rows.
 
-        If there are many steps, the database is asked for them; if there are few, all are read.
+        Of many steps, the database selects those that touch the rows; of few steps, all are read.
         """
         if base is None or len(steps) > _MOST_STEPS:
             return self._touching()
         return {*steps}
 
     def _only_merges(self, parent: str | None, before: Rows, after: Rows) -> bool:
-        """Return whether a merge of this parent took its rows and changed nothing itself."""
+        """Return whether a merge only took the rows of this parent and changed nothing itself."""
         return parent is not None and _is_from(self._rows_at(parent), before, after)
 
     def commit(self, expected: str, edit: DoltEdit, merged: DoltCommit | None = None) -> str:
         """Make the edit the next commit of `main`, and return the new head.
 
-        With `merged` the commit is a merge of that proposal's branch. An edit that changes and
-        merges nothing is not committed. Raises RemoteMoved.
+        With `merged`, the commit merges that proposal's branch. An edit that neither changes nor
+        merges anything is not committed. Raises RemoteMoved.
         """
         with self.transaction():
             if self.head() != expected:
@@ -295,7 +294,7 @@ class Database:
     def open_branch(self, name: str, start: str, edit: DoltEdit) -> None:
         """Create a branch with one commit on `start`.
 
-        The branch appears under its name as a whole or not at all.
+        The branch appears under its name completely or not at all.
         """
         self.engine.call("dolt_branch", self._scratch, start)
         self.engine.call("dolt_checkout", self._scratch)
@@ -324,7 +323,7 @@ class Database:
         return None
 
     def newest_trailer(self, chain_id: str) -> "Trailer | None":
-        """Return the version that the newest commit of the chain on `main` names."""
+        """Return the version that the chain's newest commit on `main` names."""
         rows = self.engine.run(
             "SELECT message FROM dolt_log WHERE message LIKE ? LIMIT 1",
             f"%\nRicordo-Chain: {chain_id}%",
@@ -333,14 +332,14 @@ class Database:
         return next((trailer for trailer in trailers if trailer), None)
 
     def is_only_of(self, chain_id: str, messages: Collection[str]) -> bool:
-        """Return whether Ricordo made all commits, and only for this chain.
+        """Return whether all commits were made by Ricordo, and only for this chain.
 
-        `messages` are those of further commits of Ricordo. Another program's commit, branch, tag or
-        uncommitted change, and another user's row, make it False.
+        `messages` are the messages of Ricordo's other commits. It is False if there is another
+        program's commit, branch, tag or uncommitted change, or a row of another user.
         """
         if self.engine.run(_OTHERS_ROWS, self._user) or self.engine.run(_UNCOMMITTED):
             return False
-        with suppress(EngineError):  # doltlite may have no tags
+        with suppress(EngineError):  # doltlite may not support tags
             if self.engine.run("SELECT * FROM dolt_tags LIMIT 1"):
                 return False
         names = [str(row[0]) for row in self.engine.run("SELECT name FROM dolt_branches")]
@@ -357,7 +356,7 @@ class Database:
         )
 
     def begin_again(self, expected: str) -> None:
-        """Remove the whole history of `main` and the proposals' branches, and make the table again.
+        """Remove the history of `main` and the proposals' branches, and create the table again.
 
         Raises RemoteMoved.
         """
@@ -370,8 +369,8 @@ class Database:
         self.prepare()
 
     def drop_unreachable(self) -> None:
-        """Remove the bytes of what no branch reaches any more."""
-        # A Dolt server ends its connections then.
+        """Remove the bytes of content that no branch reaches any more."""
+        # A Dolt server ends its connections at this point.
         with suppress(EngineError):
             self.engine.call("dolt_gc")
 
@@ -380,7 +379,7 @@ class Database:
         return {str(row[0]) for row in self.engine.run(_TOUCHING, self._user, self._user)}
 
     def _rows_at(self, commit: str) -> dict[str, DoltRow]:
-        """Return the user's rows at a commit; no rows if the table did not exist yet."""
+        """Return the user's rows at a commit; there are none if the table did not exist yet."""
         try:
             return self.rows(commit)
         except EngineError:
@@ -396,17 +395,17 @@ class Database:
         try:
             yield
         finally:
-            # Changes to keep were committed by `dolt_commit`, which may have ended the transaction.
+            # `dolt_commit` committed the changes to keep, and may have ended the transaction.
             with suppress(EngineError):
                 self.engine.run("ROLLBACK")
 
     def _begin_merge(self, branch: str) -> bool:
-        """Merge without a commit; return False if the branch is merged already.
+        """Merge without a commit; return False if the branch is already merged.
 
-        Conflicting rows stay as they were, and the caller writes them.
+        Conflicting rows are not changed; the caller writes them.
         """
-        # doltlite reports conflicts by an error, a Dolt server in its answer. Any other fault shows
-        # below or at the commit.
+        # doltlite reports conflicts as an error, a Dolt server in its answer. Any other fault shows
+        # in the code below, or at the commit.
         with suppress(EngineError):
             self.engine.call("dolt_merge", branch, "--no-ff", "--no-commit")
         if self.engine.run("SELECT * FROM dolt_conflicts"):
@@ -416,7 +415,7 @@ class Database:
     def _write(self, edit: DoltEdit, before: Rows, *, is_merge: bool = False) -> bool:
         """Write the edit onto the rows `before`; return False if nothing changes.
 
-        A merge may have replaced their texts meanwhile.
+        A merge may have changed their texts since.
         """
         targets = edit.onto(before)
         now = self.rows(None) if is_merge else before
@@ -453,7 +452,7 @@ class Database:
 
 
 def _is_from(source: Rows, before: Rows, after: Rows) -> bool:
-    """Return True if all differences between the rows came from `source`."""
+    """Return True if every difference between the rows came from `source`."""
     labels = {label for label in {*before, *after} if before.get(label) != after.get(label)}
     return all(source.get(label) == after.get(label) for label in labels)
 
@@ -497,7 +496,7 @@ def version_message(last: BlockVersion, reason: str | None = None) -> str:
 def trailer_of(message: str) -> Trailer | None:
     """Return the version that a commit's message names, or None.
 
-    Only the very end of the message counts.
+    Only the last lines of the message count.
     """
     match = _TRAILER.search(message)
     if match:
@@ -558,8 +557,8 @@ def date_of(at: int) -> str:
 def _part(text: str) -> str:
     if _PLAIN.fullmatch(text) and not text.endswith(".lock") and not text.startswith("-"):
         return _cut(text)
-    # `quote` does not escape "~", which no branch may contain, nor ".", which a branch may not
-    # contain everywhere.
+    # `quote` does not escape "~", which no branch may contain, or ".", which is not allowed
+    # everywhere in a branch.
     return _cut(quote(text, safe="").replace(".", "%2E").replace("~", "%7E"))
 
 
@@ -577,8 +576,8 @@ def _remote_commit(
 ) -> RemoteCommit:
     """Return a commit of the log that changes the user's rows.
 
-    `new_commits` are those that came with it, and name the merged proposals. Its authors are the
-    authors of `writers`, or the commit's author if there are none.
+    `new_commits` are the commits that came with it; they name the merged proposals. Its authors are
+    those of `writers`, or the commit's author if `writers` is empty.
     """
     proposal_ids = (proposal_in(new.message) for new in new_commits)
     return RemoteCommit(

@@ -1,9 +1,9 @@
 """Dolt databases by their addresses, and the two engines: a Dolt server, and doltlite.
 
 An address is `mysql://user@host:3306/database`, or a file of doltlite at
-`doltlite:///path/file.db`. A server must have public addresses only (unless the operator allows
-private ones), and the connection goes to the IP address that was checked. A file must be in one of
-the folders that the operator named. All differences between the engines are in this module.
+`doltlite:///path/file.db`. A server must have only public addresses (if the operator does not allow
+private ones). The connection uses the IP address that was checked. A file must be in one of the
+folders that the operator named. All differences between the engines are in this module.
 """
 
 import json
@@ -28,8 +28,8 @@ from ricordo.llm.addresses import connect, require_public_host
 Row = Sequence[Any]
 CHILD = Path(__file__).with_name("child.py")
 _TIMEOUT = 60.0  # seconds for one statement
-MOST_BYTES = 64 * 1024 * 1024  # of the texts of one answer
-# The only variables of the server's environment that the child gets, to be able to start.
+MOST_BYTES = 64 * 1024 * 1024  # bytes of the texts in one answer
+# The only variables of the server's environment that the child gets; it needs them to start.
 _CHILD_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR")
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS memory_blocks ("
@@ -65,7 +65,7 @@ class DoltAddress:
     folders: tuple[Path, ...] = ()
 
     def require_usable(self) -> None:
-        """Raise Invalid if it cannot be a remote, without connecting to it."""
+        """Raise Invalid if it cannot be a remote; do not connect to it."""
         path = self.path
         if path is None:
             if not self.allow_private:
@@ -119,9 +119,9 @@ def read_address(
     allow_private: bool = False,
     folders: tuple[Path, ...] = (),
 ) -> DoltAddress:
-    """Parse an address, and separate the password in it.
+    """Parse an address, and separate the password from it.
 
-    Raises Invalid, which quotes no password.
+    Raises Invalid, whose text quotes no password.
     """
     try:
         parts = urlsplit(address)
@@ -137,7 +137,7 @@ def read_address(
     if parts.scheme == "doltlite":
         path = Path(unquote(parts.path))
         if path.is_absolute() and not parts.netloc:
-            # Resolve links, so that one file has one address.
+            # Resolve links, so that each file has only one address.
             path = require_folder(path, folders)
         plain = f"doltlite://{parts.netloc}{quote(str(path), safe=_UNQUOTED)}"
         dolt_address = DoltAddress(plain, path, host=parts.netloc, folders=folders)
@@ -153,9 +153,9 @@ def read_address(
 
 
 def marker_of(address: str) -> FolderMarker | None:
-    """Return the file that names the organization of a file of doltlite.
+    """Return the file that names the organization of a doltlite file.
 
-    It is next to the file whose rows name their users.
+    It is next to the doltlite file; the rows in that file name their users.
     """
     parts = urlsplit(address)
     if parts.scheme != "doltlite":
@@ -165,28 +165,28 @@ def marker_of(address: str) -> FolderMarker | None:
 
 
 def claim(address: str, organization_id: str) -> None:
-    """Note the organization of a file of doltlite.
+    """Record the organization of a doltlite file.
 
-    Raises Conflict if it has another.
+    Raises Conflict if the file belongs to another organization.
     """
     if marker := marker_of(address):
         marker.claim(organization_id)
 
 
 class EngineError(Unavailable):
-    """The engine refused a statement; the message is its own."""
+    """The engine refused a statement; the message is the engine's."""
 
 
 class Engine(ABC):
     """One connection to a Dolt database, with one statement at a time.
 
-    In all statements `?` is the place of a value.
+    In all statements, `?` stands before a value is filled in.
     """
 
     begin: str
     make_table: str
     call_sql: str
-    table_at: str  # for a FROM; the commit is the next value
+    table_at: str  # for use after FROM; the commit is the next value
 
     @abstractmethod
     def run(self, sql: str, *values: object) -> list[Row]:
@@ -268,7 +268,7 @@ class DoltServer(Engine):
 
 
 def start_child(path: Path, pipe: int) -> "subprocess.Popen[bytes]":
-    """Start the process of doltlite on this file, which answers at this descriptor."""
+    """Start the process of doltlite on this file; it answers on this descriptor."""
     return subprocess.Popen(  # noqa: S603 - our own arguments
         [sys.executable, "-I", str(CHILD), str(path), str(pipe)],
         stdin=subprocess.DEVNULL,
@@ -306,7 +306,7 @@ class Doltlite(Engine):
 
     def run(self, sql: str, *values: object) -> list[Row]:
         """Return the rows of a statement."""
-        with suppress(OSError):  # the child has ended, which `_answer` reports
+        with suppress(OSError):  # the child has ended; `_answer` reports that
             self._pipe.send_bytes(json.dumps({"sql": sql, "values": values}).encode())
         return self._answer()
 
@@ -350,7 +350,7 @@ def require_few(
 ) -> None:
     """Raise TooLong if a table has too many rows or bytes.
 
-    The bytes are those of `texts`. Other programs write these tables, so their size is not limited.
+    The bytes are those of `texts`. Other programs write these tables, so they may have any size.
     """
     size = " + ".join(f"LENGTH(COALESCE({text}, ''))" for text in texts)
     ((count, length),) = engine.run(

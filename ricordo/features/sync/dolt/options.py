@@ -6,7 +6,7 @@ from ricordo.setting_types import FeatureSettings, about
 
 
 class DoltSettings(FeatureSettings):
-    """The Dolt database that the memory of all users is synced with."""
+    """The Dolt database with which the memory of all users is synced."""
 
     dolt_remote: SecretStr | None = about(
         "Address of a Dolt database that the memory of all users is synced with: "

@@ -1,8 +1,8 @@
 """Pull another program's commit in a Dolt database into a user's memory.
 
-The functions of every write turn it into versions with the author, date and message of the commit.
-The rights are those of the owner who added the remote. A commit may also approve proposals, or
-conflict with the memory.
+The functions of ordinary writes make versions of it, with the author, date and message of the
+commit. Its rights are those of the owner who added the remote. A commit may also approve proposals,
+or conflict with the memory.
 """
 
 import re
@@ -26,10 +26,10 @@ _PROPOSAL = re.compile(r"proposal-[0-9a-f-]{36}")
 
 
 def pull_commit(tx: Transaction, remote: Remote, owner: Actor, step: RemoteCommit) -> Remote:
-    """Turn a commit into versions, and its conflicts into proposals; note the remote's state.
+    """Turn a commit into versions, and its conflicts into proposals; record the remote's state.
 
-    Returns the remote as noted. Raises Invalid, TooLong if a row cannot be a block: then nothing is
-    changed.
+    Returns the recorded remote. Raises Invalid or TooLong if a row cannot be a block; nothing is
+    changed then.
     """
     owned = user_memory.open_memory(tx, Scope(remote.organization_id), owner.id)
     chain = versions.lock(tx, owned.chain.id) or owned.chain
@@ -40,7 +40,7 @@ def pull_commit(tx: Transaction, remote: Remote, owner: Actor, step: RemoteCommi
         if step.before.get(label) != step.after.get(label):
             pulled.apply(label, step.before.get(label), step.after.get(label))
     conflicts = filter(None, (open_conflicts(tx, remote), *pulled.conflicts))
-    # Pulled versions exist at the remote; only versions written here have to be pushed.
+    # Pulled versions exist at the remote, so only versions written here have to be pushed.
     after = versions.lock(tx, owned.chain.id) or chain
     if remote.followed == chain.versions:
         followed = after.versions
@@ -58,8 +58,8 @@ def _metadata(
 ) -> ChangeMetadata:
     """Return the author, date and message of a commit.
 
-    If the commit combines commits of several authors, the owner is the author. The date is never in
-    the future, nor before the last version's date.
+    If the commit combines commits of several authors, the owner counts as the author. The date is
+    not in the future, and not before the last version's date.
     """
     authors = CommitAuthors(tx, owned.scope, owner)
     newest = next(iter(history.page(tx, owned.chain.id, limit=1)), None)
@@ -70,7 +70,7 @@ def _metadata(
 
 
 def open_conflicts(tx: Transaction, remote: Remote) -> str | None:
-    """Return the noted conflicts, as long as a proposal of them waits."""
+    """Return the recorded conflicts while one of their proposals waits."""
     last_error = remotes.get(tx, Scope(remote.organization_id), remote.id).last_error
     waiting = {proposal.id for proposal in proposals.waiting(tx, remote.chain_id)}
     if waiting & set(_PROPOSAL.findall(last_error or "")):
@@ -82,7 +82,7 @@ def open_conflicts(tx: Transaction, remote: Remote) -> str | None:
 class _PulledCommit:
     """One commit that is being pulled into the memory.
 
-    `settled_labels` need no more work, `conflicts` are sentences for the owner.
+    Labels in `settled_labels` need no more work; `conflicts` are sentences for the owner.
     """
 
     tx: Transaction
@@ -112,8 +112,8 @@ class _PulledCommit:
             else:
                 text = _merged(before, after, self._find(label))
             if text is None and not (proposal.value is None and after is None):
-                continue  # it is handled like any other change
-            # The block gets the text of the remote.
+                continue  # it is treated like any other change
+            # The block gets the text that the remote has.
             outcome = approval.approve(
                 self.tx, self.owned.scope, id, self.owner, body=text, keeps_hidden_text=True
             )
@@ -122,7 +122,7 @@ class _PulledCommit:
             self.settled_labels |= {label, target}
 
     def rename(self) -> None:
-        """Rename the block if one row was replaced by another with the same text.
+        """If one row was replaced by another with the same text, rename the block.
 
         It keeps its history.
         """
@@ -139,7 +139,7 @@ class _PulledCommit:
         self._set(new[0], before[old[0]], after[new[0]])
 
     def apply(self, label: str, before: DoltRow | None, after: DoltRow | None) -> None:
-        """Write, create or delete one block, or note the conflict."""
+        """Write, create or delete one block, or record the conflict."""
         block = self._find(label)
         if after is None:
             if block is not None and before is not None and block.value == before.body:
@@ -176,7 +176,7 @@ class _PulledCommit:
         try:
             proposal = propose(self.tx, draft, ChangeMetadata(self.metadata.author, message))
         except Unchanged:
-            return  # only a final newline differs
+            return  # only a final line break differs
         self.conflicts.append(
             f'"{label}" changed here and at the remote in the same lines. What the remote had '
             f"waits as {proposal.id}."

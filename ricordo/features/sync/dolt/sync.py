@@ -1,12 +1,12 @@
 """Dolt databases as remotes of a user's memory.
 
-A database has a commit for each version, and a branch for each proposal. A sync pulls first, then
-pushes new versions one after the other. The memory is not locked meanwhile. Each step can be
+A database has a commit for each version and a branch for each proposal. A sync pulls first, then
+pushes new versions one after the other. The memory is not locked during the sync. Each step can be
 repeated, since a commit names its version, and a push requires that `main` has not moved.
 
 An owner's commits become versions by the same functions as every write of an owner. If the memory
-changed too, both changes stay if they are of different lines. Otherwise the remote's text waits as
-a proposal of the owner: nothing is lost, and the memory stays as it is.
+has changed too, both changes are kept if they concern different lines. Otherwise the remote's text
+waits as a proposal to the owner. Nothing is lost, and the memory does not change.
 """
 
 import asyncio
@@ -60,19 +60,19 @@ from ricordo.storage import blocks, history, proposals, remotes, versions
 from ricordo.storage.engine.store import Store, Transaction
 
 _KIND = "dolt"
-_ORGANIZATION = "{organization}"  # the place of its id in RICORDO_DOLT_REMOTE
-_PORTION = 50  # versions that are read at once, and then noted
+_ORGANIZATION = "{organization}"  # stands for the organization's id in RICORDO_DOLT_REMOTE
+_PORTION = 50  # versions that are read and recorded together
 
 
 class DoltRemotes:
     """Remotes of the kind `dolt`."""
 
     kind = _KIND
-    is_shared = True  # its rows name their users
+    is_shared = True  # its rows name the users they belong to
     marker = staticmethod(marker_of)
 
     def read(self, access: Access, settings: Settings) -> Access:
-        """Check the address, and separate a password in it."""
+        """Check the address, and separate the password from it."""
         if access.options or access.username:
             raise Invalid(
                 "A Dolt remote takes no options, and its user name is a part of its address."
@@ -81,7 +81,7 @@ class DoltRemotes:
         return Access(address.address, None, address.password)
 
     async def keeps_forgotten(self, store: Store, settings: Settings, remote: Remote) -> bool:
-        """Return whether the history there has versions that were rewritten here.
+        """Return whether the remote's history has versions that were rewritten here.
 
         Raises Unavailable.
         """
@@ -97,8 +97,8 @@ class DoltRemotes:
     ) -> Remote:
         """Pull from the database, then push.
 
-        Raises Unavailable if it cannot be reached or refuses, Conflict or Invalid if its content
-        cannot be pulled; nothing is lost on either side.
+        Raises Unavailable if it cannot be reached or refuses, and Conflict or Invalid if its
+        content cannot be pulled. Nothing is lost on either side.
         """
         async with self._opened(store, remote, access, settings) as (database, user, name):
             await asyncio.to_thread(claim, access.address, remote.organization_id)
@@ -109,14 +109,14 @@ class DoltRemotes:
     async def _opened(
         self, store: Store, remote: Remote, access: Access, settings: Settings
     ) -> AsyncIterator[tuple[Database, User, str]]:
-        """Open the database; yield it with the remote's user and their name there."""
+        """Open the database; yield it with the remote's user, and the user's name in it."""
         user = await store.read(lambda tx: owner_of(tx, remote))
         name = name_there(user, DoltSettings.current().dolt_user_prefix)
         if common_access := database_of_all(remote.organization_id):
             common = _address(common_access, settings)
             if common.address == access.address:
                 access = replace(access, password=common.password or access.password)
-        # The shields close the connection or child process also after a cancellation.
+        # The shields make sure that the connection or child process is closed even after a cancel.
         opening = asyncio.create_task(asyncio.to_thread(open_engine, _address(access, settings)))
         try:
             yield Database(await asyncio.shield(opening), name), user, name
@@ -127,8 +127,8 @@ class DoltRemotes:
 def name_there(user: User, prefix: str) -> str:
     """Return the user's name in the rows of the database.
 
-    Raises Invalid for a user whose identifier does not begin with the prefix: without it, the rows
-    could be another user's.
+    Raises Invalid if the user's identifier does not begin with the prefix. Without it, the rows
+    could belong to another user.
     """
     identifier = user.identifier or user.id
     name = identifier.removeprefix(prefix)
@@ -178,7 +178,7 @@ class _DoltSync:
         self._scope = Scope(remote.organization_id)
 
     async def run(self) -> Remote:
-        """Pull, then push; start again after another program's commit."""
+        """Pull, then push; start again after a commit by another program."""
         await asyncio.to_thread(self._database.prepare)
         return await until_settled(self._attempt)
 
@@ -192,10 +192,10 @@ class _DoltSync:
         return self.remote
 
     async def _drop_rewritten_history(self) -> None:
-        """Begin the history there again if versions were rewritten here, to forget something.
+        """If versions were rewritten here to forget something, start a new history there.
 
-        That is done only in a database that has nothing but this memory: it would take the
-        commits of others away. The push then brings all versions as they are now.
+        This is done only in a database that contains nothing but this memory, since it would remove
+        commits of others. The push then sends all present versions.
         """
         chain_id = self.remote.chain_id
         trailer = await asyncio.to_thread(self._database.newest_trailer, chain_id)
@@ -212,7 +212,7 @@ class _DoltSync:
             head = await asyncio.to_thread(self._database.head)
             await asyncio.to_thread(self._database.begin_again, head)
         await asyncio.to_thread(self._database.drop_unreachable)
-        # The table and its rows follow by the push.
+        # The push then creates the table and its rows.
         self.remote = replace(self.remote, seen=None, followed=0)
         await self._store.write(self._note)
 
@@ -229,9 +229,9 @@ class _DoltSync:
     async def _pull_commits(self, head: str) -> None:
         """Pull commit by commit.
 
-        If a commit cannot be pulled, it is pulled together with all later commits, since one of
-        them may have corrected it. The first pull into an empty memory brings the whole history.
-        Into any other memory it brings one change.
+        If a commit cannot be pulled, it is combined with all later commits, since one of them may
+        have corrected it. The first pull into an empty memory takes over the whole history. Into
+        any other memory it brings one change.
         """
         base = self.remote.seen
         chain_id = self.remote.chain_id
@@ -290,9 +290,9 @@ class _DoltSync:
         remotes.note(tx, replace(self.remote, last_error=open_conflicts(tx, self.remote)))
 
     def _commit(self, edit: DoltEdit, last: BlockVersion) -> str:
-        """Commit a version, and merge the branch of the proposal that it approved.
+        """Commit a version; if it approved a proposal, merge the proposal's branch.
 
-        A branch with commits of others is not merged.
+        A branch with commits by others is not merged.
         """
         merged = None
         if last.proposal_id is not None:
@@ -324,14 +324,14 @@ class _DoltSync:
         missing = {branch_of(self._name, proposal): proposal for proposal in waiting}
         for branch in self._database.branches():
             proposal_waits = missing.pop(branch.branch, None) is not None
-            # A branch with commits of others is not deleted, since these commits would be lost.
+            # A branch with commits by others is not deleted, since they would be lost.
             if not proposal_waits and branch.is_ours:
                 self._database.drop_branch(branch.branch)
         for name, proposal in missing.items():
             self._open_branch(name, proposal, head)
 
     def _open_branch(self, name: str, proposal: Proposal, head: str) -> None:
-        """Create the branch of a proposal, on the version that it was made from."""
+        """Create the branch of a proposal, starting at the version that it was made from."""
         row = self._database.rows(head).get(proposal.label)
         body = row.body if row else None
         if proposal.base is not None and body != proposal.base_value:
@@ -352,13 +352,13 @@ class _DoltSync:
     def _portion(self, tx: Transaction) -> list[tuple[DoltEdit, BlockVersion]]:
         """Return the next versions as edits, each with its last version.
 
-        The versions of one git commit are one edit.
+        Versions from one git commit make one edit.
         """
         chain_id = self.remote.chain_id
         after = self.remote.followed
         newest_first = history.page(tx, chain_id, limit=_PORTION, before=after + _PORTION + 1)
         new_versions = [version for version in reversed(newest_first) if version.number > after]
-        # One commit may have changed many blocks, and must not be divided.
+        # One commit may have changed many blocks and must not be split.
         while new_versions and (
             more := history.page(tx, chain_id, limit=1, before=new_versions[-1].number + 2)
         ):
@@ -420,7 +420,7 @@ class RemoteHead:
     """The head of `main`, and the commits that name versions of this chain.
 
     `last_seen` is the last commit that a sync has seen; None if the history no longer contains it.
-    `ours` are the commits since then with their trailers, the newest version first.
+    `ours` are the commits since then that have trailers, the newest version first.
     """
 
     commit: str
@@ -451,7 +451,7 @@ def read_head(database: Database, remote: Remote) -> RemoteHead:
 
 
 def is_rewritten(tx: Transaction, trailer: Trailer) -> bool:
-    """Return whether the version that a commit names has another id here by now."""
+    """Return whether the version that a commit names has another id here now."""
     newest = history.page(tx, trailer.chain_id, limit=1, before=trailer.number + 1)
     return not newest or (newest[0].number, newest[0].id.hex()) != (
         trailer.number,
@@ -460,10 +460,10 @@ def is_rewritten(tx: Transaction, trailer: Trailer) -> bool:
 
 
 def recover_progress(tx: Transaction, remote: Remote, head: RemoteHead) -> Remote:
-    """Return the remote with its true progress.
+    """Return the remote with its actual progress.
 
-    A commit that was pushed just before a kill counts as pushed; a commit that has disappeared does
-    not.
+    A commit that was pushed just before a kill counts as pushed. A commit that has disappeared does
+    not count.
     """
     for commit, trailer in head.ours:
         if head.last_seen is not None and trailer.number < remote.followed:
@@ -477,9 +477,9 @@ def recover_progress(tx: Transaction, remote: Remote, head: RemoteHead) -> Remot
 
 
 async def _add_missing(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Make the database of all users a remote of each memory that lacks it.
+    """Make the database of all users a remote of each memory that does not have it.
 
-    A user with the name of a forgotten user is left out, since the database may still hold the
+    Users with the name of a forgotten user are left out, since the database may still contain the
     forgotten user's rows.
     """
     settings = DoltSettings.current()

@@ -1,8 +1,8 @@
 """A user's background tasks in their Dolt database: tasks, runs, last activity.
 
-Every statement names the user, so a database of many users keeps the rows of each apart, and no
-sync reads or writes another's. Nothing is pulled from these tables. Users without runs have no
-rows, and a database of only such users has no tables.
+Every statement names the user. So the rows of many users stay separate, and no sync reads or writes
+another user's rows. Nothing is pulled from these tables. Users without runs have no rows, and a
+database with only such users has no tables.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from ricordo.features.tutor.tasks import queries
 from ricordo.storage import activity
 from ricordo.storage.engine.store import Transaction
 
-# The columns of each table behind user_id; the first is part of the key.
+# The columns of each table after user_id; the first belongs to the key.
 _MADE = "Make the tables of background tasks"
 _TABLES: Mapping[str, tuple[str, ...]] = {
     "background_tasks": (
@@ -51,14 +51,14 @@ _TABLES: Mapping[str, tuple[str, ...]] = {
     ),
     "user_activity": ("kind", "last_active_at"),
 }
-_MOST_RUNS = 1000  # the newest; the older rows are in Dolt's history
+_MOST_RUNS = 1000  # the newest runs; older rows remain in Dolt's history
 _AUTHOR = "Ricordo <ricordo@localhost>"
 Row = tuple[str | None, ...]
 Rows = dict[str, dict[str, Row]]  # by table and key
 
 
 def rows_of(tx: Transaction, user: User) -> Rows:
-    """Return the rows of this user; nothing if no task ever ran for them."""
+    """Return the rows of this user; there are none if no task ever ran for the user."""
     runs = queries.newest_of_user(tx, user.id, _MOST_RUNS)
     if not runs:
         return {}
@@ -92,7 +92,7 @@ def rows_of(tx: Transaction, user: User) -> Rows:
 def write_rows(database: Database, name: str, rows: Rows, *, expected: str, now: int) -> str:
     """Write the user's rows in one commit on the `expected` head of main.
 
-    Returns the new head. Raises RemoteMoved if the head is another.
+    Returns the new head. Raises RemoteMoved if the head is a different one.
     """
     engine = database.engine
     try:
@@ -100,7 +100,7 @@ def write_rows(database: Database, name: str, rows: Rows, *, expected: str, now:
     except EngineError:
         if not rows:
             return expected
-    # The engine's character set follows the columns of its own table.
+    # The engine's character set comes after the columns in its statement for a table.
     ending = engine.make_table.rpartition(")")[2]
     for table, columns in _TABLES.items():
         texts = ", ".join(f"{column} LONGTEXT" for column in columns[1:])
@@ -114,7 +114,7 @@ def write_rows(database: Database, name: str, rows: Rows, *, expected: str, now:
         *_TABLES,
     ):
         _commit(database, _MADE, now)
-        raise RemoteMoved  # by this commit, which is pulled like any other
+        raise RemoteMoved  # the head moved to this commit, which is pulled like any other
     with database.transaction():
         if database.head() != expected:
             raise RemoteMoved
@@ -125,7 +125,7 @@ def write_rows(database: Database, name: str, rows: Rows, *, expected: str, now:
 
 
 def messages_of(name: str) -> tuple[str, ...]:
-    """Return the messages of commits of these tables for a user."""
+    """Return the messages of a user's commits of these tables."""
     return (_MADE, _step_message(name))
 
 

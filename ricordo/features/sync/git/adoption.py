@@ -1,7 +1,7 @@
-"""Turn an owner's git commits into versions, which keep the ids of the commits.
+"""Turn an owner's git commits into versions that keep the ids of the commits.
 
-A push is one transaction: rows of versions, texts, blocks, the tip of the chain. The policy of each
-changed block decides, as for any other writer.
+A push is one transaction: rows of versions, texts, blocks, and the tip of the chain. The policy of
+each changed block decides, as for any other writer.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,7 +20,8 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.quotas import require_room
 from ricordo.storage.versions import Change
 
-# Returns the metadata of a commit's versions. Its author may not be the caller who pushed it.
+# Returns the metadata of a commit's versions. Its author may be somebody else than the caller who
+# pushed it.
 Describe = Callable[[Commit], ChangeMetadata]
 
 
@@ -35,10 +36,10 @@ class MainCommit(NamedTuple):
 
 
 class Adoption(NamedTuple):
-    """Commits to add to a chain whose head is `expected`.
+    """Commits to add to a chain whose head must be `expected`.
 
     `main` are the commits of the main line, oldest first; `merged` are other commits with their
-    trees, and `texts` their texts.
+    trees, and `texts` are their texts.
     """
 
     expected: bytes | None
@@ -57,14 +58,13 @@ def adopt(
     describe: Callable[[Transaction, Chain], Describe] | None = None,
     is_push: bool = False,
 ) -> Chain:
-    """Make the commits versions of a user's chain.
+    """Turn the commits into versions of a user's chain.
 
     Args:
-        metadata: The caller who brought the commits; policies are asked for it.
+        metadata: The caller who brought the commits; the policies decide about this caller.
         describe: Returns the metadata for each commit's versions; None: `metadata` is used.
-        is_push: Leave read-only blocks alone, even if the caller is the owner, because a push
-            carries
-            every commit.
+        is_push: Leave read-only blocks unchanged even if the caller is the owner, because a push
+            carries every commit.
 
     Raises:
         Stale: The tip moved meanwhile.
@@ -100,7 +100,7 @@ def adopt(
     for text in adoption.texts:
         grown += versions.put_text(tx, chain_id, text, None).added_bytes
     if grown:
-        # The size of many texts is known only after they are packed.
+        # The size of many texts is known only once they are packed.
         tx.quotas.require_history(chain.history_bytes + grown)
     grown += versions.insert_rows(tx, rows)
     commits = [GitObject("commit", commit.id, commit.body) for commit, _ in adoption.main]
@@ -111,7 +111,7 @@ def adopt(
 
 
 def require_not_rewritten(tx: Transaction, chain_id: str, commit_ids: Collection[bytes]) -> None:
-    """Raise Conflict if the push contains commits from before something was forgotten."""
+    """Raise Conflict if the push contains commits from before the history was rewritten."""
     if not rewriting.rewritten_ids(tx, chain_id).isdisjoint(commit_ids):
         raise Conflict(
             "Something was forgotten from this memory, and this history is from before: it would "
@@ -122,7 +122,7 @@ def require_not_rewritten(tx: Transaction, chain_id: str, commit_ids: Collection
 def _normalise_texts(
     tx: Transaction, chain: Chain, before: Mapping[str, Block], *, after: Mapping[str, Block]
 ) -> Chain:
-    """Add a version for each changed block whose text is not in the normal form.
+    """Add a version for each changed block whose text is not in normal form.
 
     The pushed commits keep their ids. Returns the chain with its new tip.
     """
@@ -166,7 +166,7 @@ def _after(
             block = live.pop(change.old_label or change.label, None)
             block = block or deleted.pop(change.label, None)
             if block is None and change.value is not None:
-                # A block that was deleted in this push may come back under its old label.
+                # A block that this push deletes may be created again under its old label.
                 in_use = (*now.values(), *live.values(), *deleted.values())
                 used_ids = {other.id for other in in_use}
                 block = _new(tx, chain, change.label, metadata=metadata, used_ids=used_ids)
@@ -193,9 +193,9 @@ def _new(
     metadata: ChangeMetadata,
     used_ids: Collection[str],
 ) -> Block:
-    """Return a new block, with the settings of a deleted block of this label.
+    """Return a new block; it gets the settings of a deleted block with this label.
 
-    It also gets the deleted block's id, unless that id is in use.
+    It also gets the deleted block's id, if that id is not in use.
     """
     fields = dict[str, Any]()
     if deleted := history.take_deleted(tx, chain, label):
@@ -215,7 +215,7 @@ def _versions(
 ) -> tuple[Chain, int]:
     """Store the texts of a commit, and append its versions to `rows`.
 
-    Returns the chain with the commit as its tip, and the bytes that the texts add to its history.
+    Returns the chain with the commit as its tip, and the bytes that the texts add to the history.
     """
     grown = 0
     files = dict(chain.files)

@@ -26,8 +26,8 @@ MOST_BYTES = 8 * 1024 * 1024
 class HistoryPortion:
     """A part of a history: objects, and the state after its last version.
 
-    `number` and `files` are the last version's. `head` is the commit for the branch once all
-    objects are stored.
+    `number` and `files` belong to the last version. `head` is the commit that the branch gets once
+    all objects are stored.
     """
 
     objects: tuple[GitObject, ...] = ()
@@ -38,7 +38,7 @@ class HistoryPortion:
 
 
 async def portions(store: Store, chain_id: str, after: int = 0) -> AsyncGenerator[HistoryPortion]:
-    """Yield the history of a chain behind the version with this number.
+    """Yield the history of a chain after the version with this number.
 
     Raises NotFound if the chain was erased.
     """
@@ -54,7 +54,7 @@ async def portions(store: Store, chain_id: str, after: int = 0) -> AsyncGenerato
 
 
 def begin(tx: Transaction, chain_id: str, after: int) -> HistoryPortion:
-    """Return an empty portion that ends with the version of this number.
+    """Return an empty portion that ends at the version with this number.
 
     Raises NotFound.
     """
@@ -77,7 +77,7 @@ def following(
     before: HistoryPortion,
     known_ids: AbstractSet[bytes] = frozenset(),
 ) -> HistoryPortion:
-    """Return the next portion, without objects whose ids are known.
+    """Return the next portion; objects with known ids are left out.
 
     Raises NotFound if the memory was erased meanwhile.
     """
@@ -86,7 +86,7 @@ def following(
     maker = _ObjectMaker(tx, chain_id, before, known_ids, rows)
     number = before.number
     head = before.head
-    # One commit may have changed many blocks, and is never divided.
+    # One commit may have changed many blocks, and is never split.
     for _, group in groupby(rows, key=lambda row: row.id):
         if maker.size > MOST_BYTES:
             break
@@ -96,14 +96,14 @@ def following(
         head = version_rows[-1].id
     is_last = number == chain.versions
     if is_last and chain.head not in (None, head):
-        # A commit that changed nothing has no version of its own.
+        # A commit without changes has no version.
         maker.add_pushed(chain.head)
         head = chain.head
     return HistoryPortion(tuple(maker.objects.values()), number, head, maker.files, is_last)
 
 
 def tip(tx: Transaction, chain_id: str) -> bytes | None:
-    """Return the id of the chain's last commit, or None without versions.
+    """Return the id of the chain's last commit, or None if it has no versions.
 
     Raises NotFound.
     """
@@ -114,8 +114,8 @@ def tip(tx: Transaction, chain_id: str) -> bytes | None:
 def number_of(tx: Transaction, chain_id: str, id: bytes) -> int | None:
     """Return the number of versions up to this commit, or None.
 
-    For a commit that is not on the main line, the nearest ancestor on it counts. None means that
-    there is no such ancestor.
+    If the commit is not on the main line, its nearest ancestor there counts. None means that there
+    is no such ancestor.
     """
     waiting = [id]
     visited = {id}
@@ -138,7 +138,7 @@ def number_of(tx: Transaction, chain_id: str, id: bytes) -> int | None:
 class _ObjectMaker:
     """Builds the objects of one portion.
 
-    `size` is the number of bytes of their bodies.
+    `size` is the number of bytes in their bodies.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class _ObjectMaker:
         self._main.add(first.id)
 
     def add_pushed(self, id: bytes) -> None:
-        """Add a pushed commit that is on no main line, and its ancestors."""
+        """Add a pushed commit that is not on the main line, with its ancestors."""
         waiting = [id]
         while waiting:
             id = waiting.pop()
@@ -203,7 +203,7 @@ class _ObjectMaker:
                 or id in self._main
                 or git_objects.number_of(self._tx, self._chain_id, id) is not None
             ):
-                continue  # versions are added in their own order
+                continue  # versions are added in their order
             pushed_object = git_objects.pushed(self._tx, self._chain_id, id)
             if pushed_object is None:
                 continue

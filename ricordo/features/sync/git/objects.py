@@ -1,7 +1,7 @@
 """Strict readers of git objects and of a push's pack, like `git fsck --strict`.
 
-A pack names the size of each object before the object, and each size is checked before anything is
-unpacked. So no input can take more memory than was allowed.
+A pack names the size of each object first, and each size is checked before anything is unpacked. So
+no input can take more memory than is allowed.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ID_SIZE = 20
 FILE = b"100644"
 FOLDER = b"40000"
-MOST_COMMIT = 65_536  # bytes of a commit, message and all
+MOST_COMMIT = 65_536  # the most bytes of a commit, including its message
 KINDS: dict[int, Kind] = {1: "commit", 2: "tree", 3: "blob"}  # by their numbers in packs
 _IDENTITY = rb"([^<>\n\0]+) <([^<>\n\0]*)> (?:0|[1-9]\d{0,11}) [+-]\d{4}\n"
 _COMMIT = re.compile(
@@ -34,7 +34,7 @@ _TAG = 4
 _BY_OFFSET = 6
 _BY_ID = 7
 _HEADER = 12
-# A size with seven bits in each byte. Longer numbers are invalid, and would take long to read.
+# A size with seven bits in each byte. Longer numbers are invalid and would take long to read.
 _NUMBER = re.compile(rb"[\x80-\xff]{0,9}[\x00-\x7f]")
 _sha1 = partial(hashlib.sha1, usedforsecurity=False)
 _BROKEN = (
@@ -47,8 +47,8 @@ _BROKEN = (
 class Commit:
     """A commit.
 
-    It has the ids of its tree and parents, its message, its complete `body`, its author (name,
-    address), and the committer's address.
+    It has the ids of its tree and parents, its message, the complete `body`, the author (name,
+    address) and the committer's address.
     """
 
     id: bytes
@@ -78,7 +78,7 @@ EMPTY_TREE = git_object("tree", b"")
 def read_commit(body: bytes) -> Commit:
     """Parse the body of a commit.
 
-    Raises Invalid, with the commit's id, if git itself would reject it.
+    Raises Invalid, with the commit's id, if git too would reject it.
     """
     id = object_id("commit", body)
     short = id.hex()[:10]
@@ -97,7 +97,7 @@ def read_commit(body: bytes) -> Commit:
             f"The message of commit {short} is not UTF-8. Rewrite it with `git commit --amend`."
         ) from None
     parents = tuple(bytes.fromhex(parent.decode()) for parent in _PARENT.findall(match[2]))
-    # Old commits may have another encoding; unreadable letters of a name are replaced.
+    # Old commits may have another encoding. Unreadable letters of a name are replaced.
     name, address, _, committer = (
         part.decode(errors="replace").strip() for part in match.groups()[2:]
     )
@@ -115,7 +115,7 @@ def read_commit(body: bytes) -> Commit:
 def read_tree(body: bytes) -> Iterator[TreeEntry]:
     """Yield the entries of a tree in their order.
 
-    Raises Invalid if it is cut off.
+    Raises Invalid if the tree is cut off.
     """
     offset = 0
     while offset < len(body):
@@ -130,19 +130,20 @@ def read_tree(body: bytes) -> Iterator[TreeEntry]:
 
 
 class Lacking(Invalid):
-    """A push refers to an object that is neither stored nor in its pack."""
+    """A push refers to an object that is neither stored nor in the pack."""
 
 
 MOST_OBJECTS = 20_000  # in a pack
-MOST_BYTES = 64 * 1024 * 1024  # of all objects of a pack, unpacked
-_MOST_READ = 4 * MOST_BYTES  # bytes of stored objects that deltas of one pack may be based on
+MOST_BYTES = 64 * 1024 * 1024  # the most bytes of all objects of a pack, unpacked
+# the most bytes of stored objects on which deltas of a pack may be based
+_MOST_READ = 4 * MOST_BYTES
 Find = Callable[[bytes], GitObject | None]
 
 
 def read_pack(pack: bytes, find: Find) -> dict[bytes, GitObject]:
     """Return the objects of a pack by id.
 
-    `find` returns objects that are stored already. Raises Invalid (damaged), Lacking, TooLong.
+    `find` returns objects that are already stored. Raises Invalid (damaged), Lacking, TooLong.
     """
     if not pack:
         return {}
@@ -160,7 +161,7 @@ def read_pack(pack: bytes, find: Find) -> dict[bytes, GitObject]:
 
 
 def _unpack(pack: bytes, count: int) -> "list[UnpackedObject]":
-    from dulwich.errors import ApplyDeltaError  # slow to import, and few servers are pushed to
+    from dulwich.errors import ApplyDeltaError  # slow to import, and few servers receive pushes
     from dulwich.pack import unpack_object_at
 
     unpacked = []
@@ -223,7 +224,7 @@ def _resolve(unpacked: "list[UnpackedObject]", find: Find) -> dict[bytes, GitObj
                         "This push differs from more than can be read at once. Push fewer commits "
                         "at once."
                     )
-            if base is None:  # its base comes later in the pack
+            if base is None:  # the delta's base comes later in the pack
                 pending.setdefault(key, []).append(unpacked_object)
                 continue
             new_object = git_object(base.kind, _apply(base.body, content, remaining))
@@ -241,7 +242,7 @@ def _apply(base: bytes, delta: bytes, limit: int) -> bytes:
     from dulwich.errors import ApplyDeltaError
     from dulwich.pack import apply_delta
 
-    _, offset = _number(delta, 0)  # the size of the base, then that of the new object
+    _, offset = _number(delta, 0)  # first the size of the base, then that of the new object
     if _value(_number(delta, offset)[0]) > limit:
         raise TooLong(
             "This push unpacks to more than is allowed at once. Push fewer commits at once."

@@ -1,7 +1,7 @@
-"""Parses a push: new commits, the blocks they change, and faults.
+"""Parse a push: its new commits, the blocks that they change, and its faults.
 
-The code is pure except for `find`, which returns stored objects. All faults are reported at once,
-each with its file.
+The code has no side effects; `find` returns stored objects. All faults are reported at once, each
+with its file.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,9 +21,10 @@ from ricordo.storage.versions import Change
 MOST_COMMITS = 500
 MOST_CHANGES = 2_000
 _MOST_FAULTS = 20
-MOST_FILES = 10_000  # files and folders of a commit; a small push can name one folder many times
-_MOST_ENTRIES = 500_000  # entries that are read of all trees of a push
-_DEEPEST = 255  # characters of a path, as of a label
+# files and folders of a commit; even a small push can name one folder many times
+MOST_FILES = 10_000
+_MOST_ENTRIES = 500_000  # the most entries that are read in all trees of a push
+_DEEPEST = 255  # characters of a path; the limit of a label
 MERGE_MESSAGE = "Merge what was committed elsewhere"
 _TOO_MANY = (
     f"This push holds more than {MOST_COMMITS} commits. Push older ones first: "
@@ -58,7 +59,7 @@ class Refused(Invalid):
 
 @dataclass(slots=True)
 class EntryBudget:
-    """The most tree entries that are read for one push."""
+    """The number of tree entries that may be read for one push."""
 
     remaining: int = _MOST_ENTRIES
 
@@ -71,9 +72,9 @@ class EntryBudget:
 
 @dataclass(slots=True)
 class Push:
-    """The objects of a push, and the stored objects.
+    """The objects of a push together with the stored objects.
 
-    `limits` are those of blocks by label, in characters.
+    `limits` are the limits of blocks by label, in characters.
     """
 
     new: Mapping[bytes, GitObject]
@@ -91,7 +92,7 @@ class Push:
     def adoption(self, tip: bytes | None, new_tip: bytes) -> Adoption:
         """Return the changes that move a chain from `tip` to `new_tip`.
 
-        Raises Stale if `new_tip` does not come after `tip`, Refused for faults.
+        Raises Stale if `new_tip` does not follow `tip`, and Refused for faults.
         """
         order = self.new_commits(new_tip)
         main = _main_line(order, tip, new_tip)
@@ -119,7 +120,7 @@ class Push:
     def files_of(self, commit: bytes) -> dict[str, bytes]:
         """Return the ids of a commit's texts by block label.
 
-        A file that cannot be a block is noted as a fault.
+        A file that cannot be a block is recorded as a fault.
         """
         tree = self._commit(commit).tree
         if tree not in self._files:
@@ -135,9 +136,9 @@ class Push:
         return self._files[tree]
 
     def text_of(self, blob: bytes, label: str) -> str:
-        """Return a text of the block with this label.
+        """Return a text for the block with this label.
 
-        Content that a block cannot hold is noted as a fault, with its line.
+        Content that a block cannot have is recorded as a fault, with its line.
         """
         if blob not in self._texts:
             body = self._object(blob, "blob").body
@@ -158,7 +159,7 @@ class Push:
     def new_commits(self, tip: bytes) -> list[objects.Commit]:
         """Return the new commits up to this commit, parents first.
 
-        The list is empty if the commit is stored already.
+        The list is empty if the commit is already stored.
         """
         order: list[objects.Commit] = []
         visited: set[bytes] = set()
@@ -202,13 +203,13 @@ class Push:
 
         Raises Refused.
 
-        Each tree is read once, also if several commits name it.
+        Each tree is read once, even if several commits name it.
         """
         if tree not in self._sizes:
             size = 0
             for entry in objects.read_tree(self._object(tree, "tree").body):
                 size += 1
-                # The path of a deeper folder is too long.
+                # In a deeper folder, the path is too long.
                 if entry.mode == objects.FOLDER and depth < _DEEPEST:
                     size += self._size(entry.id, depth + 1)
                 if size > MOST_FILES:
@@ -230,9 +231,9 @@ class Push:
             names.add(entry.name)
 
     def _fault_of_entry(self, entry: objects.TreeEntry, path: str, names: set[bytes]) -> str | None:
-        """Return the reason if an entry cannot be a block or folder.
+        """If an entry cannot be a block or folder, return the reason.
 
-        `names` are the names of the tree's entries before it.
+        `names` are the names of earlier entries in the tree.
         """
         try:
             entry.name.decode()
@@ -263,7 +264,7 @@ class Push:
 
     def _fault_of_label(self, label: str, path: str) -> str | None:
         if label in self.limits:
-            return None  # a label of an existing block stays allowed if the rules change
+            return None  # a label that a block already has stays allowed if the rules change
         if not fits_git(label):
             return (
                 f'{path}: "{label}" means something of its own to git, or ends a folder in '
@@ -279,7 +280,7 @@ class Push:
         old = {label: blob for label, blob in before.items() if label not in after}
         new = {label: blob for label, blob in after.items() if label not in before}
         by_blob = {blob: label for label, blob in old.items()}
-        # The same text under another name is the same block, renamed.
+        # If a text appears under another name, it is the same block with a new label.
         renamed = {label: by_blob.pop(blob) for label, blob in new.items() if blob in by_blob}
         for label in sorted(old.keys() - set(renamed.values())):
             yield Change(label, None, before=None)
@@ -335,7 +336,7 @@ class Push:
         self._faults[sentence] = None
 
     def require_faultless(self, commits: Iterable[objects.Commit]) -> None:
-        """Raise Refused if faults were noted, or if these commits hold secrets."""
+        """Raise Refused if faults were recorded, or if these commits contain secrets."""
         for commit in commits:
             headers = commit.body.partition(b"\n\n")[0].decode(errors="replace").split("\n")
             people = (line for line in headers if line.startswith(("author ", "committer ")))
@@ -355,8 +356,7 @@ def _main_line(
 ) -> list[objects.Commit]:
     """Return the commits from the old tip to the new tip.
 
-    They follow first parents if possible. Raises Stale if the new tip does not come after the old
-    one.
+    They follow first parents if possible. Raises Stale if the new tip does not follow the old one.
     """
     commits = {commit.id: commit for commit in order}
     reaching = {tip} if tip is not None else {None, *commits}
@@ -382,7 +382,7 @@ def _line(text: str, offset: int) -> int:
 def known_parents(push: Push, remote_tip: bytes) -> list[bytes]:
     """Return the stored parents of the new commits.
 
-    There the new commits branch off from the memory.
+    At these the new commits branch off from the memory.
     """
     order = push.new_commits(remote_tip)
     new = {commit.id for commit in order}
@@ -396,7 +396,8 @@ def merged(
 ) -> Adoption:
     """Return the adoption that merges `remote_tip` into `tip`.
 
-    `base` is the newest commit that both have. Raises Conflict with the blocks, Refused.
+    `base` is the newest commit that both contain. Raises Conflict, which names the blocks, and
+    Refused.
     """
     sides = [push.files_of(commit) if commit else {} for commit in (base, tip, remote_tip)]
     files: dict[str, bytes] = {}

@@ -1,8 +1,8 @@
 """A push, from its bytes to versions or proposals.
 
-Each branch is accepted completely, or refused with messages for the sender. `main` is the memory
-itself; `propose/<any name>` makes a proposal of each block that the commit changes. There are no
-other branches.
+Each branch is accepted as a whole, or refused with messages for the sender. `main` is the memory
+itself; `propose/<any name>` makes a proposal for each block that the commit changes. Other branches
+are refused.
 """
 
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ _STALE = "The memory changed since you fetched it. Fetch and merge first, then p
 class PushCommand(NamedTuple):
     """A push's request for one branch: move it from one commit to another.
 
-    None means that the branch does not exist before or after.
+    None means that the branch does not exist before, or after.
     """
 
     old: bytes | None
@@ -73,7 +73,7 @@ class PushCommand(NamedTuple):
 
 
 class PushRequest(NamedTuple):
-    """A push as it was sent: commands, the client's capabilities, and the pack."""
+    """A push as it was sent: its commands, the client's capabilities, and the pack."""
 
     commands: tuple[PushCommand, ...]
     capabilities: frozenset[bytes]
@@ -81,9 +81,9 @@ class PushRequest(NamedTuple):
 
 
 class PushOutcome(NamedTuple):
-    """The outcome of a command: the reason of a refusal, or None.
+    """The outcome of a command: the reason if it was refused, else None.
 
-    `messages` are sentences for the pusher.
+    `messages` are sentences for the sender.
     """
 
     branch: bytes
@@ -92,7 +92,7 @@ class PushOutcome(NamedTuple):
 
 
 def push_advertisement(tip: bytes | None) -> bytes:
-    """Return the answer before a push: the branch with its commit, and capabilities."""
+    """Return the answer before a push: the branch with its commit, and the capabilities."""
     if tip:
         ref = tip.hex().encode() + b" " + BRANCH
     else:
@@ -130,7 +130,7 @@ def push_report(
 ) -> bytes:
     """Return the answer to a push.
 
-    `fault` is the reason if its pack could not be read.
+    `fault` is the reason why its pack could not be read.
     """
     lines = [b"unpack " + (b"ok" if fault is None else _one_line(fault))]
     for branch, refusal, _ in outcomes:
@@ -163,7 +163,7 @@ def _one_line(sentence: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class PushReceiver:
-    """Applies the pushes of a credential to a user's chain."""
+    """Applies the pushes that one credential makes to a user's chain."""
 
     store: Store
     settings: Settings
@@ -173,13 +173,13 @@ class PushReceiver:
     async def receive(self, commands: Sequence[PushCommand], pack: bytes) -> list[PushOutcome]:
         """Apply a push.
 
-        Raises Invalid if the pack cannot be read; then nothing is done.
+        Raises Invalid if the pack cannot be read; then nothing was changed.
         """
         try:
             return await self._receive(commands, pack)
         except Lacking:
-            # The repository may have lost objects that the push rightly refers to. Nothing was
-            # done yet, so the push can be repeated.
+            # The repository may have lost objects to which the push rightly refers. Nothing was
+            # changed yet, so the push can be repeated.
             if not await rebuilt_if_damaged(self.store, self.settings.data_dir, self.chain.id):
                 raise
         return await self._receive(commands, pack)
@@ -193,7 +193,7 @@ class PushReceiver:
         with closing(open_repository(path)) as repository:
             find = partial(find_object, repository)
             budget = EntryBudget()
-            # A small pack can unpack to much.
+            # A small pack may unpack to a large size.
             new = await offload(partial(read_pack, pack, find), MOST_BYTES)
             for command in commands:
                 if refusal := _refusal(command, tip):
@@ -213,7 +213,7 @@ class PushReceiver:
         return {block.label: block for block in blocks.of_user(tx, self.scope, self.chain.owner_id)}
 
     async def _apply(self, command: PushCommand, push: Push) -> list[str]:
-        """Apply a command, and return messages for the pusher."""
+        """Apply a command, and return messages for the sender."""
         new = command.new or b""
         if command.branch != BRANCH:
             commit, changes = await offload(partial(_proposed, push, new), MOST_BYTES)
@@ -275,9 +275,9 @@ def _described(
 ) -> Describe:
     """Return the metadata of pushed commits.
 
-    The pusher's commits get the pusher's metadata; other commits get the metadata of a remote
-    author. If the pusher's user has no e-mail address, the committer's address of the newest commit
-    counts as theirs, unless it is another user's.
+    The pusher's commits get the pusher's metadata; other commits get that of a remote author. If
+    the pusher's user has no e-mail address, the committer address of the newest commit counts as
+    the user's. Another user's address never does.
     """
     scope = Scope(chain.organization_id)
     authors = CommitAuthors(tx, scope, pusher.author, is_pushed=True)
@@ -313,9 +313,9 @@ def _refusal(command: PushCommand, tip: bytes | None) -> str | None:
 
 
 def _proposed(push: Push, new: bytes) -> tuple[Commit, list[Change]]:
-    """Return the last commit of a branch of proposals, and its changes.
+    """Return the last commit of a branch of proposals, and the changes in it.
 
-    The changes are relative to the commit of the memory at which the branch began.
+    The changes are relative to the commit of the memory at which the branch started.
     """
     order = push.new_commits(new)
     if not order:
@@ -325,7 +325,7 @@ def _proposed(push: Push, new: bytes) -> tuple[Commit, list[Change]]:
                 "first."
             ]
         )
-    # Go back by first parents from the newest commit to the first that is stored.
+    # Follow first parents from the newest commit back to the first stored one.
     by_id = {commit.id: commit for commit in order}
     base: bytes | None = order[-1].id
     while base in by_id:

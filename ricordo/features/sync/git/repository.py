@@ -1,9 +1,9 @@
-"""A bare git repository of each chain, which clones and fetches read.
+"""A bare git repository for each chain, from which clones and fetches read.
 
-It has the ids of the chain's versions. It is a cache in `<data>/repositories/<chain id>.git`:
-updated before it is read, deleted at any time without loss, and rebuilt if it is missing, damaged
-or in too many pieces. A branch moves only after all objects that it needs are stored, so a kill at
-any point leaves a repository that is merely out of date.
+Its commits have the ids of the chain's versions. It is a cache in `<data>/repositories/<chain
+id>.git`. It is updated before it is read, and may be deleted at any time. It is rebuilt if it is
+missing, damaged or in too many pieces. A branch moves only after all objects that it needs are
+stored. So a kill at any point leaves a repository that is merely out of date.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ BRANCH = b"refs/heads/main"
 _MOST_PACKS = 40
 _NUMBERS = {kind: number for number, kind in KINDS.items()}
 _TRAILER = 20
-_PIECE = 65_515  # bytes copied at once: the limit of a line in git's protocol
+_PIECE = 65_515  # bytes copied at once; git's protocol limits a line to this
 
 
 def repository_path(data_dir: Path, chain_id: str) -> Path:
@@ -47,27 +47,27 @@ async def read_repository(
 ) -> T:
     """Run `work` on a chain's updated repository, in a thread.
 
-    A damaged repository is rebuilt, and `work` runs once more. Raises NotFound, Unavailable.
+    A damaged repository is rebuilt, and `work` is run once more. Raises NotFound, Unavailable.
     """
     path = await refreshed(store, data_dir, chain_id)
     try:
         return await asyncio.to_thread(work, path)
     except Exception as error:
-        # An error by the client does not justify reading every object, or trying again.
+        # An error caused by the client is no reason to read every object, or to try again.
         is_ours = isinstance(error, RicordoError)
         was_damaged = await rebuilt_if_damaged(store, data_dir, chain_id, is_thorough=not is_ours)
         if is_ours and not was_damaged:
             raise
-    # Try again in any case, since another request may have rebuilt the repository meanwhile.
+    # Try again in any case, since another request may have rebuilt the repository.
     return await asyncio.to_thread(work, await refreshed(store, data_dir, chain_id))
 
 
 async def rebuilt_if_damaged(
     store: Store, data_dir: Path, chain_id: str, *, is_thorough: bool = True
 ) -> bool:
-    """Rebuild the repository if it is damaged, and return True if it was.
+    """If the repository is damaged, rebuild it and return True.
 
-    Call this after an error that damage could have caused.
+    Call this after an error that damage may have caused.
     """
     path = repository_path(data_dir, chain_id)
     if not await asyncio.to_thread(is_damaged, path, is_thorough=is_thorough):
@@ -81,7 +81,7 @@ async def rebuilt_if_damaged(
 def is_damaged(path: Path, *, is_thorough: bool = True) -> bool:
     """Return True if the files of a repository are damaged.
 
-    `is_thorough` also looks for missing objects of its history.
+    With `is_thorough`, also look for missing objects in its history.
     """
     try:
         with closing(open_repository(path)) as repository:
@@ -89,7 +89,7 @@ def is_damaged(path: Path, *, is_thorough: bool = True) -> bool:
                 pack.data.check()
                 pack.index.check()
             return is_thorough and not _is_whole(repository)
-    except Exception:  # damaged files fail in many ways
+    except Exception:  # damaged files cause many kinds of errors
         return True
 
 
@@ -132,7 +132,7 @@ def make_repository(path: Path) -> None:
 
 
 def add_portion(path: Path, portion: HistoryPortion) -> None:
-    """Store a portion as one pack, then move the branch to its head."""
+    """Store a portion as one pack, then set the branch to its head."""
     with closing(open_repository(path)) as repository:
         repository.object_store.add_pack_data(len(portion.objects), iter(packed(portion.objects)))
         if portion.head is not None:
@@ -166,7 +166,7 @@ def find_object(repository: "Repo", id: bytes) -> GitObject | None:
 def copy_whole(path: Path, write: Callable[[bytes], object]) -> None:
     """Write all objects of a repository as one pack, without unpacking them.
 
-    Raises OSError (rebuilt meanwhile), ChecksumMismatch.
+    Raises OSError if it was rebuilt meanwhile, and ChecksumMismatch.
     """
     copied_ids: set[bytes] = set()
     ranges: list[tuple[Path, int, int]] = []
@@ -178,7 +178,7 @@ def copy_whole(path: Path, write: Callable[[bytes], object]) -> None:
             ends = [offset for offset, _ in offsets[1:]] + [source.stat().st_size - _TRAILER]
             for (start, id), end in zip(offsets, ends, strict=True):
                 if id in copied_ids:
-                    continue  # an earlier pack has it
+                    continue  # an earlier pack contains it
                 copied_ids.add(id)
                 if ranges and ranges[-1][0] == source and ranges[-1][2] == start:
                     ranges[-1] = (source, ranges[-1][1], end)
@@ -214,7 +214,7 @@ async def _catch_up(store: Store, path: Path, chain_id: str, stored_tip: bytes |
 
 def _tip(path: Path) -> bytes | None:
     with suppress(OSError, ValueError, KeyError):
-        (path / "HEAD").stat()  # git needs this file, though the library does not
+        (path / "HEAD").stat()  # git needs this file, although the library does not
         with closing(open_repository(path)) as repository:
             id = repository.refs[BRANCH]  # type: ignore[index]
             if id in repository.object_store:
@@ -229,7 +229,7 @@ def _packs(path: Path) -> int:
 def _begin(draft: Path) -> None:
     shutil.rmtree(draft, ignore_errors=True)
     make_repository(draft)
-    # The empty tree is the tree of a memory without blocks, and of some first commits of a push.
+    # The empty tree belongs to a memory without blocks, and to some first commits of pushes.
     add_portion(draft, HistoryPortion((EMPTY_TREE,)))
 
 
@@ -246,7 +246,7 @@ def _put_in_place(draft: Path, path: Path) -> None:
 async def _locked(data_dir: Path, chain_id: str) -> AsyncIterator[None]:
     """Lock the repository against all other requests.
 
-    Other requests may come from this server, or from a server that shares the folder.
+    These may come from this server, or from a server that shares the folder.
     """
     lock = chain_files.lock_path(data_dir, chain_id)
     lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

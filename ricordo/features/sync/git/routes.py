@@ -1,7 +1,7 @@
 """The routes of git's smart HTTP.
 
-The code that answers them is imported at the first request by git: it needs dulwich, which takes 5
-MB and a twentieth of the start, and most servers are never cloned.
+The code behind them is imported at the first request by git. It needs dulwich, which takes 5 MB and
+a twentieth of the start, and most servers are never cloned.
 """
 
 from fastapi import Response
@@ -14,14 +14,14 @@ router = Routes(
     prefix="/users/{user_id}/memory.git", tags=["git"], scope="memory", include_in_schema=False
 )
 _SMART_HTTP = "ricordo.features.sync.git.smart_http"
-# Up to this many further bytes of a push are read and dropped, so that its sender can read the
+# At most this many further bytes of a push are read and dropped, so that the sender can read the
 # refusal.
 _MOST_SENT = 2 * 1024**3
 
 
 @router.get("/info/refs")
 async def branches(context: RequestContext, user_id: str, service: str = "") -> Response:
-    """List the branches, in the form of the service that git will ask for."""
+    """List the branches in the form of the service that git will request."""
     smart_http = await import_in_thread(_SMART_HTTP)
     response: Response = await smart_http.list_branches(context, user_id, service)
     return response
@@ -30,7 +30,7 @@ async def branches(context: RequestContext, user_id: str, service: str = "") -> 
 @router.post("/git-upload-pack")
 @needs("memory:read")
 async def read(context: RequestContext, user_id: str) -> Response:
-    """Send the objects that a clone or a fetch lacks."""
+    """Send the objects that a clone or fetch lacks."""
     smart_http = await import_in_thread(_SMART_HTTP)
     response: Response = await smart_http.send_objects(context, user_id)
     return response
@@ -38,7 +38,7 @@ async def read(context: RequestContext, user_id: str) -> Response:
 
 @router.post("/git-receive-pack", max_body_size=_MOST_SENT)
 async def write(context: RequestContext, user_id: str) -> Response:
-    """Make versions or proposals of a push."""
+    """Turn a push into versions or proposals."""
     smart_http = await import_in_thread(_SMART_HTTP)
     response: Response = await smart_http.receive_push(context, user_id)
     return response

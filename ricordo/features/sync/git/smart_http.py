@@ -1,8 +1,8 @@
 """`git clone`, `fetch` and `push` of a user's memory by git's smart HTTP protocol.
 
-The address is `/users/{user_id}/memory.git`. Reads come from a repository that is built from the
-database (see repository.py); pushes go into the database. Blocking work runs in a thread, and large
-requests and answers are kept on disk meanwhile.
+The address is `/users/{user_id}/memory.git`. Reads use a repository that is built from the database
+(see repository.py); pushes go into the database. Blocking work runs in a thread. Large requests and
+answers are kept on disk meanwhile.
 """
 
 import asyncio
@@ -60,19 +60,19 @@ _FILTER = re.compile(rb"([0-9a-f]{4})filter ")
 _SHALLOW = re.compile(rb"0034shallow ([0-9a-f]{40})|0035shallow ([0-9a-f]{40})\n")
 _DEEPEN = re.compile(rb"[0-9a-f]{4}deepen")
 _WANTS = re.compile(rb"(?:[0-9a-f]{4}want [^\n]*\n)+")
-# A reader of a memory may read every object of it, so a partial clone may request the omitted
-# objects later.
+# A reader of a memory may read all its objects, so a partial clone may request omitted objects
+# later.
 _ANY_OBJECT = (
     b"allow-tip-sha1-in-want",
     b"allow-reachable-sha1-in-want",
     b"allow-any-sha1-in-want",
 )
-# No cache may keep an answer.
+# No cache may store an answer.
 _FRESH = {"cache-control": "no-cache, max-age=0, must-revalidate", "pragma": "no-cache"}
 
 
 async def list_branches(context: RequestContext, user_id: str, service: str) -> Response:
-    """Return the branches, in the form of the service that git will ask for."""
+    """Return the branches in the form of the service that git will request."""
     if service not in (_READ, _WRITE):
         raise Invalid("Only git's smart protocol is spoken here. Use git 1.6.6 or newer.")
     chain, _ = await _memory(context, user_id, makes=False)
@@ -87,7 +87,7 @@ async def list_branches(context: RequestContext, user_id: str, service: str) -> 
 
 
 async def send_objects(context: RequestContext, user_id: str) -> Response:
-    """Send the objects that a clone or a fetch lacks."""
+    """Send the objects that a clone or fetch lacks."""
     chain, _ = await _memory(context, user_id, makes=False)
     body, _ = await _body(context, _READ)
     if chain is None or chain.head is None:
@@ -100,13 +100,13 @@ async def send_objects(context: RequestContext, user_id: str) -> Response:
 
 
 async def receive_push(context: RequestContext, user_id: str) -> Response:
-    """Make versions or proposals of a push."""
+    """Turn a push into versions or proposals."""
     if context.scope.subject_id is not None or is_id(user_id, "user"):
         # This cannot create a user, so an unknown one is refused before the body is read.
         await _memory(context, user_id, makes=False)
     body, is_whole = await _body(context, _WRITE)
     request = read_push(body)
-    if not request.commands:  # git asks for permission before it sends much
+    if not request.commands:  # git asks for permission before it sends a large body
         return _answer(_WRITE, "result", b"")
     settings = context.runtime.settings
     outcomes: list[PushOutcome] = []
@@ -128,7 +128,7 @@ async def receive_push(context: RequestContext, user_id: str) -> Response:
 async def _memory(
     context: RequestContext, user_id: str, *, makes: bool
 ) -> tuple[Chain | None, User]:
-    """Return the user with their chain, None without one.
+    """Return the user with the user's chain; the chain is None if there is none.
 
     Raises NotFound for an unknown user.
     """
@@ -143,7 +143,7 @@ async def _memory(
 
 
 async def _lacking(context: RequestContext, chain_id: str, body: bytes) -> list[bytes] | None:
-    """Return the objects behind the newest version that the client has.
+    """Return the objects after the newest version that the client has.
 
     None if the client's versions do not show which objects it lacks.
     """
@@ -162,15 +162,15 @@ async def _lacking(context: RequestContext, chain_id: str, body: bytes) -> list[
 
 
 async def _body(context: RequestContext, service: str) -> tuple[bytes, bool]:
-    """Return the body of the request, unpacked, and False if it is cut.
+    """Return the unpacked body of the request, and False if it is cut.
 
     Raises Invalid, TooLong.
 
-    If a push is too long, its beginning is kept, and the rest is read and dropped: git shows no
-    answer before it has sent everything.
+    If a push is too long, its beginning is kept and the rest is read and dropped, since git shows
+    an answer only after it has sent everything.
     """
     request = context.request
-    # A browser sends this type from another site's page only after a preflight request.
+    # A browser sends this type from a page of another site only after a preflight request.
     if request.headers.get("content-type") != f"application/x-{service}-request":
         raise Invalid(
             f"The body must have the type application/x-{service}-request, as git sends it."
@@ -209,7 +209,7 @@ async def _unpacked(request: Request, limit: int) -> AsyncIterator[bytes]:
         async for piece in request.stream():
             packed = piece
             while packed and remaining >= 0:
-                # In small parts, so that other requests need not wait.
+                # Read small parts, so that other requests need not wait.
                 part = unpacker.decompress(packed, _ON_DISK_FROM)
                 packed = unpacker.unconsumed_tail
                 remaining -= len(part)
@@ -232,9 +232,9 @@ def _advertised(path: Path) -> bytes:
 
 
 def _packed(path: Path, body: bytes, lacking: list[bytes] | None) -> IO[bytes]:
-    """Return the whole answer in a file without a name.
+    """Return the whole answer in a file that has no name.
 
-    So a slow reader occupies no thread, and keeps no file of the repository open.
+    So a slow reader occupies no thread, and no file of the repository stays open.
     """
     answer: IO[bytes] = SpooledTemporaryFile(  # noqa: SIM115 - closed after it is sent
         max_size=_ON_DISK_FROM
@@ -268,7 +268,7 @@ def _serve(
     with closing(open_repository(path)) as repository:
         wanted_ids = _WANTED.findall(body)
         shallow = []
-        # Without `deepen` the library cannot read the ends of a shallow client's history.
+        # Without `deepen`, the library cannot read the ends of a shallow client's history.
         if not _DEEPEN.search(body):
             shallow = [plain or line for plain, line in _SHALLOW.findall(body)]
             body = _SHALLOW.sub(b"", body)
@@ -284,17 +284,17 @@ def _serve(
             failure = Invalid(f"git's request cannot be answered: {error}. Fetch again.")
         except Exception as error:
             failure = error
-            # Its frames refer to open files, which could not be closed otherwise.
+            # Its frames refer to open files, which otherwise could not be closed.
             traceback.clear_frames(error.__traceback__)
     if failure is not None:
         raise failure
 
 
 def _with_filter_first(body: bytes, repository: Repo, wanted_ids: list[bytes]) -> bytes:
-    """Return the request with its filter right behind the wanted ids.
+    """Return the request with its filter moved right after the wanted ids.
 
-    The library reads it there. The filter is dropped if other objects than commits are wanted: a
-    partial clone asks for these by id after it left them out.
+    The library expects it there. The filter is dropped if objects other than commits are wanted. A
+    partial clone asks for these by id after it has left them out.
     """
     if (match := _FILTER.search(body)) is None:
         return body
@@ -309,17 +309,17 @@ def _with_filter_first(body: bytes, repository: Repo, wanted_ids: list[bytes]) -
 
 
 class _Upload(UploadPackHandler):
-    """Git's upload, which allows asking for any object."""
+    """Git's upload service, in which a client may ask for any object."""
 
     def capabilities(self) -> list[bytes]:
         return [*super().capabilities(), *_ANY_OBJECT]
 
 
 class _OfferedRepository:
-    """A repository with the branches as the client saw them.
+    """A repository with the branches in the state that the client saw.
 
-    The client lacks the objects `lacking`, or (None) those that a walk of the history finds. It has
-    no objects behind `shallow` commits.
+    The client lacks the objects `lacking`; with None, a walk of the history finds them. The client
+    has no objects before the `shallow` commits.
     """
 
     def __init__(
@@ -360,7 +360,7 @@ class _OfferedRepository:
             )
         if not determine(None):
             return []
-        # Here server and client agree on the client's commits, line by line.
+        # In this call, server and client agree on the commits that the client has, line by line.
         self.object_store.find_common_revisions(graph_walker)
         return [(id.hex().encode(), None) for id in self._lacking]
 

@@ -1,14 +1,15 @@
 """Git repositories as remotes of a user's memory.
 
-The remote has the same commits on `main`, and a branch for each waiting proposal. The owner's
-commits there become versions, like pushed ones. Each step can be repeated, and the remote's
-branches move only after all objects that they need are stored: after a kill at any point the next
-run brings memory and remote together.
+The remote has the memory's commits on `main`, and a branch for each waiting proposal. The owner's
+commits there become versions, as pushed commits do. Each step can be repeated, and a branch of the
+remote moves only after all objects that it needs are stored. So after a kill at any point, the next
+run brings memory and remote in sync.
 
-The branch of a proposal is `agent/{label}/{id}`, one commit on top of the version that it was made
-from. `toml`, on request, is one commit without parents that shows the memory as it is, in the
-layout of YouLab's first storage: `blocks/<label>.toml` and `pending_diffs/<id>.json`. Each commit
-depends only on stored rows, so that every server makes the same.
+The branch of a proposal is `agent/{label}/{id}`. It is one commit after the version that the
+proposal was made from. On request there is a branch `toml`: one commit without parents that shows
+the present memory, in the layout of YouLab's first storage: `blocks/<label>.toml` and
+`pending_diffs/<id>.json`. Each commit depends only on stored rows, so all servers make the same
+commits.
 """
 
 import asyncio
@@ -58,7 +59,7 @@ PREFIX = b"refs/heads/agent/"
 TOML_BRANCH = b"refs/heads/toml"
 _NOT_IN_REFS = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{")
 _RICORDO = Actor("system", "ricordo", "Ricordo")
-# The branch with the memory's side of a conflict, for the owner to merge.
+# The branch with the memory's side of a conflict, which the owner can merge.
 CONFLICT_BRANCH = b"refs/heads/from-ricordo"
 # The option for a branch that shows the memory as TOML.
 SHOWS_TOML = "shows_toml"
@@ -163,7 +164,7 @@ class _GitSync:
             if (
                 remote_tip
                 and remote_tip != tip
-                # A history from before something was forgotten is replaced, not pulled.
+                # A history from before a rewriting is replaced instead of pulled.
                 and remote_tip not in rewritten_ids
                 and not await asyncio.to_thread(_has, path, remote_tip)
             ):
@@ -184,9 +185,9 @@ class _GitSync:
         )
 
     async def _pull(self, path: Path, remote_tip: bytes, tip: bytes | None) -> None:
-        """Make versions of the remote's commits.
+        """Turn the remote's commits into versions.
 
-        They are merged if the memory has new versions too.
+        If the memory has new versions too, both sides are merged.
         """
         pack = await asyncio.to_thread(transport.fetch, self._address, remote_tip, path)
         now = await self._store.read(lambda tx: blocks.of_user(tx, self._scope, self._owner.id))
@@ -238,7 +239,7 @@ class _GitSync:
     def _described(self, tx: Transaction, chain: Chain) -> Describe:
         """Return the metadata of pulled commits.
 
-        It is the commit's own author and message, or that of a proposal that was merged there.
+        It has the commit's author and message, or those of a proposal that was merged there.
         """
         authors = CommitAuthors(tx, self._scope, self._owner)
         merged = {branch.commit: branch.proposal for branch in open_branches(tx, chain.id)}
@@ -285,7 +286,7 @@ class _GitSync:
     ) -> None:
         """Move the remote's branches to these commits.
 
-        `objects_by_branch` are the objects of commits that are not in the local repository.
+        `objects_by_branch` are the objects of commits that the local repository lacks.
         """
         changed = {name: id for name, id in targets.items() if remote_branches.get(name) != id}
         if not changed:
@@ -358,7 +359,7 @@ def _branch(tx: Transaction, proposal: Proposal) -> ProposalBranch:
         tree.id, parents, signature(proposal.author), proposal.created_at, _message(proposal)
     )
     objects.append(git_object("commit", body))
-    # Some characters of a label are not allowed in a branch's name.
+    # Some characters of labels are not allowed in names of branches.
     parts = [
         _NOT_IN_REFS.sub("-", part).strip(".").removesuffix(".lock") or "-"
         for part in proposal.label.split("/")
@@ -379,7 +380,7 @@ def _message(proposal: Proposal) -> str:
 def toml_commit(
     tx: Transaction, scope: Scope, chain_id: str, owner: Actor, schema_folder: Path
 ) -> tuple[GitObject, ...]:
-    """Return the objects of the branch's commit, with the commit as the last.
+    """Return the objects of the branch's commit; the commit comes last.
 
     The same memory always gives the same commit.
     """

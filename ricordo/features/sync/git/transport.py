@@ -1,7 +1,7 @@
 """Access to git repositories elsewhere, in a local folder or at an http address.
 
-A server must have public addresses only (unless the operator allows private ones), and the
-connection goes to the IP address that was checked. Redirects are not followed.
+A server must have only public addresses (if the operator does not allow private ones). The
+connection uses the IP address that was checked. Redirects are not followed.
 """
 
 import ssl
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _CONNECT = 10.0  # seconds to wait for a connection
 _TIMEOUT = 60.0  # seconds to wait for the next bytes
-_LONGEST = 600.0  # seconds of a whole exchange: a thread waits for it, and so does a server's stop
-_MOST_ANSWERED = 16 * 1024 * 1024  # bytes of a remote's answers without packs, mostly branch names
+# the most seconds of a whole exchange, for which a thread and the server's stop wait
+_LONGEST = 600.0
+# the most bytes in a remote's answers besides packs; these are mostly branch names
+_MOST_ANSWERED = 16 * 1024 * 1024
 _ZERO = b"0" * 40
 Refs = Mapping[bytes, bytes]
 
@@ -42,7 +44,7 @@ Refs = Mapping[bytes, bytes]
 class GitAddress:
     """A folder or an http address, with credentials and the operator's permissions.
 
-    `allow_private` allows private IP addresses; `folders` are the folders that remotes may be in.
+    `allow_private` allows private IP addresses; `folders` are the folders in which remotes may be.
     """
 
     address: str
@@ -56,7 +58,7 @@ class GitAddress:
         return not self.address.startswith(("http://", "https://"))
 
     def require_usable(self) -> str:
-        """Return the address; a folder's has every link resolved.
+        """Return the address; that of a folder has every link resolved.
 
         Raises Invalid or Forbidden if it cannot be a remote.
         """
@@ -132,7 +134,7 @@ def push(
     Args:
         expected: The remote's branches as they were read.
         targets: The new commit of each branch; None deletes the branch.
-        extra: Objects to send that are not in the repository.
+        extra: Objects to send that the repository lacks.
 
     Raises:
         RemoteMoved: A branch is not as expected.
@@ -150,11 +152,11 @@ def push(
                 return {name: id.hex().encode() if id else _ZERO for name, id in targets.items()}
 
             def pack(have: Collection[Any], want: Collection[Any], **options: Any) -> Any:
-                # Only ids that are stored here tell which objects the remote lacks.
+                # Only ids that are stored here can tell which objects the remote lacks.
                 store: Any = local.object_store
                 known_ids, missing_ids = ({id for id in ids if id in store} for ids in (have, want))
                 count, records = local.generate_pack_data(known_ids, missing_ids, **options)
-                # Strict servers refuse a pack that holds an object twice.
+                # Strict servers refuse a pack that contains an object twice.
                 new = [
                     git_object for git_object in extra if git_object.id.hex().encode() not in store
                 ]
@@ -172,9 +174,9 @@ def push(
 
 
 def drop_unreachable(address: GitAddress) -> None:
-    """Delete the objects that no branch of a local repository leads to any more.
+    """Delete the objects of a local repository that no branch reaches any more.
 
-    At an http address the server decides when it deletes them. Raises Unavailable.
+    At an http address, the server decides when to delete them. Raises Unavailable.
     """
     if not address.is_folder:
         return
@@ -190,9 +192,9 @@ def drop_unreachable(address: GitAddress) -> None:
 
 
 def _ask(address: GitAddress, ask: Callable[["GitClient", str], T], pack_bytes: int = 0) -> T:
-    """Call `ask` with a client of the repository and its path, and translate errors.
+    """Call `ask` with a client for the repository and its path, and translate errors.
 
-    The remote may answer with packs of `pack_bytes`.
+    The remote may answer with packs of at most `pack_bytes`.
     """
     from dulwich.client import HTTPUnauthorized, LocalGitClient
     from dulwich.errors import GitProtocolError, HangupException, NotGitRepository
@@ -235,7 +237,7 @@ def _ask(address: GitAddress, ask: Callable[["GitClient", str], T], pack_bytes: 
 class _GitConnections(ExitStack):
     """The connections of one exchange, each to an IP address that was checked.
 
-    The connections are shut down if the exchange takes too long.
+    If the exchange takes too long, the connections are closed.
     """
 
     def __init__(self, address: GitAddress) -> None:
@@ -279,7 +281,7 @@ class _GitConnections(ExitStack):
 
 
 def _http_client(address: GitAddress, connections: _GitConnections, limit: int) -> "GitClient":
-    """Return a client that reads at most `limit` bytes of all answers together."""
+    """Return a client that reads at most `limit` bytes in all answers together."""
     from dulwich.client import AbstractHttpGitClient, HTTPUnauthorized
     from dulwich.errors import GitProtocolError, NotGitRepository
 
@@ -289,7 +291,7 @@ def _http_client(address: GitAddress, connections: _GitConnections, limit: int) 
         usual["Authorization"] = f"Basic {token}"
 
     class CheckedClient(AbstractHttpGitClient):
-        """Follows no redirect, which could lead to an unchecked address, and uses no proxy."""
+        """Follows no redirect, since that could lead to an unchecked address, and uses no proxy."""
 
         def _http_request(
             self, url: str, headers: Any = None, data: Any = None, raise_for_status: bool = True

@@ -1,8 +1,8 @@
 """`ricordo memory remotes …`: manage the remotes of a user's memory.
 
 The commands call `/users/{user}/remotes` of the running server. Without one, a server is started
-for the command. Passwords are never printed, and never taken from the command line, since other
-users of the machine could read them.
+for the command. Passwords are never printed. They are not read from the command line either, since
+other users of the machine could see them.
 """
 
 import json
@@ -21,8 +21,8 @@ from ricordo.cli.client import Client, any_server, require_database
 from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
 
 Json = dict[str, Any]
-_PAUSE = 0.1  # seconds between two checks of a remote
-_PATIENCE = 120.0  # seconds that a remote may take to sync
+_PAUSE = 0.1  # seconds between two looks at a remote
+_PATIENCE = 120.0  # the most seconds that a remote may take to sync
 _EMBEDDED = re.compile(r"[^/]*://[^/]*:[^/]*@")
 _SERVER = typer.Option(None, help="Address of the server.  [from RICORDO_HOST and RICORDO_PORT]")
 _USER = typer.Option(..., "--user", help="Whose memory: id or name of the user.")
@@ -41,7 +41,7 @@ def list_remotes(
     as_json: bool = typer.Option(False, "--json", help="Everything, as JSON."),
     server: str | None = _SERVER,
 ) -> None:
-    """Show the remotes, their last synced versions and errors."""
+    """Show the remotes, their last synced versions, and errors."""
     with _client(server) as client:
         rows = client.ask("GET", _path(user))
     if as_json:
@@ -106,7 +106,7 @@ def sync_remotes(
     user: str = _USER,
     server: str | None = _SERVER,
 ) -> None:
-    """Sync memory and remote now, and wait.
+    """Sync memory and remote now, and wait for the end.
 
     Commits at the remote become versions.
     """
@@ -123,7 +123,7 @@ def sync_remotes(
 
 def line(remote: Json) -> str:
     state = "was not synced yet" if remote["last_at"] is None else f"looked at {remote['last_at']}"
-    # A remote's own error text may hold control characters for the terminal.
+    # The remote's error text may contain control characters for the terminal.
     error = f"\n    {_plain(remote['last_error'])}" if remote["last_error"] else ""
     return (
         f"{remote['id']}  {remote['kind']}  {_plain(remote['address'])}\n"

@@ -22,7 +22,7 @@ _ADDRESS = 2_000
 class RemoteRequest(RequestModel):
     """A new remote.
 
-    The password may also be in a Dolt address; it is never shown.
+    A Dolt address may also contain the password; it is never shown.
     """
 
     kind: str = Field(max_length=100, description="git, dolt, or what a plugin offers.")
@@ -43,7 +43,7 @@ class RemoteRequest(RequestModel):
 class RemoteResponse(ResponseModel):
     """One remote.
 
-    `followed` is the number of the last version there, `last_error` the reason of a failed sync.
+    `followed` is the number of the newest version there, `last_error` the reason why a sync failed.
     """
 
     id: str
@@ -60,7 +60,7 @@ class RemoteResponse(ResponseModel):
 async def add(context: RequestContext, user_id: str, body: RemoteRequest) -> Remote:
     """Add a remote and keep it in sync.
 
-    Its content is pulled first, and a new user is created.
+    Its content is pulled first. A new user is created.
     """
     kinds = context.runtime.remotes
     if body.kind not in kinds:
@@ -95,7 +95,7 @@ def list_remotes(tx: Transaction, context: RequestContext, user_id: str) -> Sequ
 @router.post("/{remote_id}/follow", response_model=NoteResponse)
 @needs("memory:approve", "admin")
 def sync(tx: Transaction, context: RequestContext, user_id: str, remote_id: str) -> Json:
-    """Sync the remote and the memory now, even if the memory did not change."""
+    """Sync the remote and the memory now, even if the memory has not changed."""
     job = _find(tx, context, user_id, remote_id).job()
     if jobs.add(tx, job) is None:
         jobs.make_due(tx, job.kind, job.key or "")

@@ -1,12 +1,12 @@
 """Add, sync and sweep the remotes of users' memories.
 
-The database is the truth. Jobs push it to the remotes and pull the owner's commits from them; a job
-may be killed anywhere and repeated. The kinds come from plugins (`ricordo.memory.remote_kind`); git
-and Dolt are built in.
+The database is authoritative. Jobs push it to the remotes and pull the owner's commits from them. A
+job may be killed at any point and repeated. The kinds come from plugins
+(`ricordo.memory.remote_kind`); git and Dolt are built in.
 
-The transaction that changes a memory adds the job of its remotes (`storage/versions.py`). A sweep
-finds the other changes: the owner's commits at the remote, titles, expired proposals, and remotes
-that could not be reached for long.
+The transaction that changes a memory adds the job for its remotes (`storage/versions.py`). A sweep
+finds other changes: the owner's commits at the remote, titles, expired proposals, and remotes that
+were unreachable for long.
 """
 
 import asyncio
@@ -43,12 +43,12 @@ CLAIMED = (
     "{} holds another user's memory, also where its remote was removed. Choose another address, or "
     "empty it first if that memory is no longer needed."
 )
-# Paths in these folders lead to the open files of processes.
+# Paths in these folders lead to open files of processes.
 _MAGIC = ("/proc", "/dev/fd")
 
 
 class RemoteMoved(Exception):
-    """The remote changed since it was read; the sync starts again."""
+    """The remote has changed since it was read, so the sync starts again."""
 
 
 async def add(
@@ -61,11 +61,11 @@ async def add(
 ) -> Remote:
     """Add a remote to a user's memory, and start its first sync.
 
-    A new user is created. Raises Invalid, and Conflict if a memory has a remote there already; then
-    nothing is created.
+    A new user is created. Raises Invalid, and Conflict if another memory has a remote there;
+    nothing is created then.
     """
-    # The content of an address is pulled into this user's memory, so two memories at one address
-    # would become one.
+    # The content of an address is pulled into the memory, so two memories with one address would
+    # merge.
     is_shared = getattr(kind, "is_shared", False)
     access = await asyncio.to_thread(kind.read, requested, settings)
     listed = await store.read(lambda tx: remotes.of_kind(tx, kind.kind))
@@ -122,8 +122,9 @@ async def add_for_all(
 ) -> None:
     """Add a remote at one address to each memory of an organization.
 
-    A memory that has it already keeps it. The password is not stored. Users whose identifier
-    `is_left_out` get none. Raises Invalid, and Conflict if another organization has a remote there.
+    A memory that already has it is not changed. The password is not stored. Users whose identifier
+    `is_left_out` accepts get none. Raises Invalid, and Conflict if another organization has a
+    remote there.
     """
     store = runtime.store
     access = await asyncio.to_thread(kind.read, requested, runtime.settings)
@@ -168,17 +169,18 @@ async def add_for_all(
 class FolderMarker:
     """A file that names the owner of a local folder.
 
-    The folder serves as a remote. The file counts while `content` exists. It stays when the remote
-    is removed, because the folder's content is of that memory and must be pulled into no other.
+    The folder is used as a remote. The file counts as long as `content` exists. It stays when the
+    remote is removed. The folder's content belongs to that memory and must not be pulled into
+    another one.
     """
 
     path: Path
     content: Path
 
     def owner(self) -> str | None:
-        """Return the noted owner's id, or None.
+        """Return the id of the owner in the file, or None.
 
-        It is also None if the folder was emptied.
+        It is None too if the folder was emptied.
         """
         try:
             if not self.content.exists():
@@ -192,9 +194,9 @@ class FolderMarker:
             ) from error
 
     def claim(self, owner: str) -> None:
-        """Note the owner of the folder.
+        """Write the owner of the folder into the file.
 
-        Raises Conflict if it has another remote already.
+        Raises Conflict if the folder already belongs to another owner.
         """
         noted_owner = self.owner()
         if noted_owner is None:
@@ -211,7 +213,7 @@ class FolderMarker:
             raise Conflict(CLAIMED.format(self.path.parent))
 
     def _write(self, owner: str) -> None:
-        """Create the file, whole or not at all, unless it exists."""
+        """If the file does not exist, create it, completely or not at all."""
         draft = self.path.with_name(f"{self.path.name}.{secrets.token_hex(8)}")
         try:
             draft.write_text(f"{owner}\n", "utf-8")
@@ -230,9 +232,9 @@ class FolderMarker:
 def _folder_at(
     kind: RemoteKind, access: Access, addresses: Sequence[str]
 ) -> tuple[str | None, list[str]]:
-    """Return the owner of a local folder, and its alias addresses.
+    """Return the owner of a local folder, and the alias addresses of the folder.
 
-    An alias names the same folder in another way, for example through a link.
+    An alias leads to the same folder in another way, for example through a link.
     """
     find = getattr(kind, "marker", None)
     if find:
@@ -264,12 +266,12 @@ def access_of(remote: Remote, secret: Secret) -> Access:
 
 
 async def sync(store: Store, settings: Settings, kind: RemoteKind, remote: Remote) -> Remote:
-    """Sync a remote and its memory, and store the outcome.
+    """Sync a remote and its memory, and store the result.
 
-    Returns the remote as stored. Raises the errors of the kind.
+    Returns the stored remote. Raises the errors of the kind.
     """
-    # A sync may lack changes that happened during it, so the remote counts as synced up to the
-    # sync's start.
+    # A sync may miss changes made during it, so the remote counts as synced only up to the sync's
+    # start.
     started = store.clock.now()
     try:
         access = await asyncio.to_thread(access_of, remote, Secret(settings.data_dir))
@@ -292,7 +294,7 @@ def note_error(tx: Transaction, remote: Remote, message: str, at: int) -> None:
 
 
 async def until_settled(attempt: Callable[[], Awaitable[Remote]]) -> Remote:
-    """Repeat an attempt at a sync while the remote or the memory moves meanwhile.
+    """Repeat a sync while the remote or the memory changes meanwhile.
 
     Raises Unavailable after several attempts.
     """
@@ -312,13 +314,13 @@ def owner_of(tx: Transaction, remote: Remote) -> User:
 
 async def require_lease(store: Store) -> None:
     """Raise LeaseLost if the store's job was cancelled or taken over by another server."""
-    await store.write(lambda _tx: None)  # the store itself checks the lease
+    await store.write(lambda _tx: None)  # the store checks the lease itself
 
 
 def require_folder(path: Path, folders: Sequence[Path]) -> Path:
     """Return a path with every link resolved.
 
-    Raises Invalid if it lies in none of the folders that may hold remotes.
+    Raises Invalid if it is in none of the folders that may contain remotes.
     """
     try:
         real = path.resolve()
@@ -331,7 +333,7 @@ def require_folder(path: Path, folders: Sequence[Path]) -> Path:
         )
     except (OSError, RuntimeError):  # links that form a circle
         is_inside = False
-    except ValueError as error:  # a character that no path can have
+    except ValueError as error:  # a character that no path can contain
         raise Invalid(f"The path cannot be used ({error}). Choose another.") from error
     if not is_inside:
         raise Invalid(
@@ -354,7 +356,7 @@ async def _sync(runtime: Runtime, job: Job, _report: Report) -> None:
     try:
         remote = await runtime.store.read(lambda tx: remotes.get(tx, scope, remote_id))
     except NotFound:
-        return  # it was removed, or its user was erased
+        return  # the remote was removed, or its user was erased
     kind = runtime.remotes.get(remote.kind)
     if kind is None:
         missing = Invalid(
@@ -366,8 +368,8 @@ async def _sync(runtime: Runtime, job: Job, _report: Report) -> None:
     try:
         await sync(FencedStore(runtime.store, job), runtime.settings, kind, remote)
     except LeaseLost:
-        # A server that froze during a sync may have written older content to the remote since then.
-        # The next job syncs once more.
+        # A server that froze during a sync may since have written older content to the remote. So
+        # the next job syncs once more.
         await runtime.store.write(lambda tx: jobs.add(tx, remote.job()))
         raise
 
