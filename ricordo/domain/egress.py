@@ -49,7 +49,7 @@ _HOSTED_BY_OLLAMA = re.compile(r"[:-]cloud$")
 LABEL = r"^[a-z0-9][a-z0-9_.:-]*([,;][a-z0-9][a-z0-9_.:-]*)*$"
 """The pattern of a label."""
 _WORD = re.compile(r"\w+")
-_JOINED = re.compile(r"\w{3,}(?:[-_.@:/+]\w{2,})+")
+_JOINTS = "-_.@:/+"
 _BULLET = re.compile(r"^[\s>*+#•\-–—]+|^\s*\d{1,3}[.)]\s+")
 # Shorter lines occur anywhere, so they are not searched in other texts.
 SHORTEST_LINE = 8
@@ -58,6 +58,7 @@ RUN = 4
 # So does one word with a digit, or a long one: a number, an address, a key.
 _SHORTEST_NUMBER = 5
 _SHORTEST_RARE_WORD = 16
+_SHORTEST_JOINED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +233,9 @@ class LabelledText:
                 if _has_digit(word) and _has_digit(following)
             )
             # Names with signs inside: addresses, handles, codes.
-            marks.update(normal_line(name) for name in _JOINED.findall(line))
+            marks.update(
+                normal_line(name) for name in map(_without_edges, line.split()) if _is_joined(name)
+            )
         return frozenset(marks)
 
 
@@ -248,6 +251,14 @@ class LabelledSpan:
 
 def _has_digit(word: str) -> bool:
     return any(sign.isdigit() for sign in word)
+
+
+def _without_edges(name: str) -> str:
+    return name.strip(".,;:!?()[]{}<>\"'`*_-/+")
+
+
+def _is_joined(name: str) -> bool:
+    return len(name) >= _SHORTEST_JOINED and any(sign in _JOINTS for sign in name)
 
 
 def _is_rare(word: str) -> bool:

@@ -18,13 +18,13 @@ def eve(http: httpx2.Client) -> str:
     """A user with a fact that only local models may see, and one without a policy."""
     ok(http.put("/users/eve/blocks/human", json={"body": "A text."}))
     path = "/v1/users/eve/facts"
-    ok(http.put(f"{path}/egress/who", json={"allowed": None}, headers=USER))
+    ok(http.put(f"{path}/egress", json={"kind": "who", "allowed": None}, headers=USER))
     for body in (
         {"sentence": "I live in vuqkzoqtown", "kind": "who"},
         {"sentence": "I like green tea", "kind": "preference"},
     ):
         ok(http.post(path, json=body, headers=USER))
-    ok(http.put(f"{path}/egress/who", json={"allowed": ["local"]}, headers=USER))
+    ok(http.put(f"{path}/egress", json={"kind": "who", "allowed": ["local"]}, headers=USER))
     ok(http.post(path, json={"sentence": "I study at vuqkzoqschool", "kind": "who"}, headers=USER))
     return "eve"
 
@@ -73,8 +73,9 @@ def test_facts_are_no_sources_for_a_model_that_may_not_see_them(
 
 
 def test_only_the_user_loosens_the_policy_of_their_facts(http: httpx2.Client, eve: str) -> None:
-    path = f"/v1/users/{eve}/facts/egress/who"
-    assert ok(http.get(path)) == {"kind": "who", "allowed": ["local"]}
-    refused(http.put(path, json={"allowed": None}), 403)
-    ok(http.put(path, json={"allowed": None}, headers=USER))
-    assert ok(http.get(path))["allowed"] is None
+    path = f"/v1/users/{eve}/facts/egress"
+    assert ok(http.get(path)) == [{"kind": "who", "allowed": ["local"]}]
+    looser = {"kind": "who", "allowed": None}
+    refused(http.put(path, json=looser), 403)
+    ok(http.put(path, json=looser, headers=USER))
+    assert ok(http.get(path)) == []

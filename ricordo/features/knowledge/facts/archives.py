@@ -112,7 +112,7 @@ def read_facts(
         {
             **{name: field for name, field in response.items() if name != "user_id"},
             "resolved_by": fact.resolved_by,
-            "egress": fact.egress,
+            **({"egress": fact.egress} if fact.egress else {}),
         }
         for fact, response in zip(facts, responses_of(tx, facts), strict=True)
     ]

@@ -98,6 +98,7 @@ class FactChangeRequest(RequestModel):
 class FactEgressRequest(RequestModel):
     """The providers of models that may see facts of a kind."""
 
+    kind: FactKind
     allowed: list[Annotated[str, Field(max_length=100)]] | None = Field(
         max_length=MOST_NAMES,
         description='Names of providers, and "local"; none for an empty list, all for null.',

@@ -107,23 +107,18 @@ def choose_policy(
     return policy_response(tx, user.organization_id, user.id)
 
 
-@router.get("/egress/{kind}", response_model=FactEgressResponse)
-def retrieve_fact_egress(
-    tx: Transaction, context: RequestContext, user_id: str, kind: FactKind
-) -> Json:
-    """Return which providers of models may see the user's facts of a kind."""
+@router.get("/egress", response_model=list[FactEgressResponse])
+def list_fact_egress(tx: Transaction, context: RequestContext, user_id: str) -> list[Json]:
+    """List the kinds of the user's facts that only some providers of models may see."""
     user = users.require(tx, context.scope, user_id)
-    return _egress_response(kind, queries.kind_labels(tx, user.organization_id, user.id).get(kind))
+    labels = queries.kind_labels(tx, user.organization_id, user.id)
+    return [_egress_response(kind, label) for kind, label in sorted(labels.items())]
 
 
-@router.put("/egress/{kind}", response_model=FactEgressResponse)
+@router.put("/egress", response_model=FactEgressResponse)
 @needs("memory:approve", "memory:override")
 def set_fact_egress(
-    tx: Transaction,
-    context: RequestContext,
-    user_id: str,
-    kind: FactKind,
-    body: FactEgressRequest,
+    tx: Transaction, context: RequestContext, user_id: str, body: FactEgressRequest
 ) -> Json:
     """Set which providers of models may see the user's facts of a kind.
 
@@ -131,14 +126,14 @@ def set_fact_egress(
     """
     user = _owned(tx, context, user_id)
     label = label_of(body.allowed)
-    old = queries.kind_labels(tx, user.organization_id, user.id).get(kind)
+    old = queries.kind_labels(tx, user.organization_id, user.id).get(body.kind)
     if context.scope.subject != user.id and not is_as_strict(label, old):
         raise Forbidden(ONLY_OWNER)
-    queries.set_kind_label(tx, user.organization_id, user.id, kind, label)
-    return _egress_response(kind, label)
+    queries.set_kind_label(tx, user.organization_id, user.id, body.kind, label)
+    return _egress_response(body.kind, label)
 
 
-def _egress_response(kind: FactKind, label: str | None) -> Json:
+def _egress_response(kind: str, label: str | None) -> Json:
     clauses = names_of(label)
     return FactEgressResponse.of(None, kind=kind, allowed=clauses[0] if clauses else None)
 
