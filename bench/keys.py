@@ -12,7 +12,7 @@ from bench.report import Figure
 from bench.servers import Server
 
 OPERATOR = "bench-operator"
-_CALLS, _ROUNDS = 200, 9
+_CALLS, _ROUNDS = 200, 5
 
 
 async def key_costs(client: httpx2.AsyncClient, keyless: Server, locked: Server) -> list[Figure]:

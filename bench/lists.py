@@ -16,7 +16,7 @@ from bench.pages import filled
 from bench.report import Figure
 from bench.servers import Server, model_server
 
-_PAGE, _ROUNDS, _BUDGET = 50, 11, 20
+_PAGE, _ROUNDS, _BUDGET = 50, 7, 20
 _SETTLES = 5  # seconds for the work after a start
 _SCHEDULE = {
     "messages": [{"role": "user", "content": "Later."}],

@@ -36,7 +36,7 @@ from tests.support.browser import open_browser, visit
 
 AGENTS, MESSAGES, PEOPLE, PROPOSALS = 10_000, 100_000, 2_000, 500
 _LONG, _EACH = 10_000, 9  # messages of one long conversation, and of each other agent
-_ROUNDS, _SEED = 21, 15
+_ROUNDS, _SEED = 11, 15
 _SETTLES = 5  # seconds for the work after a start
 _BUDGET, _STATIC_BUDGET, _PAINT_BUDGET = 30, 150, 500
 _PAINTED = """() => new Promise((tell) => new PerformanceObserver((list) => {

@@ -39,7 +39,7 @@ def help_cpu() -> float:
     return cpu_of(str(Path(sys.executable).with_name("ricordo")), "--help")
 
 
-def start_seconds(model_url: str, rounds: int = 5) -> float:
+def start_seconds(model_url: str, rounds: int = 3) -> float:
     """The median wall seconds from spawning a server to its first healthy answer."""
     times = []
     for _ in range(rounds):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import httpx2
 import psutil
 
+from bench.postgres import ON_DISK
 from bench.report import Figure, Report
 from bench.search.database_cpu import database_cpu
 from bench.search.places import Place, place
@@ -21,15 +22,6 @@ from bench.turns import create_agent, send
 
 SERVERS = (1, 2, 4)
 _CLIENTS, _TURNS, _WARM = 16, 480, 96
-# As an operator would set them: unlike in tests, what is committed is on the disk.
-_SETTINGS = {
-    "fsync": "on",
-    "synchronous_commit": "on",
-    "full_page_writes": "on",
-    "autovacuum": "on",
-    "shared_buffers": "256MB",
-    "max_connections": "100",
-}
 
 
 @dataclass(frozen=True)
@@ -91,7 +83,7 @@ def measure_servers(where: Place, model_url: str, count: int) -> Load:
 def measure(report: Report) -> None:
     """Measure each number of servers, and what follows for machines of one processor each."""
     loads: list[Load] = []
-    with model_server() as model_url, place("postgres", _SETTINGS) as where:
+    with model_server() as model_url, place("postgres", ON_DISK) as where:
         for count in SERVERS:
             report.begin(f"{count} servers, {_CLIENTS} clients, {_TURNS} turns")
             load = measure_servers(where, model_url, count)

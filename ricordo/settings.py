@@ -197,6 +197,13 @@ class Settings(BaseSettings):
         "Ollama, LM Studio, vLLM and llama.cpp, else step.",
         "auto",
     )
+    tool_search_from: int = about(
+        "The number of tools of an agent from which on it gets find_tools instead of most of their "
+        "schemas. 0: never.",
+        31,
+        ge=0,
+        le=10_000,
+    )
     embedding: str | None = about(
         "Handle of the embedding model for search, such as openai/text-embedding-3-small, or none. "
         "By default the embedded model, if the extra `embeddings` is installed."

@@ -380,7 +380,6 @@ ERASURE = "features/memory_care/erasure/"
 READERS_OF_CORE_TABLES = {
     ERASURE: "deletes and covers a user's rows in all tables, by what each column says",
     "features/memory_care/forgetting/": "searches and rewrites texts of all tables, likewise",
-    "features/knowledge/": "joins messages with marks of its own: still to be moved",
 }
 
 

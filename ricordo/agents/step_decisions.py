@@ -43,7 +43,14 @@ from ricordo.tools.rules import (
     RuleOutcome,
     finished_calls,
 )
-from ricordo.tools.toolbox import SearchedStore, ToolTraits, failed_result, schema_of
+from ricordo.tools.tool_search import FIND_TOOLS, found_tools
+from ricordo.tools.toolbox import (
+    ForeignTraits,
+    SearchedStore,
+    ToolTraits,
+    failed_result,
+    schema_of,
+)
 
 log = logging.getLogger(__name__)
 ONE_BY_ONE = (
@@ -158,30 +165,27 @@ def with_approval(agent: Agent, tool_name: str, is_wanted: bool) -> Agent:
 def offer_tools(turn: TurnContext) -> OfferedTools:
     """Present the agent's and the client's tools that the rules allow now."""
     rules = turn.rules.book
-    overrides = turn.request.overrides
+    client_tools = turn.request.overrides.client_tools
     traits = traits_of(turn.state.agent.agent_type)
-    client = frozenset(tool.name for tool in overrides.client_tools)
+    client = frozenset(tool.name for tool in client_tools)
     attached = _attached_tools(turn, client)
-    allowed = _allowed_now(turn)
-    wanted_tools = overrides.wanted_tools & frozenset(allowed.names)
-    names = _names_to_offer(turn, allowed, wanted_tools)
-    schemas = (*map(schema_of, attached), *overrides.client_tools)
-    bare = {schema.name: schema for schema in schemas if schema.name in names}
     toolbox = turn.runtime.toolbox
     kinds = {tool.name: toolbox.traits(tool) for tool in attached}
+    allowed = _allowed_now(turn)
+    wanted_tools = turn.request.overrides.wanted_tools & frozenset(allowed.names)
+    schemas = {schema.name: schema for schema in (*map(schema_of, attached), *client_tools)}
+    names = _names_to_offer(turn, allowed, wanted_tools)
+    bare = {name: schema for name, schema in schemas.items() if name in names}
     presentation = _presentation(turn, kinds, traits)
-    must_call = allowed.must_call or bool(wanted_tools) or presentation.heartbeat
     tools = {
         name: schema_for(tool, presentation, is_terminal=name in rules.terminal)
         for name, tool in bare.items()
     }
-    hidden = _useless_searches(turn, kinds) - wanted_tools
+    must_call = allowed.must_call or bool(wanted_tools) or presentation.heartbeat
+    is_over = _ends_use_of_tools(turn, must_call)
     reading = frozenset(name for name, kind in kinds.items() if kind.is_read_only)
-    is_over = False
-    if turn.reads.is_over:
-        is_over = not must_call and not rules.before_exit(turn.rules.finished)
-        if not is_over:
-            hidden |= reading
+    hidden = (_useless_searches(turn, kinds) | _tools_to_find(turn, kinds)) - wanted_tools
+    hidden |= _ended_reads(turn, reading, is_over)
     can_call = bool(tools.keys() - hidden) and not is_over
     return OfferedTools(
         tools=tools,
@@ -199,6 +203,23 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
         is_over=is_over,
         speaks_by_tools=presentation.heartbeat,
     )
+
+
+def _ends_use_of_tools(turn: TurnContext, must_call: bool) -> bool:
+    """Return whether the turn continues without tools, after equal reads that brought nothing.
+
+    It keeps its tools if a call is required now or before the turn may end.
+    """
+    if not turn.reads.is_over or must_call:
+        return False
+    return not turn.rules.book.before_exit(turn.rules.finished)
+
+
+def _ended_reads(turn: TurnContext, reading: frozenset[str], is_over: bool) -> frozenset[str]:
+    """Return the reads to hide after too many equal ones; none if all use of tools `is_over`."""
+    if turn.reads.is_over and not is_over:
+        return reading
+    return frozenset()
 
 
 def _attached_tools(turn: TurnContext, client: Collection[str]) -> list[Tool]:
@@ -300,6 +321,25 @@ def _useless_searches(turn: TurnContext, kinds: Mapping[str, ToolTraits]) -> fro
         name
         for name, searched_stores in searches.items()
         if searched_stores and not searched_stores & useful_stores
+    )
+
+
+def _tools_to_find(turn: TurnContext, kinds: Mapping[str, ToolTraits]) -> frozenset[str]:
+    """Return the tools that an agent with many tools has to find before it sees them.
+
+    Tools of the server are not among them, nor tools that a rule or the prompt names, or that the
+    window shows as called or found.
+    """
+    if FIND_TOOLS not in kinds:
+        return frozenset()
+    messages = turn.window.messages
+    known = {*found_tools(messages)}
+    known.update(name for rule in turn.state.agent.tool_rules for name in _names_in(rule))
+    prompt = messages[0].text if messages else ""
+    return frozenset(
+        name
+        for name, kind in kinds.items()
+        if isinstance(kind, ForeignTraits) and name not in known and name not in prompt
     )
 
 

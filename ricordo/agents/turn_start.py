@@ -68,6 +68,7 @@ from ricordo.storage import tools as stored_tools
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.message_cache import read_window
 from ricordo.tools.rules import CallRules, FinishedCall, finished_calls
+from ricordo.tools.tool_search import FIND_TOOLS, searches_tools
 from ricordo.tools.toolbox import unstored_tool
 
 LEASE = 30 * SECOND
@@ -178,6 +179,8 @@ def _open_turn(
     turn = _load_turn(tx, runtime, request, models, run=run, is_looked_up=is_looked_up)
     if turn.state.conversation.egress:
         require_permitted(turn.state, turn.destination)
+    if runtime.settings.egress_refuses:
+        _require_whole(turn.window, turn.destination, turn.clearance)
     earlier_input = input_of(tx, cut_off) if cut_off else ()
     if cut_off and earlier_input:
         stored = _adopt_input(tx, turn, cut_off, earlier_input)
@@ -239,6 +242,9 @@ def _load_turn(
         state = with_profile(state, profile, runtime.toolbox)
     if request.overrides.added_tools or request.overrides.only_tools is not None:
         state = _with_tools(tx, state, request, runtime)
+    if searches_tools(state, runtime.settings.tool_search_from):
+        finder = unstored_tool(runtime.toolbox.unstored(FIND_TOOLS), state.agent.organization_id)
+        state = replace(state, tools=(*state.tools, finder))
     limit = WindowLimit(token_percent=state.conversation.token_percent or 100)
     if is_borrowed:
         limit = WindowLimit(own_window=own_state.agent.context_window)
@@ -246,8 +252,6 @@ def _load_turn(
     destination = destination_of(model, clearance)
     find_spans = partial(spans_of, runtime.settings.data_dir)
     state = cleared_state(state, destination, clearance, find_spans)
-    if runtime.settings.egress_refuses:
-        _require_whole(window, destination, clearance)
     return TurnContext(
         runtime=runtime,
         request=request,

@@ -178,6 +178,12 @@ def _is_for(scope: Scope) -> ColumnElement[bool] | None:
     return jobs.c.user_id == scope.subject_id
 
 
+def failed_keys(tx: Transaction, kind: str, since: int) -> set[str]:
+    """Return the keys of jobs of this kind that have failed since this time."""
+    has_failed = (jobs.c.kind == kind) & (jobs.c.status == "failed") & (jobs.c.ended_at >= since)
+    return {row.key for row in tx.all(select(jobs.c.key).where(has_failed))}
+
+
 def make_due(tx: Transaction, kind: str, key: str, at: int = 0) -> None:
     """Let the waiting job run no later than at this time, by default now."""
     at = max(at, tx.clock.now())

@@ -27,6 +27,14 @@ _BETWEEN = (
     .order_by(messages.c.seq)
     .limit(bindparam("limit"))
 )
+# Texts of users and agents, without events, calls and prompts.
+IS_SPOKEN = messages.c.role.in_(("user", "assistant")) & (messages.c.text != "")
+_SPOKEN_AFTER = (
+    _ROWS.select.where(equal(messages, "conversation_id", "user_id"), IS_SPOKEN)
+    .where(messages.c.seq > bindparam("after"))
+    .order_by(messages.c.seq)
+    .limit(bindparam("limit"))
+)
 _BY_OTIDS = _ROWS.select.where(equal(messages, "conversation_id"), one_of(messages.c.otid, "otids"))
 _INSERT = insert(messages)
 _REWRITE = setter(
@@ -87,6 +95,19 @@ def between(
 
 def by_otids(tx: Transaction, conversation_id: str, otids: Sequence[str]) -> list[Message]:
     return _ROWS.all(tx, _BY_OTIDS, {"conversation_id": conversation_id, "otids": list(otids)})
+
+
+def spoken_after(
+    tx: Transaction, conversation_id: str, user_id: str, *, after: int, limit: int
+) -> list[Message]:
+    """Return the first texts of this user and the agent with a seq above `after`, in order."""
+    parameters = {
+        "conversation_id": conversation_id,
+        "user_id": user_id,
+        "after": after,
+        "limit": limit,
+    }
+    return list(_ROWS.all(tx, _SPOKEN_AFTER, parameters))
 
 
 def page_of_kept(

@@ -31,6 +31,8 @@ PROMISES = (
         (
             "test_a_server_that_is_killed_in_the_middle_of_turns_loses_nothing_it_acknowledged",
             "test_servers_of_which_one_is_killed_again_and_again_lose_no_turn_and_no_job",
+            "test_a_kill_at_every_await_of_a_turn_loses_nothing",
+            "test_no_turn_is_lost_or_doubled_by_crashes_of_postgresql",
             "test_a_server_that_is_killed_in_a_turn_or_an_approval_answers_the_next_message",
             "test_no_message_is_lost_or_doubled_however_often_servers_are_killed",
             "test_every_message_is_in_one_transcript_however_often_servers_are_killed",
@@ -75,11 +77,13 @@ PROMISES = (
         ("test_requests_about_one_block_have_one_order",),
     ),
     Promise(
-        "A write-ahead log that was cut off or torn, or a disk that fills up, leaves the beginning "
-        "of what was acknowledged, without a gap",
+        "A write-ahead log that was cut off or torn, and a disk that fills up or refuses writes, "
+        "leave the beginning of what was acknowledged, without a gap",
         (
             "test_a_cut_or_torn_log_leaves_the_beginning_of_what_was_acknowledged",
             "test_a_disk_that_fills_up_at_any_write_of_a_turn_loses_nothing_acknowledged",
+            "test_a_disk_that_refuses_writes_from_any_statement_of_a_turn_loses_nothing_"
+            "acknowledged",
         ),
     ),
     Promise(
@@ -108,8 +112,11 @@ PROMISES = (
         ("test_no_window_is_too_small_for_any_turn_and_recall_finds_what_left_it",),
     ),
     Promise(
-        "A server's memory stays flat over thousands of turns",
-        ("test_memory_after_ten_thousand_turns_is_little_more_than_after_one_thousand",),
+        "A server's memory, files and handles stay flat over thousands of turns and days",
+        (
+            "test_memory_after_ten_thousand_turns_is_little_more_than_after_one_thousand",
+            "test_after_simulated_hours_a_server_has_what_it_had_before",
+        ),
     ),
     Promise(
         "One client cannot stop the server for others",

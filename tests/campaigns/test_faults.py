@@ -12,6 +12,9 @@ from tests.support.faults_model import FaultyModel
 from tests.support.model_server import Seen
 from tests.support.server_process import CAN_FORK
 
+# What the tools of a turn are: see `faults_model`.
+_PLANS = ("insert+ring/archive", "guarded+guarded", "theirs+guarded/search", "nap+nap/insert")
+
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("faults", short_and_long(4, 300))
@@ -27,6 +30,19 @@ async def test_after_any_fault_the_next_message_is_answered_and_nothing_is_lost(
     assert report.restarts > 0
     assert len(report.kinds) > min(4, faults / 2)
     assert report.requests > faults
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(("plans", "step"), short_and_long((_PLANS[:1], 24), (_PLANS, 1)))
+async def test_a_kill_at_every_await_of_a_turn_loses_nothing(
+    tmp_path: Path, plans: tuple[str, ...], step: int, record_property: RecordProperty
+) -> None:
+    report = await run_campaign(tmp_path, faults=0, seed=11, swept=plans, step=step)
+    print(report)
+    record_property("seed", 11)
+    record_property("kills", report.kinds["kill"])
+    assert report.kinds["kill"] >= 2 * len(plans)
+    assert report.restarts >= report.kinds["kill"]
 
 
 @pytest.mark.soak

@@ -3,10 +3,13 @@
 What a database then holds is the beginning of what was acknowledged, with nothing left out between.
 """
 
+import itertools
 import resource
 import shutil
+import sqlite3
+import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -196,3 +199,64 @@ async def test_a_disk_that_fills_up_at_any_write_of_a_turn_loses_nothing_acknowl
         assert set(acknowledged) <= set(await said(stage, agent))
     assert full
     record_property("writes", full)
+
+
+class Strike:
+    """An observer of statements: at one of the writer's, the disk refuses writes from then on."""
+
+    def __init__(self, store: SqliteStore, at: int, fault: str) -> None:
+        self._store = store
+        self._at = at
+        self._fault = fault
+        self._count = 0
+
+    @property
+    def has_struck(self) -> bool:
+        return self._count >= self._at
+
+    def __call__(self, _sql: str) -> None:
+        if not threading.current_thread().name.startswith("sqlite-writer"):
+            return
+        self._count += 1
+        if self._fault == "read-only" and self._count == self._at:
+            self._store._raw_connection().execute("PRAGMA query_only = ON")
+        elif self._fault == "broken" and self.has_struck:
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+            raise error
+
+    def end(self) -> None:
+        """Let the disk take writes again."""
+        self._store.statements.observers.remove(self)
+        raw = self._store._raw_connection
+        self._store._writers.submit(lambda: raw().execute("PRAGMA query_only = OFF")).result()
+
+
+@pytest.mark.parametrize("fault", ["read-only", "broken"])
+@pytest.mark.parametrize("step", short_and_long(5, 1))
+async def test_a_disk_that_refuses_writes_from_any_statement_of_a_turn_loses_nothing_acknowledged(
+    step: int, fault: str, tmp_path: Path, record_property: RecordProperty
+) -> None:
+    path = tmp_path / "ricordo.db"
+    struck = 0
+    async with stage_on(path) as stage:
+        store = stage.store
+        assert isinstance(store, SqliteStore)
+        for number in itertools.count():
+            agent = await stage.agent(("human", "Ada."))
+            strike = Strike(store, number * step + 1, fault)
+            store.statements.observers.append(strike)
+            failure = await failure_of(stage, agent, number, nullcontext())
+            strike.end()
+            assert strike.has_struck == bool(failure)
+            stage.lines.clear()
+            stage.lines.append("Still here.")
+            await stage.say(agent, "Are you there?")
+            await stage.require_sound(agent)
+            if not strike.has_struck:
+                assert await said(stage, agent) == await facts(stage, agent) == [number]
+                break
+            struck += 1
+            assert len(await said(stage, agent)) <= 1
+    assert struck
+    record_property("writes", struck)

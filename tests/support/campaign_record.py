@@ -16,7 +16,7 @@ import pytest
 from tests.campaigns.promises import PAGE, RESULTS, page_with, promised_tests
 
 # Parameters of tests that say how much is tried.
-_COUNTS = ("calls", "faults", "kills", "requests", "rounds", "turns")
+_COUNTS = ("calls", "crashes", "faults", "hours", "kills", "requests", "rounds", "turns")
 # By a test's name with its parameters, without its file, so that a test may move.
 Results = dict[str, dict[str, Any]]
 

@@ -15,7 +15,7 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,6 +55,7 @@ LIMIT = 60.0  # seconds for anything to come to its end, on a machine with other
 LEASE, EXPIRY = 31, 86_401
 _FAULTS_OF_A_SUBJECT = 20
 _TRIES = 4
+_MOST_WRONG = 12
 _PLANS = (
     *(
         "",
@@ -101,10 +102,42 @@ class _Campaign:
         """One fault, what is done about it, and a look at what is left."""
         subject = await self._subject()
         kind = self.luck.choices(list(self.chances), list(self.chances.values()))[0]
+        await self._survive(subject, kind, self._play(subject, kind))
+
+    async def sweep(self, plan: str, step: int) -> None:
+        """Kill the process at each `step`-th suspension of a turn, from the first to the last.
+
+        Each is tried twice: what is under way in the database is committed, or is not.
+        """
+        for commits in (False, True):
+            at = 1
+            while len(self.wrong) < _MOST_WRONG:
+                subject = await self._subject()
+                self.world.store.commits = commits
+                struck = self.kinds["kill"]
+                await self._survive(subject, "kill", self._kill(subject, plan, at))
+                if self.kinds["kill"] == struck:
+                    break  # the turn ended before
+                at += step
+
+    async def _kill(self, subject: Subject, plan: str, at: int) -> tuple[str, int]:
+        self.world.life.arm(at, self.world.life.freeze)
+        await self._talk(subject, self._message(subject, plan))
+        struck = self.world.life.happens is None
+        if self.world.life.is_frozen:
+            await self.world.restart()
+        else:
+            self.world.life.disarm()
+        return f"{subject.name}: kill in {plan!r} at {at}", int(struck)
+
+    async def _survive(
+        self, subject: Subject, kind: str, play: Coroutine[Any, Any, tuple[str, int]]
+    ) -> None:
+        """Let it happen, and see that the next message is answered and nothing is lost."""
         note = f"{subject.name}: {kind}"
         try:
             async with asyncio.timeout(LIMIT * 3):
-                note, happened = await self._play(subject, kind)
+                note, happened = await play
             self.model.trouble.clear()
             self.model.summary_trouble = None
             GATE.open()
@@ -390,9 +423,18 @@ def _spoken(message: Message) -> str:
 
 
 async def run_campaign(
-    folder: Path, *, faults: int, seed: int | None = None, database: str = "sqlite"
+    folder: Path,
+    *,
+    faults: int,
+    seed: int | None = None,
+    database: str = "sqlite",
+    swept: Sequence[str] = (),
+    step: int = 1,
 ) -> SimpleNamespace:
-    """Let this many things go wrong, one after the other, on SQLite or "postgresql"."""
+    """Let this many things go wrong, one after the other, on SQLite or "postgresql".
+
+    First the process is killed at each `step`-th suspension of a turn with each plan of `swept`.
+    """
     seed = random.randrange(10**6) if seed is None else seed  # noqa: S311
     began = time.monotonic()
     model = FaultyModel(windows={"scripted-large": 120_000, "scripted-small": 16_000})
@@ -404,12 +446,14 @@ async def run_campaign(
         ):
             chances = _KINDS | (_SHARED_KINDS if database == "postgresql" else {})
             campaign = _Campaign(world, model, seed, random.Random(seed), chances)  # noqa: S311
-            while campaign.kinds.total() < faults and len(campaign.wrong) < 12:
+            for plan in swept:
+                await campaign.sweep(plan, step)
+            while campaign.kinds.total() < faults and len(campaign.wrong) < _MOST_WRONG:
                 await campaign.fault()
     finally:
         logging.disable(logging.NOTSET)
     assert not campaign.wrong, f"seed {seed}: {len(campaign.wrong)} wrong:\n" + "\n".join(
-        campaign.wrong[:12]
+        campaign.wrong[:_MOST_WRONG]
     )
     return SimpleNamespace(
         seed=seed,

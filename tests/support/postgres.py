@@ -83,7 +83,7 @@ class Server:
         self._initialise()
         chosen = {**_SETTINGS, **(settings or {})}
         options = [part for name, value in chosen.items() for part in ("-c", f"{name}={value}")]
-        command = [
+        self._command = [
             self.programs / "postgres",
             "-D",
             self.folder / "data",
@@ -91,11 +91,20 @@ class Server:
             self.folder,
             *options,
         ]
-        # A group of its own: Ctrl-C at the terminal ends the tests, which then end the server.
-        self._process = self._spawn(command, start_new_session=True, preexec_fn=_end_with_us)
-        self._wait()
+        self._start()
         self.run("CREATE DATABASE " + _TEMPLATE)
         open_postgres(self.url(_TEMPLATE), connections=1, backups=self.folder)._close()
+
+    def _start(self) -> None:
+        # A group of its own: Ctrl-C at the terminal ends the tests, which then end the server.
+        self._process = self._spawn(self._command, start_new_session=True, preexec_fn=_end_with_us)
+        self._wait()
+
+    def crash_and_restart(self) -> None:
+        """End all of its processes without a checkpoint, and start it, so that it recovers."""
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(60)
+        self._start()
 
     def url(self, database: str) -> str:
         return f"postgresql://postgres@/{database}?host={self.folder}"

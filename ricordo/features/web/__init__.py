@@ -1,4 +1,4 @@
-"""Pages for people: the server's own, the documentation of the API, and help.
+"""Pages for people: the server's pages, the documentation of the API, and help.
 
 They load nothing from other hosts.
 """

@@ -1,6 +1,7 @@
 """The tools that come with Ricordo; they are declared as those of a plugin are."""
 
 from ricordo.tools.builtin import command, facts, memory, patch, recall
+from ricordo.tools.builtin.find_tools import find_tools
 from ricordo.tools.toolbox import ServerTool
 
 # Older models and scripts of the retired Letta V1 server use the shorter names.
@@ -57,4 +58,5 @@ TOOLS = (
         searches=frozenset(("messages", "archive")),
         is_stored=False,
     ),
+    ServerTool(find_tools, "letta_core", runs_in_parallel=True, is_read_only=True, is_stored=False),
 )

@@ -26,9 +26,9 @@ from ricordo.features.custom_tools.source.runner import (
     run_call,
 )
 from ricordo.features.custom_tools.source.surroundings import Caller
-from ricordo.llm.egress import embed
 from ricordo.offload import offload
 from ricordo.storage import agents, tools
+from ricordo.tools import tool_search
 
 router = Routes(prefix="/v1", tags=["tools"], scope="tools")
 
@@ -81,7 +81,7 @@ async def delete(context: RequestContext, tool_id: str) -> Json:
 @router.post("/tools/search", response_model=list[models.ToolSearchResponse])
 async def search(
     context: RequestContext, body: models.ToolSearchRequest
-) -> list[service.FoundTool]:
+) -> list[tool_search.FoundTool]:
     """Search tools by words and by meaning; without a query, return the newest."""
     query = body.query or ""
     candidates = await context.store.read(
@@ -91,31 +91,19 @@ async def search(
     )
     if not query.strip():
         newest = candidates[: body.limit]
-        return service.fuse_rankings(newest, range(len(newest)), None)
-    texts = [service.text_of(tool) for tool in candidates]
+        return tool_search.fuse_rankings(newest, range(len(newest)), None)
+    texts = [tool_search.text_of(tool) for tool in candidates]
     word_ranking = None
     vector_ranking = None
     if body.search_mode != "vector":
         length = sum(map(len, texts))
-        word_ranking = await offload(lambda: service.rank_by_words(query, texts), length)
+        word_ranking = await offload(lambda: tool_search.rank_by_words(query, texts), length)
     if body.search_mode != "fts":
-        vector_ranking = await _rank_by_meaning(context, query, texts)
-    return service.fuse_rankings(candidates, word_ranking, vector_ranking)[: body.limit]
-
-
-async def _rank_by_meaning(
-    context: RequestContext, query: str, texts: list[str]
-) -> list[int] | None:
-    embedders = context.runtime.models.embedders
-    handle = embedders.default_handle()
-    if handle is None or not texts:
-        return None
-    model = embedders.get(handle)
-    clearance = context.runtime.new_clearance()
-    (query_vector,) = await embed(model, [query], clearance, purpose="query")
-    vectors = await embed(model, texts, clearance)
-    size = len(texts) * len(query_vector) * 8  # bytes
-    return await offload(lambda: service.rank_by_vectors(query_vector, vectors), size)
+        embedders = context.runtime.models.embedders
+        vector_ranking = await tool_search.rank_by_meaning(
+            embedders, query, texts, context.runtime.new_clearance()
+        )
+    return tool_search.fuse_rankings(candidates, word_ranking, vector_ranking)[: body.limit]
 
 
 @router.post("/tools/run", response_model=ToolTrialResponse)

@@ -1,9 +1,7 @@
 """Create, change, delete and search tools made from source code."""
 
-import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import orjson
 
@@ -19,7 +17,6 @@ from ricordo.features.custom_tools.source.source import (
     name_and_description,
     read_source,
 )
-from ricordo.search.words import query_terms, terms
 from ricordo.storage import agents, tools
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
@@ -28,8 +25,6 @@ FUNCTION = "function"
 OPTIONS = ("args_json_schema", "pip_requirements")
 _LONGEST_SCHEMA = 100_000  # bytes
 _MOST_SEARCHED = 1_000  # tools
-_NEAR = 0.2  # cosine
-_RANK_WEIGHT = 60  # of reciprocal rank fusion
 
 
 def name_for(request: ToolCreateRequest) -> str:
@@ -315,73 +310,6 @@ def _require_no_rule(tx: Transaction, scope: Scope, tool: Tool) -> None:
                 f'The agent "{agent.name}" ({agent.id}) has a rule about {tool.name}. Change its '
                 "tool rules first."
             )
-
-
-@dataclass(frozen=True, slots=True)
-class FoundTool:
-    """A tool that matches a search; ranks begin with 1."""
-
-    tool: Tool
-    embedded_text: str
-    fts_rank: int | None
-    vector_rank: int | None
-    combined_score: float
-
-
-def text_of(tool: Tool) -> str:
-    """Return the tool's searchable text."""
-    parameters = " ".join(tool.json_schema.get("parameters", {}).get("properties", {}))
-    return f"{tool.name.replace('_', ' ')}: {tool.description} {parameters} {' '.join(tool.tags)}"
-
-
-def rank_by_words(query: str, texts: Sequence[str]) -> list[int]:
-    """Rank the texts that share words with the query, by their indexes.
-
-    The best comes first; rare words count more.
-    """
-    query_words = set(query_terms(query))
-    word_counts = [Counter(terms(text)) for text in texts]
-    spread = Counter(word for counts in word_counts for word in counts)
-    weights = {
-        word: math.log(1 + len(texts) / spread[word]) for word in query_words if spread[word]
-    }
-    scores = [
-        sum(weights.get(word, 0) * count / (count + 1) for word, count in counts.items())
-        for counts in word_counts
-    ]
-    return sorted(
-        (index for index, score in enumerate(scores) if score > 0),
-        key=lambda index: (-scores[index], index),
-    )
-
-
-def rank_by_vectors(query: Sequence[float], vectors: Sequence[Sequence[float]]) -> list[int]:
-    """Rank the vectors near the query, by their indexes; the nearest comes first."""
-    nearness = [
-        sum(component * other for component, other in zip(query, vector, strict=True))
-        for vector in vectors
-    ]
-    return sorted(
-        (index for index, near in enumerate(nearness) if near > _NEAR),
-        key=lambda index: -nearness[index],
-    )
-
-
-def fuse_rankings(
-    candidates: Sequence[Tool],
-    word_ranking: Iterable[int] | None,
-    vector_ranking: Iterable[int] | None,
-) -> list[FoundTool]:
-    """Combine both rankings by reciprocal rank fusion; the best tool comes first."""
-    word_ranks = {index: rank for rank, index in enumerate(word_ranking or (), 1)}
-    vector_ranks = {index: rank for rank, index in enumerate(vector_ranking or (), 1)}
-    matches = []
-    for index in dict.fromkeys((*word_ranks, *vector_ranks)):
-        tool = candidates[index]
-        ranks = word_ranks.get(index), vector_ranks.get(index)
-        score = sum(1 / (_RANK_WEIGHT + rank) for rank in ranks if rank)
-        matches.append(FoundTool(tool, text_of(tool), *ranks, combined_score=score))
-    return sorted(matches, key=lambda match: -match.combined_score)
 
 
 def search_candidates(

@@ -59,8 +59,8 @@ class ExportedMessage:
 class ExportedChat:
     """A chat; or, with `memory`, a text to remember.
 
-    `remembered` holds what it shows of the other assistant's memory. `left_out` notes parts that
-    cannot be imported.
+    `remembered` is what it shows of the other assistant's memory of the person. `left_out` notes
+    parts that cannot be imported.
     """
 
     id: str

@@ -89,7 +89,7 @@ async def scope_for(runtime: Runtime, user: str | None) -> Scope:
 async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | None) -> Target:
     """Return the target of an export of this kind. Raises NotFound.
 
-    Without an agent, one is created, but not for a list. Raises Invalid for a list without a user.
+    Without an agent, one is created; a list needs none. Raises Invalid for a list without a user.
     """
     organization = scope.organization_id
     user = scope.subject or ""

@@ -96,7 +96,7 @@ async def find_unread(runtime: Runtime, _job: Job, _report: Report) -> None:
     if new_jobs:
         failed_since = runtime.store.clock.now() - _AFTER_FAILURE
         failed_keys = await runtime.store.read(
-            lambda tx: queries.failed_keys(tx, EXTRACT, failed_since)
+            lambda tx: jobs.failed_keys(tx, EXTRACT, failed_since)
         )
         new_jobs = [new for new in new_jobs if new.key not in failed_keys]
     if new_jobs:

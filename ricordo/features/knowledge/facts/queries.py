@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sqlalchemy import Select, and_, bindparam, case, delete, func, select
+from sqlalchemy import Select, bindparam, delete, func, select
 from sqlalchemy import insert as insert_row
 from sqlalchemy import update as update_rows
 
@@ -19,9 +19,9 @@ from ricordo.features.knowledge.facts.tables import (
     user_facts,
 )
 from ricordo.plugins import Waiting
+from ricordo.storage import unread_conversations
 from ricordo.storage.engine.repository import Page, Replacing, Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import agents, conversations, jobs, messages
 
 # The organization's choice is stored under this user.
 EVERYBODY = ""
@@ -72,56 +72,8 @@ _POLICIES = select(fact_policies.c.user_id, fact_policies.c.policy).where(
 )
 _SET_POLICY = Replacing(fact_policies, "policy")
 _IS_ANY_ON = select(fact_policies.c.seq).where(fact_policies.c.policy != "off").limit(1)
-_IS_SAID = and_(
-    messages.c.conversation_id == conversations.c.id,
-    messages.c.user_id == conversations.c.user_id,
-    messages.c.role == "user",
-    # Events have no searchable text.
-    messages.c.text != "",
-    messages.c.is_untrusted.is_(False),
-)
-_READ_TO = func.coalesce(func.max(fact_marks.c.read_to), 0)
-_UNREAD = (
-    select(
-        conversations.c.organization_id,
-        conversations.c.id.label("conversation_id"),
-        conversations.c.agent_id,
-        conversations.c.user_id,
-        agents.c.model,
-        func.max(messages.c.seq).label("newest"),
-        _READ_TO.label("read_to"),
-        func.sum(case((messages.c.seq > func.coalesce(fact_marks.c.read_to, 0), 1), else_=0)).label(
-            "turns"
-        ),
-    )
-    .join(messages, _IS_SAID)
-    .join(agents, agents.c.id == conversations.c.agent_id)
-    .outerjoin(
-        fact_marks,
-        (fact_marks.c.conversation_id == conversations.c.id)
-        & (fact_marks.c.user_id == conversations.c.user_id),
-    )
-    .where(
-        messages.c.created_at > bindparam("since"),
-        conversations.c.deleted_at.is_(None),
-        agents.c.hidden.is_(False),
-    )
-    .group_by(
-        conversations.c.organization_id,
-        conversations.c.id,
-        conversations.c.agent_id,
-        conversations.c.user_id,
-        agents.c.model,
-    )
-    .having(
-        func.max(messages.c.created_at) <= bindparam("idle_since"),
-        func.max(messages.c.seq) > _READ_TO,
-        func.max(messages.c.seq) > bindparam("after"),
-    )
-    .order_by(func.max(messages.c.seq))
-    .limit(bindparam("limit"))
-)
-_UNREAD_OF = _UNREAD.where(equal(conversations, "user_id", "agent_id"))
+_UNREAD = unread_conversations.idle_conversations(fact_marks, fact_marks.c.read_to)
+_UNREAD_OF = _UNREAD.where(unread_conversations.is_of_user_and_agent())
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +178,6 @@ def unread(tx: Transaction, since: int, idle_since: int) -> list[Unread]:
             break
         parameters["after"] = unread_rows[-1].newest
     return unread_rows
-
-
-def failed_keys(tx: Transaction, kind: str, since: int) -> set[str]:
-    """Return the keys of jobs of this kind that have failed since this time."""
-    has_failed = (jobs.c.kind == kind) & (jobs.c.status == "failed") & (jobs.c.ended_at >= since)
-    return {row.key for row in tx.all(select(jobs.c.key).where(has_failed))}
 
 
 def unread_of(

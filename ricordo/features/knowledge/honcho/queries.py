@@ -7,15 +7,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import UniqueConstraint, bindparam, func, insert, select
+from sqlalchemy import UniqueConstraint, bindparam, insert, select
 
 from ricordo.domain.agent import Conversation
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import Message, parts_from_json, parts_to_json
+from ricordo.domain.message import Message
+from ricordo.storage import messages, unread_conversations
 from ricordo.storage.engine.repository import Repository, equal, setter
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import numbers, reference, root, strings, table
-from ricordo.storage.schema.core_tables import conversations, messages
 
 honcho_sessions = table(
     "honcho_sessions",
@@ -53,9 +53,7 @@ class HonchoSession:
 
 
 _SESSIONS = Repository(HonchoSession, honcho_sessions)
-_MESSAGES = Repository(Message, messages, forms={"parts": (parts_to_json, parts_from_json)})
 _session_columns = honcho_sessions.c
-_message_columns = messages.c
 _OF_CONVERSATION = _SESSIONS.select.where(equal(honcho_sessions, "conversation_id"))
 _OF_USER = _SESSIONS.select.where(equal(honcho_sessions, "user_id"))
 _OF_OTHERS = (
@@ -70,30 +68,7 @@ _PROGRESS = setter(
 _RESTART = setter(
     honcho_sessions, "name", "sent", "tried", where=_session_columns.id == bindparam("this_id")
 )
-_SPOKEN = _message_columns.role.in_(("user", "assistant")) & (_message_columns.text != "")
-_NEXT = (
-    _MESSAGES.select.where(
-        equal(messages, "conversation_id", "user_id"),
-        _SPOKEN,
-        _message_columns.seq > bindparam("after"),
-    )
-    .order_by(_message_columns.seq)
-    .limit(AT_ONCE)
-)
-_BEHIND = (
-    select(conversations.c.id, conversations.c.organization_id, conversations.c.user_id)
-    .join(
-        messages,
-        (_message_columns.conversation_id == conversations.c.id)
-        & (_message_columns.user_id == conversations.c.user_id)
-        & _SPOKEN,
-    )
-    .outerjoin(honcho_sessions, _session_columns.conversation_id == conversations.c.id)
-    .where(_message_columns.created_at > bindparam("since"), ~conversations.c.hidden)
-    .group_by(conversations.c.id, conversations.c.organization_id, conversations.c.user_id)
-    .having(func.max(_message_columns.seq) > func.coalesce(func.max(_session_columns.sent), 0))
-    .limit(500)
-)
+_BEHIND = unread_conversations.conversations_behind(honcho_sessions, _session_columns.sent)
 
 
 def session_of(tx: Transaction, conversation: Conversation) -> HonchoSession:
@@ -129,12 +104,9 @@ def next_messages(tx: Transaction, session: HonchoSession) -> Sequence[Message]:
 
     They are texts of the user and the agent, without events, calls and prompts.
     """
-    parameters = {
-        "conversation_id": session.conversation_id,
-        "user_id": session.user_id,
-        "after": session.sent,
-    }
-    return _MESSAGES.all(tx, _NEXT, parameters)
+    return messages.spoken_after(
+        tx, session.conversation_id, session.user_id, after=session.sent, limit=AT_ONCE
+    )
 
 
 def save_progress(tx: Transaction, session: HonchoSession) -> None:

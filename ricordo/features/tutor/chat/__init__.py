@@ -1,4 +1,4 @@
 """`POST /chat/stream`: a student's chat with a tutor.
 
-The format is that of YouLab's first server, so that its clients work.
+The format is that of YouLab's first server, so its clients work unchanged.
 """

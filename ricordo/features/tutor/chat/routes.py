@@ -46,17 +46,16 @@ from ricordo.storage.engine.store import Transaction
 
 router = Routes(tags=["tutor"], scope="messages", open_paths=("/health",))
 _FRESH = 2 * SECOND
-_STATUS_LENGTH = 100  # characters of a change that its status shows
+_STATUS_LENGTH = 100  # characters of a change that its status event shows
 
 
 class TutorChatRequest(LenientRequest):
-    """A chat to continue: all of its messages, the last one by the student.
+    """A chat to continue: all its messages, the last one by the student.
 
-    `model` is a course, or an agent's name or id; with one course it can be left out. `user_id` is
-    needed with a service's key; `user_name` then is the student's name for people, and replaces the
-    id that the student is shown by. `resume` resumes the answer that was started for the same
-    messages. A chat whose `chat_id` begins with `temporary:` or `local:` is answered
-    without being kept.
+    `model` is a course, or an agent's name or id; if there is only one course it may be omitted.
+    `user_id` is needed with a service's key; `user_name` is then the name by which people know the
+    student, instead of the id. `resume` continues the answer that was started for the same
+    messages. A chat whose `chat_id` begins with `temporary:` or `local:` is answered but not kept.
     """
 
     user_id: str | None = Field(None, min_length=1, max_length=255)
@@ -71,12 +70,12 @@ class TutorChatRequest(LenientRequest):
 class TutorReader(AnswerReader):
     """Reads a turn as deltas of an answer, with its tool calls and artifacts.
 
-    A call runs from its first piece on. It ends with its result, when the model restarts its
-    message, or with the run.
+    A call counts as running from its first piece on. It ends with its result, when the model
+    restarts its message, or with the run.
     """
 
     has_called: bool = False
-    _names: dict[str, str] = field(default_factory=dict)  # of running calls, by their ids
+    _names: dict[str, str] = field(default_factory=dict)  # names of running calls, by their ids
 
     def read(self, event: Event) -> Iterator[Json]:
         """Yield the event's deltas of the answer."""
@@ -156,7 +155,7 @@ async def _as_student(
 ) -> RequestContext:
     """Return the context of this student; a new student is created.
 
-    `person_name` is the name that the student has at the service that asks, if it is known.
+    `person_name` is the name that the student has at the calling service, if known.
 
     Raises Forbidden, and Invalid without a user.
     """
@@ -176,7 +175,7 @@ async def _as_student(
 async def _agent(context: RequestContext, model: str | None) -> NamedAgent:
     """Return the agent of a course, or the agent with this name or id.
 
-    Courses change seldom, so they are cached for some seconds, and read again for an unknown name.
+    Courses seldom change, so they are cached for some seconds and read again for an unknown name.
     Raises NotFound, Invalid.
     """
     state = context.request.app.state
@@ -210,9 +209,9 @@ async def _agent(context: RequestContext, model: str | None) -> NamedAgent:
 
 
 def _of_course(agent_ids: Mapping[str, str], model: str | None) -> NamedAgent | None:
-    """Return the course's agent of this name, or the only one.
+    """Return the agent of this name in the course, or the only one.
 
-    The turn checks that the caller may use it.
+    The turn itself checks that the caller may use it.
     """
     if model is None and len(set(agent_ids.values())) == 1:
         model = next(iter(agent_ids))
@@ -224,7 +223,7 @@ def _of_course(agent_ids: Mapping[str, str], model: str | None) -> NamedAgent | 
 def _agents_of_courses(tx: Transaction, scope: Scope) -> Mapping[str, str]:
     """Return the ids of courses' agents by name.
 
-    The agent of a course with one agent also has the course's name.
+    If a course has only one agent, that agent also has the course's name.
     """
     agent_ids: dict[str, str] = {}
     stored_courses = courses.everyone(tx, scope)
@@ -238,7 +237,7 @@ def _agents_of_courses(tx: Transaction, scope: Scope) -> Mapping[str, str]:
 
 
 def _artifact(part: ToolReturnPart) -> Json:
-    """Return the path of a document to show that a tool of this server made.
+    """If a tool of this server made a document to show, return its path.
 
     Untrusted tools cannot show documents.
     """

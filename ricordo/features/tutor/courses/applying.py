@@ -42,10 +42,11 @@ from ricordo.storage.engine.store import Overtaken, Transaction
 
 # Courses belong to the first organization of a server.
 SCOPE = Scope()
-# In an agent's settings: its course, and its name in the course's file.
+# In an agent's settings: the course, and the agent's name in the course's file.
 MARK = "course"
 TEACHERS_SEE = "teachers_see"
-# The key in a user's block for the course whose teachers would see the block if the user agrees.
+# The key in a user's block that names the course whose teachers would see the block if the user
+# agrees.
 TEACHERS_ASK = "teachers_ask"
 _AGENT_TYPE: AgentType = "letta_v1_agent"
 _BLOCK_SETTINGS = (
@@ -63,7 +64,7 @@ PreparedAgents = Sequence[tuple[AgentSpec, ModelInfo]]
 async def prepare_course(
     runtime: Runtime, course: Course
 ) -> tuple[PreparedAgents, Sequence[Problem]]:
-    """Return the specs of a course's agents with their models, and all problems on this server."""
+    """Return the specs of a course's agents, with their models, and all problems on this server."""
     prepared = []
     problems: list[Problem] = []
     for agent in course.agents:
@@ -130,7 +131,7 @@ def _set_folders(
     names: Sequence[str],
     old_names: Sequence[str],
 ) -> None:
-    """Attach the folders that the file names; folders that people attached stay."""
+    """Attach the folders that the file names; folders that people attached remain."""
     folder_ids = _folder_ids(tx, names)
     old_ids = _folder_ids(tx, old_names)
     attached_ids = [folder.id for folder in folders.folders_of_agent(tx, SCOPE, agent_id)]
@@ -140,7 +141,7 @@ def _set_folders(
 
 
 def _block_problems(tx: Transaction, course: Course) -> Iterator[Problem]:
-    """Yield a problem for each block that could not be stored."""
+    """Yield a problem for each block that cannot be stored."""
     chain = Chain(new_id("chain"), SCOPE.organization_id, "agent", "")
     for block in course.blocks:
         try:
@@ -151,14 +152,14 @@ def _block_problems(tx: Transaction, course: Course) -> Iterator[Problem]:
 
 @contextmanager
 def _located(course: Course, line: int) -> Iterator[None]:
-    """Add the line of the course's file to a refusal inside the block."""
+    """Add the line of the course's file to an error inside the block."""
     try:
         yield
     except (Unavailable, Collision):
         raise
     except RicordoError as error:
         if str(error).startswith(f"{course.file_name}: "):
-            raise  # it has a nearer place
+            raise  # it names a more exact line
         refuse([Problem(line, str(error))], course.file_name)
 
 
@@ -245,7 +246,7 @@ def store_course(
         source=course.text,
         digest=course.digest,
         fault=None,
-        # An agent that the file no longer names stays, so that no conversation is lost.
+        # An agent that is no longer in the file stays, so that no conversation is lost.
         agents={**stored.agents, **agent_ids},
     )
     queries.change(tx, applied)
@@ -253,7 +254,7 @@ def store_course(
 
 
 def _retire(tx: Transaction, agent_ids: Sequence[str]) -> None:
-    """Hide the agents that the file no longer names; their conversations are kept."""
+    """Hide the agents that are no longer in the file; their conversations are kept."""
     for agent_id in agent_ids:
         agent = agents.find(tx, SCOPE, agent_id)
         if agent and not agent.hidden:
@@ -281,7 +282,8 @@ def _change(
 ) -> None:
     """Change an existing agent to the spec of the course.
 
-    `applied_texts` are the starting texts of its blocks when the course was applied last.
+    `applied_texts` are the starting texts of its blocks at the time when the course was last
+    applied.
     """
     agents.lock(tx, SCOPE, agent_id)
     edit = Submission(Actor("administrator", SCOPE.user_id, "courses"), "Apply the course")
@@ -320,9 +322,9 @@ def _change_blocks(
     metadata: ChangeMetadata,
     applied_texts: Mapping[str, str],
 ) -> None:
-    """Change the agent's own blocks to the specs of the course.
+    """Change the agent's blocks to the specs of the course.
 
-    A text is changed only if the file changed it, so that people's edits are kept.
+    A text is changed only if the file changed it, so people's edits are kept.
     """
     chain = versions.of_owner(tx, SCOPE, "agent", agent.id)
     own_chain = chain or Chain(new_id("chain"), agent.organization_id, "agent", agent.id)
@@ -356,10 +358,10 @@ def _change_blocks(
 def follow_blocks(
     tx: Transaction, course: Course, old_course: Course, metadata: ChangeMetadata
 ) -> None:
-    """Change users' blocks of the course's labels as the course changed since it was applied last.
+    """Change users' blocks of the course's labels in the way in which the course was changed.
 
-    Their titles, descriptions, limits and schemas change too, unless the user changed them; so do
-    renamed labels and fields. A block whose owner chose otherwise stays.
+    Titles, descriptions, limits and schemas follow the course if the user did not change them. So
+    do renamed labels and fields. If the owner of a block chose otherwise, it is not changed.
     """
     old_blocks = {
         block.label: block for block in old_course.blocks if not (block.shared or block.is_view)
@@ -382,12 +384,13 @@ def follow_blocks(
                 blocks.update(tx, block, changed, metadata)
             except Overtaken:
                 raise
-            except (Conflict, TooLong):  # such as a label that looks like another of theirs
+            # for example, the label looks like another label of the user
+            except (Conflict, TooLong):
                 continue
 
 
 def _is_same(course_block: CourseBlock, old_block: CourseBlock) -> bool:
-    """Return whether nothing changed that students' blocks follow."""
+    """Return whether nothing has changed that students' blocks follow."""
 
     def followed(block: CourseBlock) -> CourseBlock:
         return replace(block, line=0, policy="propose", value="")
@@ -403,7 +406,7 @@ def _followed(
     spec: BlockSpec,
     old_spec: BlockSpec,
 ) -> Block:
-    """Return a user's block as the change of the course leaves it."""
+    """Return a user's block after it has followed the change of the course."""
     settings = {
         name: getattr(spec, name)
         for name in ("title", "description", "limit", "schema_ref")
@@ -415,7 +418,7 @@ def _followed(
     teachers, old_teachers = spec.metadata.get(TEACHERS_SEE), old_spec.metadata.get(TEACHERS_SEE)
     metadata = dict(block.metadata)
     if teachers and not old_teachers and TEACHERS_SEE not in metadata:
-        # What was written before opens only if its owner agrees.
+        # Earlier text is shown only if its owner agrees.
         metadata[TEACHERS_ASK] = teachers
     elif not teachers:
         metadata.pop(TEACHERS_ASK, None)
@@ -430,7 +433,7 @@ def _with_new_headings(text: str, course_block: CourseBlock, old_block: CourseBl
     titles = {}
     for field in course_block.schema.fields:
         former_name = course_block.former_fields.get(field.name, field.name)
-        # The file may keep the line with the former name after the field was renamed.
+        # The file may keep the line with the former name after the rename.
         old_field = old_fields.get(field.name) or old_fields.get(former_name)
         if old_field:
             titles[heading_key(old_field.title)] = field.title
@@ -444,23 +447,23 @@ def _with_new_headings(text: str, course_block: CourseBlock, old_block: CourseBl
 
 
 def tools_of(agent: CourseAgent) -> tuple[str, ...]:
-    """Return the names of the agent's tools: its own, else a tutor's."""
+    """Return the names of the agent's tools: those in the course, or else a tutor's."""
     names = TUTOR_TOOLS if agent.tools is None else agent.tools
     with_files = () if agent.workspace == "none" else WORKSPACE_TOOLS
     return (*names, *with_files, *(SKILL_TOOLS if agent.notes_skills else ()))
 
 
 def blocks_of(stored: StoredCourse) -> Sequence[CourseBlock]:
-    """Return the blocks of the course as it was applied last."""
+    """Return the blocks of the course as last applied."""
     course = applied_course(stored.source, stored.name)
     return course.blocks if course else ()
 
 
 @lru_cache(maxsize=64)
 def applied_course(source: str | None, name: str) -> Course | None:
-    """Return the course as it was applied last; Returns None if it was never applied.
+    """Return the course as last applied; Returns None if it was never applied.
 
-    It is also None if an older version of Ricordo applied it by other rules.
+    It is None too if an older version of Ricordo applied it under other rules.
     """
     try:
         return parse_course(source, name) if source else None
@@ -469,7 +472,7 @@ def applied_course(source: str | None, name: str) -> Course | None:
 
 
 def named_agents(stored: StoredCourse) -> dict[str, str]:
-    """Return the ids of the agents that the file names, without retired ones."""
+    """Return the ids of the agents that the file names; retired ones are left out."""
     course = applied_course(stored.source, stored.name)
     if course is None:
         return dict(stored.agents)

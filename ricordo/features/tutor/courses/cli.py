@@ -37,7 +37,7 @@ def new(
         "essay-coach", help="The worked course to begin with: essay-coach or python-tutor."
     ),
 ) -> None:
-    """Make a course that works, to be changed."""
+    """Make a working course that can then be changed."""
     example = _EXAMPLES / f"{like}.toml"
     if not example.is_file():
         examples = ", ".join(sorted(path.stem for path in _EXAMPLES.glob("*.toml")))
@@ -86,7 +86,7 @@ def check(
 
 
 def _reviewed(server: str | None) -> list[dict[str, Any]]:
-    """Return each course with its fault, as a running server sees it, else this process."""
+    """Return each course with its fault, according to a running server or else to this process."""
     settings, providers = load_settings()
     with running_server(settings, server) as client:
         if client:

@@ -112,8 +112,8 @@ _EXAMPLES = {
 class CourseAgent:
     """An agent of a course.
 
-    `tools` are names, None for the base tools; `folders` are names of files to read.
-    `notes_skills` says that its course has skills. `line` is its place in the file.
+    `tools` are names (None: the base tools); `folders` are names of files to read. `notes_skills`
+    says that its course has skills. `line` is its place in the file.
     """
 
     name: str
@@ -140,10 +140,10 @@ class CourseAgent:
 class CourseBlock:
     """A block that every agent of the course sees.
 
-    Each student has a copy of it; with `shared` there is one text for everybody. `schema` holds its
-    fields; without one it is a text that begins as `value`. `was` is its former label, and
-    `former_fields` are former names of fields by their names now. With `is_view` it has no text:
-    prompts show in it what is known of their student.
+    Each student has a copy of it; a `shared` block has one text for everybody. `schema` contains
+    its fields; without one it is a text that starts as `value`. `was` is its former label, and
+    `former_fields` maps names of fields to former names. With `is_view` it has no text: prompts
+    show in it what is known of their student.
     """
 
     label: str
@@ -182,10 +182,10 @@ _STATE_BLOCK = CourseBlock(
 
 @dataclass(frozen=True, slots=True)
 class CourseTask:
-    """A task that an agent does for each student without being asked.
+    """A task that an agent does for each student without a request.
 
     It runs at the times of a cron expression, or after the student was away for `idle_minutes`.
-    `system` is added to the agent's prompt meanwhile, and `tools` are there in place of the agent's
+    During the task, `system` is added to the agent's prompt, and `tools` replace the agent's tools
     (None: the agent's). With `only_if_due` it runs only for students with reviews that are due.
     """
 
@@ -381,7 +381,7 @@ def _due_problems(tasks: Sequence[CourseTask], skills: Sequence[CourseSkill]) ->
 
 
 def _former_label_problems(blocks: Sequence[CourseBlock]) -> list[Problem]:
-    """Return a problem for each former label that another block has, or had."""
+    """Return a problem for each former label that another block has or had."""
     labels = {block.label for block in blocks}
     problems = [
         Problem(block.line, f'"was" must name a label that no block has now: "{block.was}".')
@@ -488,7 +488,7 @@ def _block(entry: _Entry) -> CourseBlock | None:
 
 
 def _former_fields(entry: _Entry) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the block's fields without "was", and the former names by the names now."""
+    """Return the block's fields without "was", and a map from new to former names."""
     tables = entry.table.get("fields")
     if not isinstance(tables, dict):
         return {}, {}
@@ -509,9 +509,9 @@ def _former_fields(entry: _Entry) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _schema_table(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the block's settings as a schema, since they are checked as one.
+    """Return the block's settings as a schema, because they are checked as one.
 
-    A block without fields gets a field for that.
+    For this, a block without fields gets a field.
     """
     return {
         "policy": table.get("policy"),
@@ -587,7 +587,7 @@ def _is_line(text: str) -> bool:
 
 
 def _duplicates(named_lines: Sequence[tuple[str, int]], noun: str) -> list[Problem]:
-    """Return a problem for each name that an earlier line has already."""
+    """Return a problem for each name that an earlier line already has."""
     first_lines: dict[str, int] = {}
     problems = []
     for name, line in named_lines:
@@ -606,8 +606,8 @@ def read_courses(
 ) -> tuple[dict[str, Course], dict[str, str]]:
     """Return a folder's courses by name, and the faults of unreadable ones.
 
-    Courses that give one label different fields are all refused, each with the places. `new_texts`
-    are texts by name in place of the files.
+    If courses give one label different fields, all of them are refused, each with the locations.
+    `new_texts` are texts by name that replace the files.
 
     Raises:
         Unavailable: the folder cannot be read.
@@ -637,7 +637,7 @@ def read_courses(
 
 
 def state_of(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return each course's file with its time and size, which differ after a change."""
+    """Return each course's file with its time and size, which change when the file changes."""
     states = []
     for path in sorted(folder.glob(f"*/{FILE}")):
         with suppress(OSError):
@@ -670,7 +670,7 @@ def read_text(path: Path) -> str:
 
 
 def conflicts(courses: Iterable[Course]) -> dict[str, str]:
-    """Return the faults, by course, of labels with other fields or policies in another course."""
+    """Return faults by course: labels with other fields or policies in another course."""
     first_blocks: dict[str, tuple[Course, CourseBlock]] = {}
     faults: dict[str, list[str]] = {}
     courses = list(courses)
@@ -681,7 +681,7 @@ def conflicts(courses: Iterable[Course]) -> dict[str, str]:
         )
     for course in courses:
         for block in course.blocks:
-            if block.shared:  # each course has its own text
+            if block.shared:  # each course has a separate text
                 continue
             other, same = first_blocks.setdefault(block.label, (course, block))
             if other is course:
@@ -724,7 +724,7 @@ def _conflict(label: str, difference: str, location: str, other_location: str) -
 
 
 def findings(settings: Settings) -> list[str]:
-    """Return the faults of courses' files, and the names of the others, for `ricordo doctor`."""
+    """For `ricordo doctor`, return the faults of courses' files and the names of the others."""
     try:
         courses, faults = read_courses(
             CourseSettings().courses_dir or settings.data_dir / "courses"

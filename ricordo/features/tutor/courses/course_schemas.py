@@ -15,7 +15,7 @@ _FIELD_KEYS = ("kind", "description", "required", "max_length", "max_items", "de
 
 
 def schema_problems(course: Course, data_dir: Path) -> list[Problem]:
-    """Return a problem for each schema of the same name that no course wrote."""
+    """Return a problem for each schema that has the same name but was not written by a course."""
     problems = []
     for block in course.blocks:
         if block.schema is None or not _is_foreign(block, data_dir):
@@ -40,7 +40,7 @@ def write_schemas(course: Course, data_dir: Path) -> None:
         text = _HEADER.format(course.file_name) + schema_text(block, block.schema)
         schema = find_schema(block.schema_name, data_dir)
         if schema and schema.fields == block.fields and not _is_made(path, course.file_name):
-            continue  # another course or a person keeps the same fields
+            continue  # another course or a person uses the same fields
         if schema is None or path.read_text("utf-8") != text:
             write_file(path, text)
 
@@ -63,7 +63,7 @@ def _is_foreign(block: CourseBlock, data_dir: Path) -> bool:
 
 def write_file(path: Path, text: str) -> None:
     """Replace the file's text in one step: all of it or nothing."""
-    # The random name belongs to this writer alone.
+    # Only this writer uses the random name.
     temporary = path.with_name(f"{path.name}.{token_hex(8)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,8 +1,7 @@
-"""The job that applies courses.
+"""The job that applies courses when their files change.
 
-It looks when the server starts and each minute, so a changed file is applied within a minute.
-Unchanged files are skipped, except files with a fault, since a missing tool or file may exist by
-now.
+It runs at the start of the server and each minute, so a changed file is applied within a minute.
+Unchanged files are skipped, except those with a fault, since a missing tool or file may exist now.
 """
 
 import logging
@@ -21,7 +20,7 @@ _RETRY = 600 * SECOND
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """The files when they were applied last, the logged faults, and the time."""
+    """The state of the files when they were last applied, the logged faults, and the time."""
 
     runtime: Runtime
     files: tuple[tuple[str, int, int], ...]

@@ -16,7 +16,7 @@ class CourseRequest(RequestModel):
 class CourseResponse(ResponseModel):
     """A course with the ids of its agents by their names.
 
-    `fault` is the reason why its present file is not in use.
+    `fault` is the reason why the present file is not in use.
     """
 
     name: str
@@ -75,7 +75,7 @@ class CourseCheckResponse(ResponseModel):
 class CourseFaultResponse(ResponseModel):
     """A course's file that was checked: the sizes of its parts, or its faults.
 
-    `warning` has a line for each tool that the course's texts name although its agent lacks it.
+    `warning` has a line for each tool that the course's texts name but its agent lacks.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The prompt and the tools of courses' agents; a prompt names only tools that its agent has."""
+"""The prompt and the tools of courses' agents. A prompt names only tools that its agent has."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from ricordo.features.tutor.courses.course_file import Course
 from ricordo.memory.sections import Problem
 
-# The tools of an agent if its course names none.
+# The tools of an agent whose course names none.
 TUTOR_TOOLS = ("query_student", "conversation_search", "memory_insert", "memory_replace", "forget")
 # The tools that agents of a course with skills get beside theirs.
 SKILL_TOOLS = ("note_evidence", "propose_mastery")
@@ -19,7 +19,7 @@ _TOOL_NAME = re.compile(r"(?<![a-z0-9_])[a-z]+(?:_[a-z0-9]+)+")
 
 
 def prompt_for(system: str, tool_names: Collection[str], *, has_files: bool) -> str:
-    """Return the system prompt of all agents without the parts that need other tools."""
+    """Return the system prompt of all agents, without parts that need other tools."""
     lines = [line for line in system.split("\n") if _applies(line, tool_names)]
     text = "\n".join(lines)
     if text.count("\n- ") < system.count("\n- "):
@@ -50,9 +50,9 @@ def _applies(line: str, tool_names: Collection[str]) -> bool:
 def missing_tools(
     course: Course, known_names: Collection[str], tools: Iterable[tuple[str, Collection[str]]]
 ) -> Iterator[Problem]:
-    """Yield each tool that instructions name and their agent lacks.
+    """Yield each tool that an agent's instructions name but the agent lacks.
 
-    `known_names` are the server's tools, `tools` those of the course's agents by name.
+    `known_names` are the server's tools, `tools` are those of the course's agents by name.
     """
     tools_by_agent = dict(tools)
     texts = [

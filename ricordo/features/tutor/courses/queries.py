@@ -1,4 +1,4 @@
-"""The table of courses: the file that was applied, and the fault of the file as it is now."""
+"""The table of courses: the file as applied, and the fault of the present file."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +25,7 @@ courses = table(
     *names("name", null=False),
     *names("title"),
     *texts("description"),
-    # The file as it was applied last, its digest, and the fault of the present file.
+    # The file as last applied, its digest, and the fault of the present file.
     *strings("source", "digest", "fault", erasure="keep"),
     # The ids of its agents, by their names in the file.
     json_value("agents"),
@@ -39,7 +39,7 @@ courses = table(
 class StoredCourse:
     """A course in the database, with the ids of its agents by name.
 
-    `fault` is the reason why its present file is not in use.
+    `fault` is the reason why the present file is not in use.
     """
 
     id: str

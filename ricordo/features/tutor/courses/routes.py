@@ -26,7 +26,7 @@ router = Routes(prefix="/v1/courses", tags=["courses"], scope="agents")
 
 
 def _require_home(context: RequestContext) -> None:
-    """Raise NotFound for other organizations than the first, which owns the files."""
+    """Raise NotFound for all organizations except the first, which owns the files."""
     if context.scope.organization_id != LOCAL_ORGANIZATION:
         raise NotFound(
             "Courses belong to the first organization of the server. "
@@ -48,9 +48,9 @@ def retrieve(tx: Transaction, context: RequestContext, course_name: str) -> Stor
 
 @router.post("/apply", response_model=list[CourseResponse])
 async def apply(context: RequestContext) -> Sequence[StoredCourse]:
-    """Read the files of all courses, and apply them.
+    """Check the files of all courses as if to apply them, and store nothing.
 
-    A course with a fault stays as it was applied before.
+    A course with a fault stays as last applied.
     """
     _require_home(context)
     return [shown(course) for course in await service.apply_all(context.runtime)]

@@ -2,7 +2,7 @@
 
 A course is a folder with a file on the server. Its agents are ordinary agents of the first
 organization. Their blocks contain the initial texts. A student's first edit creates the student's
-copy of a block, and every course with a block of that label then shows this copy.
+copy of a block. Every course with a block of that label then shows this copy.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -46,7 +46,7 @@ _MISSING = "Its file is not there any more. Its agents stay until the course is 
 class CourseReview:
     """The courses of a folder that can be applied, and the faults of the others, by name.
 
-    `warnings` are about courses that can be applied, but whose texts name tools that their agents
+    `warnings` concern courses that can be applied but whose texts name tools that their agents
     lack.
     """
 
@@ -56,11 +56,11 @@ class CourseReview:
 
 
 class _DryRun(Exception):
-    """Ends a transaction whose changes are not kept."""
+    """Ends a transaction so that its changes are not kept."""
 
 
 def folder_of(runtime: Runtime) -> Path:
-    """Return the folder of the courses: the setting's, or `courses` in the data folder."""
+    """Return the folder of the courses: the setting's, or else `courses` in the data folder."""
     return CourseSettings().courses_dir or runtime.settings.data_dir / "courses"
 
 
@@ -69,8 +69,8 @@ async def review_courses(
 ) -> CourseReview:
     """Find all faults of a folder's courses, and store nothing.
 
-    This is the only check: a course is applied if, and only if, it has no fault here. `new_texts`
-    are texts by name in place of the files; then only these courses are tried out.
+    There is no other check: a course is applied exactly if it has no fault here. `new_texts` are
+    texts by name that replace the files; then only these courses are checked.
     """
     folder = folder_of(runtime)
     courses, faults = await offload(lambda: read_courses(folder, new_texts), SMALL + 1)
@@ -92,7 +92,7 @@ async def review_courses(
 
 
 def _warnings(course: Course, known_names: Collection[str]) -> str:
-    """Return a line for each tool that the course's texts name although its agent lacks it."""
+    """Return a line for each tool that the course's texts name but its agent lacks."""
     names = [(agent.name, tools_of(agent)) for agent in course.agents]
     problems = sorted(set(missing_tools(course, known_names, names)))
     return "\n".join(f"{course.file_name}: {problem}" for problem in problems)
@@ -154,7 +154,7 @@ def _applied(tx: Transaction, course: Course) -> StoredCourse | None:
 
 
 def _is_complete(tx: Transaction, stored: StoredCourse) -> bool:
-    """Return True if each agent that the applied file names exists; retired ones may be deleted."""
+    """Return True if each agent that the applied file names exists; retired ones may be gone."""
     return all(agents.find(tx, SCOPE, agent_id) for agent_id in named_agents(stored).values())
 
 
@@ -165,7 +165,7 @@ def _new_course(name: str) -> StoredCourse:
 async def apply_all(runtime: Runtime) -> Sequence[StoredCourse]:
     """Apply every course of the folder to the database.
 
-    The fault of a file is stored with its course, and does not stop the others.
+    The fault of a file is stored with its course, and does not stop other courses.
     """
     review = await review_courses(runtime)
     faults = dict(review.faults)
@@ -189,7 +189,7 @@ async def apply_all(runtime: Runtime) -> Sequence[StoredCourse]:
 async def apply(runtime: Runtime, course: Course) -> StoredCourse:
     """Create or change the agents of one course, all or none.
 
-    A course that is applied already costs one read. Raises RicordoError.
+    For a course that is already applied, this is one read. Raises RicordoError.
     """
     stored = await runtime.store.read(lambda tx: _applied(tx, course))
     if stored:
@@ -197,7 +197,7 @@ async def apply(runtime: Runtime, course: Course) -> StoredCourse:
     prepared = await _prepared(runtime, course)
     await offload(lambda: write_schemas(course, runtime.settings.data_dir), SMALL + 1)
     if await runtime.store.read(lambda tx: queries.find(tx, SCOPE, course.name)) is None:
-        # Two servers may apply it at once: each waits for the lock of the row in `store_course`.
+        # Two servers may apply it at once; each waits for the lock on the row in `store_course`.
         with suppress(Collision):
             await runtime.store.write(lambda tx: queries.insert(tx, _new_course(course.name)))
     return await runtime.store.write(lambda tx: store_course(tx, runtime, course, prepared))
@@ -215,14 +215,14 @@ def _note_fault(tx: Transaction, name: str, fault: str) -> None:
 def are_complete(tx: Transaction) -> bool:
     """Return True if each agent of each course exists.
 
-    A course whose file has a fault is left out, since applying it changes nothing.
+    Courses whose file has a fault are left out, since applying them changes nothing.
     """
     courses = queries.everyone(tx, SCOPE)
     return all(_is_complete(tx, stored) for stored in courses if stored.fault is None)
 
 
 async def check(runtime: Runtime, name: str, text: str) -> Course:
-    """Read a course as it would be applied, and store nothing.
+    """Read a course as if to apply it, and store nothing.
 
     Raises Invalid with every fault.
     """
@@ -245,7 +245,7 @@ async def put(runtime: Runtime, name: str, text: str) -> StoredCourse:
     await offload(lambda: write_file(path, text), SMALL + 1)
     try:
         return await apply(runtime, course)
-    except RicordoError:  # what it needs went away in this moment
+    except RicordoError:  # something that it needs has just disappeared
         await offload(lambda: _restore(path, old_text), SMALL + 1)
         raise
 

@@ -1,8 +1,8 @@
-"""Jobs of background tasks: one adds due runs each minute, another does the runs.
+"""Jobs of background tasks: one adds due runs each minute, another carries them out.
 
 A run continues the user's last chat with the agent in a hidden fork, which is deleted at its end.
-Its changes of memory and its cost stay with the run. A job that is killed is repeated without
-asking the model twice, since the same otid finds the turn that was started.
+Its changes of memory and its cost stay with the run. A killed job is repeated without asking the
+model twice, since the otid finds the turn that was already started.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from ricordo.runtime import Runtime
 from ricordo.storage import activity, agents, conversations
 from ricordo.storage.engine.store import Transaction
 
-AT_ONCE = 5  # runs, each of another user
+AT_ONCE = 5  # runs at the same time, each for another user
 log = logging.getLogger(__name__)
 
 
@@ -54,7 +54,7 @@ async def carry_out(runtime: Runtime, _job: Job, report: Report) -> None:
     async def work() -> None:
         nonlocal finished_count
         while run := await runtime.store.read(lambda tx: queries.next_open(tx, started_ids)):
-            if run.id in started_ids:  # another worker read it at the same moment
+            if run.id in started_ids:  # another worker read it at the same time
                 continue
             started_ids.append(run.id)
             await do(runtime, run.id)
@@ -70,7 +70,7 @@ async def carry_out(runtime: Runtime, _job: Job, report: Report) -> None:
 
 
 async def do(runtime: Runtime, run_id: str) -> None:
-    """Do one run to its end. Raises Unavailable if the server stops meanwhile."""
+    """Carry out one run to its end. Raises Unavailable if the server stops meanwhile."""
     start = await runtime.store.write(lambda tx: service.begin(tx, run_id, _conversation_of))
     if start is None:
         return
@@ -82,7 +82,7 @@ async def do(runtime: Runtime, run_id: str) -> None:
     except RicordoError as error:
         status: RunState = "skipped" if isinstance(error, BudgetSpent) else "failed"
         ended_run = replace(run, status=status, problem=str(error)[:1000])
-    except Exception:  # a run that cannot be done must not hold up the others
+    except Exception:  # a run that cannot be carried out must not delay the others
         log.exception("a background task failed", extra={"run": run.id})
         ended_run = replace(
             run, status="failed", problem="Something went wrong here. The server's log says what."
@@ -137,7 +137,7 @@ async def _prepare(runtime: Runtime, scope: Scope, task: BackgroundTask, run: Ta
     exists, chat_id, timezone = await runtime.store.read(find)
     if exists:
         return timezone
-    with suppress(Collision):  # created by a server that counted as dead
+    with suppress(Collision):  # created by a server that was declared dead
         if chat_id:
             await fork_conversation(runtime, scope, chat_id, is_hidden=True, id=conversation_id)
         else:

@@ -27,7 +27,7 @@ class CronTrigger(RequestPart):
 
 
 class IdleTrigger(RequestPart):
-    """After a user's silence of `idle_minutes`; not again within the cooldown."""
+    """After a user was silent for `idle_minutes`; not again within the cooldown."""
 
     type: Literal["idle"]
     idle_minutes: int = Field(ge=1, le=_YEAR_MINUTES)
@@ -35,7 +35,7 @@ class IdleTrigger(RequestPart):
 
 
 class TaskRequest(RequestModel):
-    """An agent's task for each user that talked with it within `active_days`."""
+    """An agent's task for each user who talked with it within `active_days`."""
 
     name: str = Field(pattern=f"^{_NAME}$", description="Small letters, digits, dots and dashes.")
     agent_id: str = Field(max_length=300)
@@ -92,7 +92,7 @@ TaskRequest.take_back(TaskResponse)
 def _cron_json(text: str) -> Json:
     """Return a stored expression as a trigger.
 
-    An expression that cannot be parsed any more is shown as it is.
+    An expression that can no longer be parsed is shown unchanged.
     """
     try:
         cron = read_stored(text)
@@ -108,7 +108,7 @@ def _cron_json(text: str) -> Json:
 class TaskRunResponse(ResponseModel):
     """One run of a task for one user.
 
-    `changes` are versions and proposals by id, with their block's label and without texts.
+    `changes` are versions and proposals by id, with the label of their block but without texts.
     """
 
     id: str

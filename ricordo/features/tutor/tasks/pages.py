@@ -15,7 +15,7 @@ _RUNS_PER_PAGE = 50
 @router.get("")
 async def list_tasks(request: Request) -> Response:
     """List the tasks of one page by name; the first page has the newest."""
-    # One task more than the page shows that there is another page.
+    # One more task than the page shows is read, to see whether there is another page.
     tasks: list[Any] = await Api(request).get(
         "/background/tasks",
         limit=_TASKS_PER_PAGE + 1,
@@ -34,7 +34,7 @@ async def show(request: Request, task_name: str) -> Response:
     """Show a task with its runs, the newest first."""
     api = Api(request)
     task: Any = await api.get(f"/background/tasks/{task_name}")
-    # One run more than the page shows that there is another page.
+    # One more run than the page shows is read, to see whether there is another page.
     runs: list[Any] = await api.get(
         f"/background/tasks/{task_name}/runs",
         limit=_RUNS_PER_PAGE + 1,

@@ -1,8 +1,8 @@
 """The tables of background tasks and their runs, and users' last activity.
 
-A run is one task for one user in one window: the time of a cron expression, or the user's last
-activity before they were away. The three together are unique, so no window is done twice, even with
-several servers.
+A run is one task for one user in one window. The window is a time of a cron expression, or the
+user's last activity before a silence. The three together are unique, so no window is done twice,
+even with several servers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,8 +41,8 @@ tasks = table(
     "background_tasks",
     *root(),
     *names("name", null=False),
-    # No foreign key: if the agent of a course's task is deleted, the task waits until the course
-    # creates the agent again.
+    # There is no foreign key. If the agent of a course's task is deleted, the task waits until the
+    # course creates the agent again.
     *strings("agent_id", null=False, erasure="keep"),
     *names("course"),
     *texts("instructions", null=False),
@@ -130,7 +130,7 @@ class TaskRun:
 
 _TASKS = Repository(BackgroundTask, tasks)
 RUNS = Repository(TaskRun, task_runs)
-# A task without a course is deleted with its agent, at the latest in the next minute.
+# A task without a course is deleted together with its agent, within a minute.
 _HAS_AGENT = agent_lookup.exists_as(tasks.c.agent_id, tasks.c.organization_id)
 _IS_THERE = tasks.c.course.is_not(None) | _HAS_AGENT
 _NAMED = _TASKS.select.where(equal(tasks, "organization_id", "name"), _IS_THERE)
@@ -143,7 +143,7 @@ _NEXT = (
 )
 _LOCK_RUN = RUNS.select.where(equal(task_runs, "id")).with_for_update()
 _INSERT_RUN = Missing(task_runs)
-# A run's conversation is deleted at the run's end; until then it does not count as activity of the
+# A run's conversation is deleted when the run ends; until then it does not count as activity of the
 # user.
 _OF_TASKS = select(task_runs.c.conversation_id).where(
     _OPEN, task_runs.c.conversation_id.is_not(None)
@@ -215,7 +215,7 @@ def of_course(tx: Transaction, scope: Scope, course: str) -> list[BackgroundTask
 
 
 def count_without_course(tx: Transaction, scope: Scope) -> int:
-    """Return the number of the organization's tasks that no course has."""
+    """Return the number of the organization's tasks that belong to no course."""
     counted = select(func.count()).where(
         tasks.c.organization_id == scope.organization_id, tasks.c.course.is_(None)
     )
@@ -257,17 +257,17 @@ def active(tx: Transaction, agent_ids: Iterable[str], since: int, until: int) ->
 
 
 def last_idle(tx: Transaction, task_id: str) -> dict[str, tuple[int, int]]:
-    """Return the task's last idle window for each user, and the run's time."""
+    """Return the task's last idle window for each user, with the time of the run."""
     return {row.user_id: (row.window, row.at) for row in tx.all(_DONE, {"task_id": task_id})}
 
 
 def add_runs(tx: Transaction, runs: Sequence[TaskRun]) -> int:
-    """Store the runs with a new window; return their number."""
+    """Store those runs whose window is new; return their number."""
     return tx.run(_INSERT_RUN, [RUNS.values(run) for run in runs])
 
 
 def are_open(tx: Transaction) -> bool:
-    """Return whether a run has not ended."""
+    """Return whether any run has not ended."""
     return tx.first(_NEXT, {"started_ids": []}) is not None
 
 
@@ -298,9 +298,9 @@ def newest_of_user(tx: Transaction, user_id: str, limit: int) -> list[TaskRun]:
 
 
 def mend_future_runs(tx: Transaction, task_id: str, now: int) -> None:
-    """Set the task's future times to now, so that its users' next windows begin.
+    """Set times of the task that lie in the future to now, so that its users' next windows begin.
 
-    A clock that had jumped ahead leaves such times.
+    Such times are left by a clock that had jumped ahead.
     """
     newest = (
         select(task_runs.c.seq)
@@ -310,7 +310,7 @@ def mend_future_runs(tx: Transaction, task_id: str, now: int) -> None:
     if not tx.all(newest):
         return
     change_runs = update(task_runs).where(task_runs.c.task_id == task_id)
-    # The windows of one user must differ, so each gets an offset of less than a second.
+    # The windows of one user must differ, so each gets an offset below one second.
     own_window = now + task_runs.c.seq % SECOND
     tx.run(change_runs.where(task_runs.c.window > now + DAY).values(window=own_window))
     for name in ("created_at", "started_at", "ended_at"):

@@ -27,7 +27,7 @@ def list_tasks(tx: Transaction, context: RequestContext, paging: Paged) -> list[
 
 @router.post("/tasks", response_model=TaskResponse)
 def put(tx: Transaction, context: RequestContext, body: TaskRequest) -> Json:
-    """Create a task, or change the task with its name."""
+    """Create a task, or change the existing task with its name."""
     agent = agent_of(tx, context.scope, body.agent_id)
     return TaskResponse.from_task(service.put(tx, context.scope, agent.id, body))
 
@@ -53,7 +53,7 @@ def enable(tx: Transaction, context: RequestContext, task_name: str) -> Json:
 
 @router.post("/tasks/{task_name}/disable", response_model=TaskResponse)
 def disable(tx: Transaction, context: RequestContext, task_name: str) -> Json:
-    """Pause a task. Running runs are finished; waiting ones are skipped."""
+    """Pause a task. Running runs are completed; waiting ones are skipped."""
     return TaskResponse.from_task(service.set_enabled(tx, context.scope, task_name, is_on=False))
 
 
@@ -74,7 +74,7 @@ def run(
 def list_runs(
     tx: Transaction, context: RequestContext, task_name: str, paging: Paged
 ) -> list[Json]:
-    """List a task's runs, by default the newest first. A user sees their own."""
+    """List a task's runs, by default the newest first. A user sees only the user's runs."""
     task = queries.get(tx, context.scope, task_name)
     runs = queries.runs_of(tx, context.scope, paging.page(), task.id)
     return [TaskRunResponse.from_run(run) for run in runs]

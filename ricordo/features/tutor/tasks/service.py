@@ -1,4 +1,4 @@
-"""Plan background tasks: adopt courses' tasks, and add runs of due tasks."""
+"""Plan background tasks: adopt the tasks of courses, and add runs of due tasks."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +23,8 @@ from ricordo.storage.engine.store import Transaction
 log = logging.getLogger(__name__)
 RUN = "tasks.run"
 ACTIVE_DAYS = 30
-MAX_TASKS = 200  # of an organization, without those of courses, which their files bound
+# tasks of an organization; those of courses do not count, since their files limit them
+MAX_TASKS = 200
 _MINUTE = 60 * SECOND
 
 
@@ -77,7 +78,7 @@ def put(tx: Transaction, scope: Scope, agent_id: str, request: TaskRequest) -> B
 
 
 def _store(tx: Transaction, stored: BackgroundTask | None, task: BackgroundTask) -> BackgroundTask:
-    """Store the task; its next time changes only with its expression or state."""
+    """Store the task. Its next time changes only if its expression or state changes."""
     now = tx.clock.now()
     if stored and stored.cron == task.cron and stored.enabled == task.enabled:
         next_at = stored.next_at
@@ -101,7 +102,7 @@ def set_enabled(tx: Transaction, scope: Scope, name: str, *, is_on: bool) -> Bac
 
 
 def _get(tx: Transaction, scope: Scope, name: str) -> BackgroundTask:
-    """Return the task; adopt it first if its course was applied a moment ago.
+    """Return the task; if its course was just applied, adopt the task first.
 
     Raises NotFound.
     """
@@ -127,13 +128,13 @@ def delete(tx: Transaction, scope: Scope, name: str) -> None:
 def start(tx: Transaction, scope: Scope, name: str, user: str | None) -> list[TaskRun]:
     """Run the task now: for this user, or for all of its users.
 
-    An open run is returned as it is. If the caller may see only one user, the task runs for that
-    user. Raises NotFound, Conflict.
+    A run that is already open is returned unchanged. If the caller may see only one user, the task
+    runs for that user. Raises NotFound, Conflict.
     """
     task = _get(tx, scope, name)
     now = tx.clock.now()
     user_ids = _user_ids(tx, scope, task, user)
-    # Locked, so that a second start at the same time sees the runs of the first.
+    # Lock it, so that a simultaneous second start sees the runs of the first.
     queries.lock(tx, task.id)
     runs = []
     new_runs = []
@@ -149,7 +150,7 @@ def start(tx: Transaction, scope: Scope, name: str, user: str | None) -> list[Ta
 
 
 def _user_ids(tx: Transaction, scope: Scope, task: BackgroundTask, name: str | None) -> list[str]:
-    """Return the users that a start of the task is for."""
+    """Return the users for whom a start of the task is meant."""
     if name:
         user = users.require(tx, scope, name)
         if user.disabled_at:
@@ -169,14 +170,14 @@ def look(tx: Transaction, task_id: str) -> int:
     if task is None or not task.enabled:
         return 0
     if agents.find(tx, Scope(task.organization_id), task.agent_id) is None:
-        return 0  # its windows wait until the course makes the agent again
+        return 0  # its windows wait until the course creates the agent again
     queries.mend_future_runs(tx, task.id, now)
     if not task.cron:
         return _add_all(tx, task, _with_due(tx, task, _idle_windows(tx, task, now)), "idle")
     if task.next_at is None or task.next_at > now:
         _plan_sooner(tx, task, now)
         return 0
-    # Times that passed while no server ran are one window, the first of them.
+    # All times that passed while no server ran are one window, which is the first of them.
     since = now - task.active_days * DAY
     windows = dict.fromkeys(queries.active(tx, _counted(tx, task), since, now), task.next_at)
     queries.change(tx, replace(task, next_at=_next_time(task, now)))
@@ -198,7 +199,7 @@ def _with_due(tx: Transaction, task: BackgroundTask, windows: dict[str, int]) ->
 
 
 def _idle_windows(tx: Transaction, task: BackgroundTask, now: int) -> dict[str, int]:
-    """Return the last activity of each idle user without a run since."""
+    """Return the last activity of each idle user who has had no run since."""
     since = now - task.active_days * DAY
     idle_before = now - (task.idle_minutes or 0) * _MINUTE
     cooled_before = now - (task.cooldown_minutes or 0) * _MINUTE
@@ -214,7 +215,7 @@ def _idle_windows(tx: Transaction, task: BackgroundTask, now: int) -> dict[str, 
 def _plan_sooner(tx: Transaction, task: BackgroundTask, now: int) -> None:
     """Correct a next time that was planned while the clock was ahead.
 
-    The new time is stored only if it is sooner.
+    The new time is stored only if it is earlier.
     """
     if task.next_at is None or task.next_at <= now + DAY:
         return
@@ -245,13 +246,13 @@ def _new(
 
 
 def wake(tx: Transaction) -> None:
-    """Add the job that does the open runs, unless it waits already."""
+    """Add the job that carries out the open runs, if none waits."""
     if queries.are_open(tx):
         jobs.add(tx, Job(RUN, LOCAL_ORGANIZATION, key=RUN, is_single=True))
 
 
 def _zoned(expression: str, timezone: str | None, default_timezone: str) -> str:
-    """Return the expression with its time zone, or the default one, before it.
+    """Return the expression with its time zone, or the default one, in front.
 
     Raises Invalid.
     """
@@ -271,22 +272,22 @@ def _next_time(task: BackgroundTask, now: int) -> int | None:
     try:
         return cron.read_stored(task.cron).next_after(now)
     except Invalid as error:
-        # For example, a time zone no longer exists; one task must not stop the others.
+        # For example, a time zone may no longer exist. One task must not stop the others.
         log.warning("a task has no next time", extra={"task": task.name, "reason": error})
         return None
 
 
 def _counted(tx: Transaction, task: BackgroundTask) -> Iterable[str]:
-    """Return the agents that count for activity: the task's, and its course's."""
+    """Return the agents that count for activity: the task's agent, and those of its course."""
     course = courses.find(tx, SCOPE, task.course) if task.course else None
     return {task.agent_id, *(course.agents.values() if course else ())}
 
 
 def follow_courses(tx: Transaction) -> None:
-    """Bring the tasks of courses to their files as applied last.
+    """Bring the tasks of courses in line with their files as last applied.
 
-    A paused task stays paused. Delete a task, with its history, only if the file no longer names
-    it. A task without its agent waits for the agent, and all tasks wait if the file cannot be read.
+    A paused task stays paused. A task and its history are deleted only if the file no longer names
+    it. A task without an agent waits for the agent. If the file cannot be read, all its tasks wait.
     """
     queries.remove_orphans(tx)
     for course in courses.everyone(tx, SCOPE):
@@ -302,7 +303,7 @@ def follow_courses(tx: Transaction) -> None:
             if agent_id is None or agent is None:
                 continue
             if old_task is None and queries.find(tx, SCOPE, name):
-                continue  # a task of this name was created by a request, and stays
+                continue  # a task of this name was created by a request, and is kept
             new_task = BackgroundTask(
                 id=new_id("task"),
                 organization_id=SCOPE.organization_id,
@@ -353,7 +354,7 @@ def begin(
         return None
     task = queries.by_id(tx, run.task_id)
     user = users.find(tx, Scope(run.organization_id), run.user_id)
-    if task is None or user is None:  # just deleted, and its runs with it
+    if task is None or user is None:  # it was just deleted, together with its runs
         return None
     scope = background_scope(user, "background task")
     if reason := _skip_reason(tx, scope, task, run=run, user=user):

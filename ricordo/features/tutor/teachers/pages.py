@@ -66,8 +66,8 @@ async def show(request: Request, course_name: str) -> Response:
 @router.get("/{course_name}/students")
 @_teaches
 async def list_students(request: Request, course_name: str) -> Response:
-    """List the students with the counts of their proposals and failed tasks."""
-    # One student more than the page shows that there is another page.
+    """List the students, with the numbers of their proposals and failed tasks."""
+    # One more student than the page shows is read, to see whether there is another page.
     students: list[Any] = await Api(request).get(
         f"/v1/courses/{course_name}/students",
         limit=_STUDENTS_PER_PAGE + 1,
@@ -98,10 +98,10 @@ async def show_student(request: Request, course_name: str, user_id: str) -> Resp
 
 
 def _course_of(stored: Any) -> Course:
-    """Return the course as applied last; an empty one if it never was."""
+    """Return the course as last applied; an empty one if it was never applied."""
     try:
         return parse_course(stored["source"] or "", stored["name"])
-    except Invalid:  # never applied, or applied by an older version with other rules
+    except Invalid:  # never applied, or applied by an older version under other rules
         return Course(
             name=stored["name"],
             title=stored["title"] or stored["name"],
@@ -114,14 +114,14 @@ def _course_of(stored: Any) -> Course:
 
 
 def _basis(system: str, instructions: str) -> str:
-    """Return the part of the system prompt before the course's instructions."""
+    """Return the part of the system prompt that precedes the course's instructions."""
     return system.rstrip().removesuffix(instructions.strip()).rstrip()
 
 
 def _faults(fault: str | None) -> list[tuple[str, str]]:
     """Return each fault as a location, e.g. `essay/agents.toml: Line 3`, and a sentence.
 
-    The location is empty for a line that does not begin with one.
+    The location is empty if a line does not begin with one.
     """
     faults = []
     for line in (fault or "").splitlines():

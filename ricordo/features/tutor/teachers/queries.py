@@ -1,7 +1,7 @@
-"""Students of a course in numbers, and their blocks that teachers see.
+"""Figures about students of a course, and the blocks that teachers may see.
 
-A teacher's key reads other people only by these queries. They return names, times and counts; the
-only texts are the blocks that `seen_blocks` returns.
+A teacher's key reads data about other people only through these queries. They return names, times
+and counts. The only texts are blocks that `seen_blocks` returns.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,7 +21,7 @@ from ricordo.storage import activity, blocks, proposals, users
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
-# Failed tasks of this period are counted.
+# Failed tasks within this period are counted.
 _FAILURE_PERIOD = 30 * 86_400 * SECOND
 
 
@@ -42,7 +42,7 @@ class Student:
 def require_teacher(scope: Scope) -> Scope:
     """Return the scope in which an organization's students are read.
 
-    A call on behalf of one user is refused with any key, since it sees only this user's data.
+    A call on behalf of one user is refused with any key, since it would see only that user's data.
 
     Raises:
         Forbidden: the caller is neither a developer nor an administrator.
@@ -71,7 +71,7 @@ def student(tx: Transaction, teacher: Scope, course: StoredCourse, name: str) ->
     """
     user = users.require(tx, teacher, name)
     if not activity.has_talked_with(tx, user.id, course.agents.values()):
-        raise users.unknown(name)  # the same error as for a user who does not exist
+        raise users.unknown(name)  # the same error as for a user that does not exist
     return _with_numbers(tx, course, [user])[0]
 
 
@@ -84,7 +84,7 @@ def seen_blocks(
 ) -> list[Block]:
     """Return the student's blocks that teachers of the course see.
 
-    Both the course and the student's own block must allow it.
+    Both the course and the student's block must allow it.
     """
     labels = {block.label for block in course_blocks if block.teachers_see and not block.shared}
     user_blocks = blocks.of_user(tx, teacher, user_id) if labels else ()

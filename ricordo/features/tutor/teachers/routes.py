@@ -1,4 +1,4 @@
-"""Students of a course over HTTP, for teachers: numbers, and visible blocks."""
+"""Students of a course over HTTP, for teachers: figures and visible blocks."""
 
 from typing import Annotated
 
@@ -65,7 +65,7 @@ def retrieve_student(
 ) -> Json:
     """Return a student with the blocks that teachers see.
 
-    Both the course and the student's own block must allow it.
+    Both the course and the student's block must allow it.
     """
     teacher = queries.require_teacher(context.scope)
     course = courses.get(tx, teacher, course_name)

@@ -22,7 +22,7 @@ _REF = "#/components/schemas/"
 @router.get("/docs")
 @needs()
 async def index(request: Request) -> Response:
-    """List all operations, a line each."""
+    """List all operations, one on each line."""
     document = await _document(request)
     tags: dict[str, list[Json]] = {}
     for operation in _operations(document):
@@ -57,7 +57,7 @@ async def show(request: Request, tag: str) -> Response:
 @router.get("/redoc")
 @needs()
 async def redoc(request: Request) -> Response:
-    """Redirect from the usual address of another viewer."""
+    """Redirect from the address that another viewer usually has."""
     return done(request, "/docs")
 
 
@@ -82,7 +82,7 @@ def _operations(document: Json) -> Iterator[Json]:
 
 
 def _whole(summary: Json, document: Json, address: str) -> Json:
-    """Return an operation with all parts of its page."""
+    """Return an operation with all parts that its page shows."""
     operation = summary["operation"]
     schemas = document["components"]["schemas"]
     bodies: dict[str, Json] = (operation.get("requestBody") or {}).get("content") or {}
@@ -143,7 +143,7 @@ def _command(summary: Json, kind: str, address: str) -> str:
 def shape_of(schema: Json, schemas: Mapping[str, Json], depth: int = 0) -> Any:
     """Return an example of the schema's values, or the name of their type.
 
-    Schemas that contain themselves, or are nested deeper than shown, are named.
+    A schema that contains itself, or is nested too deep, is only named.
     """
     if ref := schema.get("$ref"):
         name = ref.removeprefix(_REF)
@@ -162,7 +162,7 @@ def shape_of(schema: Json, schemas: Mapping[str, Json], depth: int = 0) -> Any:
 
 
 def _shape_of_choices(several: Sequence[Json], schemas: Mapping[str, Json], depth: int) -> Any:
-    """Return the shape of the only choice beside null, or the names of all choices."""
+    """Return the shape of the only choice other than null, or the names of all choices."""
     choices = [choice for choice in several if choice.get("type") != "null"]
     if len(choices) == 1:
         return shape_of(choices[0], schemas, depth)

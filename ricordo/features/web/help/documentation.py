@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 _FEATURE = Path(__file__).parent
-# In a wheel the pages are inside the package, in a checkout next to it.
+# In a wheel the pages are inside the package, in a checkout they are next to it.
 FOLDERS = (_FEATURE / "docs", _FEATURE.parents[3] / "docs")
 _IMAGE = re.compile(r"[a-z0-9-]+\.png")
 
@@ -39,9 +39,9 @@ def read_page(name: str, base: str) -> Page:
     """Return a page by its name; `index` is the list of all pages.
 
     Args:
-        name: The path below `docs/`, without `.md`. The last part of the path is enough if only one
-            page ends with it.
-        base: The path under which the server is reached, without a slash at its end.
+        name: The path below `docs/`, without `.md`. The last part of the path is enough if it
+            identifies one page.
+        base: The path under which the server is reached, without a final slash.
 
     Raises:
         NotFound: If there is no such page, or this installation has no pages.
@@ -88,7 +88,7 @@ def _full_name(name: str) -> str:
 @cache
 def _rendered(name: str, base: str) -> Page:
     """Render a page once; pages do not change while a server runs."""
-    # A hundredth of the start, for pages of help only.
+    # Takes a hundredth of the start, and only pages of help need it.
     from markdown_it import MarkdownIt
 
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
@@ -109,7 +109,7 @@ def anchor(heading: str) -> str:
 
 
 def _lead_to_help(tokens: "Iterable[Token]", page: str, base: str) -> None:
-    """Rewrite links between pages and to pictures, which are relative paths of files."""
+    """Rewrite links to pages and pictures, which are relative file paths."""
     for token in tokens:
         attribute = {"link_open": "href", "image": "src"}.get(token.type)
         if attribute is None:

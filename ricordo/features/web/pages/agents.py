@@ -110,7 +110,7 @@ async def _render_settings(
 
 @router.post("/{agent_id}/settings")
 async def change_agent(request: Request, agent_id: str) -> Response:
-    """Change the fields of the form; a missing field stays."""
+    """Change the fields that the form contains; a missing field keeps its value."""
     api = Api(request)
     form = await form_of(request)
     body: dict[str, object] = {
@@ -183,7 +183,7 @@ async def delete_agent(request: Request, agent_id: str) -> Response:
 @router.post("/{agent_id}/reset")
 @needs("messages:write")
 async def forget_conversation(request: Request, agent_id: str) -> Response:
-    """Empty the agent's own conversation; its memory stays."""
+    """Empty the agent's default conversation; the memory stays."""
     await Api(request).ask("PATCH", f"/v1/agents/{agent_id}/reset-messages", {})
     return done(
         request,

@@ -1,4 +1,4 @@
-"""The sources of an answer, and its effects on memory.
+"""The sources of an answer, and how it changed memory.
 
 Sources are versions of blocks, passages and messages.
 """
@@ -30,7 +30,7 @@ async def show_answer(request: Request, message_id: str) -> Response:
         message = messages.get(tx, scope, message_id)
         try:
             step = runs.get_step(tx, scope, message.step_id or "")
-        except NotFound:  # a user's message, or a step that is saved with its end
+        except NotFound:  # a user's message, or a step that is not saved yet
             step = None
         memory: dict[str, Any] = step.memory if step else {}
         block_versions = history.of_blocks(tx, scope, memory.get("blocks", {}))

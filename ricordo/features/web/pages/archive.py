@@ -78,7 +78,7 @@ async def change_passage(request: Request, agent_id: str, passage_id: str) -> Re
     added = await api.ask("POST", home, _passage(form))
     try:
         await api.ask("DELETE", f"{home}/{passage_id}")
-    except RefusedByApi:  # another request replaced it meanwhile
+    except RefusedByApi:  # another request has already replaced it
         for passage in added:
             await api.ask("DELETE", f"{home}/{passage['id']}")
         raise

@@ -20,7 +20,8 @@ from ricordo.storage import agents, blocks, history, proposals, users, versions
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
-# Characters of texts whose words are counted for a timeline. A longer history shows no counts.
+# Characters of texts whose words are counted for a timeline. For a longer history no counts are
+# shown.
 _MOST_COUNTED = 400_000
 
 
@@ -28,7 +29,7 @@ _MOST_COUNTED = 400_000
 class BlockAddress:
     """A block with its paths in the API and among the pages.
 
-    `block` is None if it does not exist. `decision` is the outcome of a change by the caller; a
+    `block` is None if it does not exist. `decision` is what happens to a change by the caller. A
     caller who `owns` the block may change its other fields too.
     """
 
@@ -60,7 +61,7 @@ class BlockAddress:
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
-    """A version with the number of added and removed words; None if not counted."""
+    """A version, with the numbers of added and removed words; None if not counted."""
 
     version: BlockVersion
     added: int | None = None
@@ -117,7 +118,7 @@ def of_user(tx: Transaction, scope: Scope, user: User, chain_id: str, label: str
 async def open_block(request: Request) -> BlockAddress:
     """Return the block of this request.
 
-    Raises NotFound, and Conflict for a form that names a user's block by its id.
+    Raises NotFound, and Conflict for a form that names a user's block by id.
     """
     scope = request.scope[REQUEST_SCOPE]
     path_params = request.path_params

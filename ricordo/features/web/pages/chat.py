@@ -1,7 +1,7 @@
 """The chat with an agent: messages, changes of memory, and visible blocks.
 
-A person who opens an agent's chat gets a conversation of their own. One that others can read is
-opened by its address, and the page says who reads it.
+A person who opens an agent's chat gets a personal conversation. A conversation that others can read
+is opened by its address, and the page says who reads it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,9 +29,9 @@ from ricordo.storage.conversation_versions import TurnVersions
 from ricordo.storage.engine.store import Transaction
 
 router = Pages("/ui/agents/{agent_id}/chat", scope="messages")
-_PANEL_CHARACTERS = 4_000  # of a block's text beside the chat
+_PANEL_CHARACTERS = 4_000  # characters of a block's text in the panel beside the chat
 _PRECONDITION_FAILED = 412
-# The state of a proposal, as the line of its tool call says it.
+# The state of a proposal, as the line of its tool call shows it.
 _PROPOSAL_WORDS = {"open": "proposed", "conflicted": "proposed", "rejected": "declined"}
 _PAGE = 40  # stored messages on a page
 _BEFORE = 10  # messages on a page before the message that a link leads to
@@ -44,7 +44,7 @@ class ShownTurn:
 
     The items are (kind, content): "user", "agent", "fold", "approval", "note". `changes` are its
     changes of memory, None until they are known. `versions` are the other ways in which the
-    conversation went on here.
+    conversation continued at this turn.
     """
 
     run_id: str | None
@@ -54,7 +54,7 @@ class ShownTurn:
 
     @property
     def question(self) -> str:
-        """Return the id of the user's message that the turn answers; empty without one."""
+        """Return the id of the user's message that the turn answers; empty if there is none."""
         return next((item["id"] for kind, item in self.items if kind == "user"), "")
 
     @property
@@ -67,7 +67,7 @@ class Readers:
     """Who reads a conversation, and whether the caller may write in it."""
 
     kind: str  # "own", "shared", "other": the conversation's user
-    name: str  # of the user of another's conversation
+    name: str  # name of the user, if the conversation belongs to somebody else
     may_write: bool
     is_chosen: bool  # the caller named this conversation
 
@@ -83,7 +83,7 @@ async def show_chat(request: Request, agent_id: str) -> Response:
 
 @router.get("/part")
 async def show_part(request: Request, agent_id: str) -> Response:
-    """Show the messages after `after`, to be appended, and the current memory."""
+    """Show the messages after `after`, which the page appends, and the current memory."""
     api = Api(request)
     query = request.query_params
     conversation = await _conversation(request, agent_id, query.get("conversation"))
@@ -142,7 +142,7 @@ async def stop(request: Request, agent_id: str) -> Response:
 
 @router.post("/new")
 async def begin(request: Request, agent_id: str) -> Response:
-    """Begin another conversation with the agent: one's own, a shared one, or of a user."""
+    """Begin another conversation with the agent: personal, shared, or with a user."""
     form = await form_of(request)
     body: Json = {}
     scope: Scope = request.scope[REQUEST_SCOPE]
@@ -160,8 +160,8 @@ async def begin(request: Request, agent_id: str) -> Response:
 async def fork(request: Request, agent_id: str) -> Response:
     """Continue from a message in a new conversation.
 
-    With `edit` it continues from the message before, as another version of this conversation, and
-    the input box has the message's text.
+    With `edit`, it continues from the previous message, as another version of this conversation.
+    The input box then contains the message's text.
     """
     form = await form_of(request)
     conversation = await _conversation(request, agent_id, form.get("conversation"))
@@ -230,7 +230,7 @@ async def change_line(request: Request, agent_id: str) -> Response:
     address = await request.app.state.runtime.store.read(
         lambda tx: find_block(tx, scope, block_keys)
     )
-    # After the refusal of another user's block, since it may begin a conversation.
+    # Call it after another user's block was refused, since it may begin a conversation.
     conversation = await _conversation(request, agent_id, form.get("conversation"))
     old = form.get("old", "")
     lines = address.block.value.split("\n") if address.block else []
@@ -249,7 +249,7 @@ async def change_line(request: Request, agent_id: str) -> Response:
 
 
 async def _save_lines(request: Request, address: Any, lines: Sequence[str]) -> str:
-    """Save the block's text, and return what went wrong; empty if nothing did."""
+    """Save the block's text, and return what failed; empty if nothing did."""
     text = "\n".join(lines)
     method, body = "PATCH", {"value": text}
     if address.owner.kind == "user":
@@ -336,7 +336,7 @@ async def _page(
 
 
 async def _lists(request: Request, agent_id: str, conversation: Json) -> Json:
-    """Return the lists of conversations: the caller's own, then others of this agent."""
+    """Return the lists of conversations: first the caller's, then others of this agent."""
     scope: Scope = request.scope[REQUEST_SCOPE]
     user_id = scope.subject or (scope.user_id if own_memory(scope) else "")
 
@@ -360,8 +360,8 @@ async def _send(
     except RefusedByApi as error:
         if is_part(request):
             raise
-        # The typed text is not lost: a turn that began has it in the history, else it is in the
-        # input box.
+        # The typed text is not lost. If a turn began it is in the history, otherwise in the input
+        # box.
         return await _page(
             request, agent_id, status=min(error.status, 502), problem=str(error), draft=draft
         )
@@ -386,7 +386,7 @@ async def _turns(
     *,
     before_id: str | None = None,
 ) -> list[ShownTurn]:
-    """Return the turns with what they changed in memory, and with their versions."""
+    """Return the turns with their changes of memory and with their versions."""
     turns = list(turns_of(messages))
     scope: Scope = request.scope[REQUEST_SCOPE]
     store = request.app.state.runtime.store
@@ -417,7 +417,7 @@ async def _turns(
 
 
 def turns_of(messages: Iterable[Json]) -> Iterator[ShownTurn]:
-    """Group the API's messages by run, oldest first, with results at their calls."""
+    """Group the API's messages by run, oldest first, and put results at their calls."""
     turn = ShownTurn(None)
     calls: dict[str, Json] = {}
     for message in messages:
@@ -501,7 +501,7 @@ def _listed(calls: Any) -> list[Json]:
 
 
 async def _conversation(request: Request, agent_id: str, conversation_id: str | None) -> Json:
-    """Return the conversation with this id, by default the caller's own with the agent.
+    """Return the conversation with this id; by default, the caller's with the agent.
 
     Raises RefusedByApi, also for a conversation of another agent, and NotFound.
     """
@@ -518,9 +518,9 @@ async def _conversation(request: Request, agent_id: str, conversation_id: str | 
 
 
 async def own_conversation(request: Request, agent_id: str) -> str:
-    """Return the id of the caller's own conversation with the agent, which is made if missing.
+    """Return the id of the caller's conversation with the agent; a missing one is created.
 
-    A caller without memory of their own gets the agent's, which is shared. Raises NotFound.
+    A caller without memory gets the agent's default conversation, which is shared. Raises NotFound.
     """
     scope: Scope = request.scope[REQUEST_SCOPE]
     if scope.subject is None and own_memory(scope):
@@ -600,7 +600,7 @@ async def _running(api: Api, conversation: Json) -> Json | None:
 
 
 async def _text_of(api: Api, message_id: str, conversation_id: str) -> str:
-    """Return the text of a user's message in this conversation; empty without one."""
+    """Return the text of a user's message in this conversation; empty if there is none."""
     message = await _message(api, message_id, require_id(conversation_id, "conv"))
     content = message["content"] if message else ""
     if isinstance(content, str):
@@ -621,7 +621,7 @@ async def _message(api: Api, message_id: str, conversation_id: str) -> Json | No
 async def _turn_after(
     api: Api, conversation_id: str, shown: Sequence[Json], first_id: str
 ) -> list[Json]:
-    """Return the messages of another version that stand in the place of the turn `first_id`."""
+    """Return the messages that another version has in place of the turn `first_id`."""
     ids = [message["id"] for message in shown]
     index = ids.index(first_id) if first_id in ids else 0
     before = ids[index - 1] if index else None
@@ -641,7 +641,7 @@ async def _version_before(request: Request, conversation: Json, message_id: str)
 async def _fork(
     request: Request, conversation: Json, message_id: str | None, *, description: str | None
 ) -> Json:
-    """Fork a conversation after a message. A version has a description and is hidden."""
+    """Fork a conversation after a message. A version is hidden and has a description."""
     api = Api(request)
     query: Json = {"hidden": "true" if description else "false"}
     if message_id:

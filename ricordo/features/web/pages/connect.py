@@ -1,6 +1,6 @@
 """The page of instructions for clients.
 
-It has this server's own address and the caller's name, ready to copy.
+It contains this server's address and the caller's name, ready to be copied.
 """
 
 import re
@@ -24,7 +24,7 @@ _EXAMPLE_USER = "ada"
 async def show(request: Request) -> Response:
     """Show the clients with their settings.
 
-    No key is shown: the programs read one from the environment.
+    No key is shown, since the programs read one from the environment.
     """
     me: Scope = request.scope[REQUEST_SCOPE]
     name = me.subject

@@ -1,4 +1,4 @@
-"""The context window of an agent: its tokens, its summaries, and a step's prompt."""
+"""The context window of an agent: its tokens, its summaries, and the prompt of a step."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from ricordo.pages.shell import Pages, render, require_id
 from ricordo.storage import conversation_overviews
 
 router = Pages("/ui/agents/{agent_id}/context", scope="agents")
-# The parts of a window in their order, as the API counts them, with the name that people read.
+# The parts of a window in order, with the names that the API and people use.
 SECTIONS = (
     ("num_tokens_system", "Instructions", "system_prompt"),
     ("num_tokens_core_memory", "Memory blocks", "core_memory"),
@@ -32,7 +32,7 @@ _MOST_SUMMARIES = 20
 
 @router.get("")
 async def show_context(request: Request, agent_id: str) -> Response:
-    """Show the window of a conversation, by default the agent's own.
+    """Show the window of a conversation, by default the agent's default one.
 
     With `step` the page shows the prompt of that step.
     """
@@ -68,7 +68,7 @@ async def show_context(request: Request, agent_id: str) -> Response:
 
 
 def _lessons(request: Request, handle: str) -> list[str]:
-    """Return the learned needs of the agent's model, as sentences."""
+    """Return what was learned about the agent's model, as sentences."""
     models = request.app.state.runtime.organization_providers.known(
         request.scope[REQUEST_SCOPE].organization_id
     )
@@ -80,8 +80,8 @@ def _lessons(request: Request, handle: str) -> list[str]:
 
 
 def _sections(window: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the sections with their texts and places in a bar."""
-    # The bar is as long as what is used: in a large window it would be a hair otherwise.
+    """Return the sections with their texts and their positions in a bar."""
+    # The bar shows only what is used, because in a large window that would be too thin.
     size = max(sum(window.get(count) or 0 for count, _, _ in SECTIONS), 1)
     start = 0.0
     sections = []

@@ -1,6 +1,6 @@
 """Decisions on proposals, from any page that shows them.
 
-The page of a conflict shows both texts; a third text resolves it.
+The page of a conflict shows both texts, and a third text resolves it.
 """
 
 from typing import Any

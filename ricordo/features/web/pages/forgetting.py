@@ -1,4 +1,4 @@
-"""Forget one thing: the list of all that says it, to choose from."""
+"""Forget one fact: a list of everything that mentions it, to choose from."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from ricordo.storage import users
 from ricordo.storage.engine.store import Transaction
 
 router = Pages("/ui/people/{user_id}/forget-one", scope="memory")
-# The kinds of stored things in words for people; others are named by their kind.
+# The kinds of stored items, in words for people; other kinds have no such words.
 KINDS = {
     "block": "In memory",
     "fact": "In facts",
@@ -35,9 +35,9 @@ KINDS = {
 @router.post("")
 @needs("memory:approve", "users:write")
 async def show_list(request: Request, user_id: str) -> Response:
-    """Show everything that says the text of the form, with the choice of what is removed.
+    """Show everything that mentions the text in the form, to choose what is removed.
 
-    The text comes by POST, since addresses are logged.
+    The text is sent by POST, since addresses are logged.
     """
     form = dict(await fields_of(request))
     return await _show_list(request, user_id, form)
@@ -46,7 +46,7 @@ async def show_list(request: Request, user_id: str) -> Response:
 @router.post("/remove")
 @needs("memory:approve", "users:write")
 async def remove(request: Request, user_id: str) -> Response:
-    """Remove the chosen, and lead to the receipt."""
+    """Remove the chosen items, and redirect to the receipt."""
     fields = await fields_of(request)
     form = dict(fields)
     ids = [value for name, value in fields if name == "id"]

@@ -90,7 +90,7 @@ async def compare(request: Request) -> Response:
         sha = comparison[f"{name}_version"]
         sides.append(await api.get(f"{address.api}/versions/{sha}") if sha else None)
     if sides[0] and sides[1] and sides[0]["number"] > sides[1]["number"]:
-        sides.reverse()  # the older version is on the left, in any order of the request
+        sides.reverse()  # the older version is on the left, whatever the order in the request
     return await render(
         request, "compare.html", address=address, older=sides[0], newer=sides[1], is_large=True
     )

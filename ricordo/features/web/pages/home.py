@@ -1,6 +1,6 @@
 """The page at `/`: waiting decisions, recent conversations, and agents.
 
-A caller without a needed key gets the way in.
+A caller who lacks a required key gets the login.
 """
 
 import re
@@ -31,11 +31,11 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.proposals import ProposalFilter
 
 router = Pages()
-# People paste the address into a shell as part of commands, so only the characters of a host and
-# port are repeated.
+# People paste the address into a shell as part of commands, so it may only contain characters of a
+# host and port.
 _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?")
 _MOST_SHOWN = 20
-_MOST_LINES = 6  # lines of the caller's own memory
+_MOST_LINES = 6  # lines of the caller's memory
 FIRST_AGENT = {
     "name": "Companion",
     "memory_blocks": [
@@ -85,9 +85,9 @@ async def show_home(request: Request) -> Response:
 
 
 def _lists(tx: Transaction, me: Scope, plugins: Plugins) -> dict[str, Any]:
-    """Read the lists of the page: the caller's own memory, and counts of others'.
+    """Read the lists of the page: the caller's memory, and counts for other people's.
 
-    The texts of proposals are read for the caller's own memory only.
+    Texts of proposals are read only for the caller's memory.
     """
     lists: dict[str, Any] = {
         "owner": None,
@@ -123,22 +123,22 @@ def _lists(tx: Transaction, me: Scope, plugins: Plugins) -> dict[str, Any]:
 def _last_own(
     tx: Transaction, me: Scope, recent: Sequence[RecentConversation]
 ) -> RecentConversation | None:
-    """Return the caller's own conversation with the newest message."""
+    """Return the caller's conversation with the newest message."""
     user_id = me.subject or me.user_id
     newest = next((one for one in recent if one.user_id == user_id), None)
     if newest or me.subject_id is not None:
         return newest
-    # Conversations of others may be newer than each of the caller's.
+    # Conversations of others may be newer than all of the caller's.
     return next(iter(conversation_overviews.recent_conversations(tx, me, 1, is_own=True)), None)
 
 
 def _partner(
     me: Scope, last: RecentConversation | None, recent: Sequence[RecentConversation]
 ) -> RecentConversation | None:
-    """Return the conversation with the agent that the caller talked with last.
+    """Return the conversation with the agent that the caller last talked with.
 
-    On a server without keys, conversations about no user are the local user's too: programs of this
-    user begin them.
+    On a server without keys, conversations without a user belong to the local user too, since this
+    user's programs begin them.
     """
     if not me.is_local_user:
         return last
@@ -151,7 +151,7 @@ def _last_message_at(conversation: RecentConversation) -> int:
 
 
 def _own_memory(tx: Transaction, me: Scope) -> dict[str, Any]:
-    """Read the caller's own memory in a few lines, and its proposals."""
+    """Read the caller's memory in a few lines, and its proposals."""
     user_id = me.subject or me.user_id
     chain = versions.of_owner(tx, me, "user", user_id)
     if chain is None:
@@ -172,7 +172,7 @@ def _own_memory(tx: Transaction, me: Scope) -> dict[str, Any]:
 async def say(request: Request) -> Response:
     """Send a message from the home page, and show the chat.
 
-    It continues a conversation, or begins the caller's own with the agent.
+    It continues a conversation, or begins one between the caller and the agent.
     """
     form = await form_of(request)
     api = Api(request)
@@ -193,7 +193,7 @@ async def say(request: Request) -> Response:
 @router.post("/ui/first")
 @needs("agents:write")
 async def say_first(request: Request) -> Response:
-    """Make the first agent, send it this message, and show the chat."""
+    """Create the first agent, send it this message, and show the chat."""
     form = await form_of(request)
     api = Api(request)
     agent = await api.ask("POST", "/v1/agents/", FIRST_AGENT)
@@ -208,7 +208,7 @@ async def say_first(request: Request) -> Response:
 
 
 def address_of_server(request: Request) -> str:
-    """Return the browser's address of this server, safe in a shell."""
+    """Return this server's address as the browser knows it, safe for use in a shell."""
     host = request.headers.get("host", "")
     settings = request.app.state.runtime.settings
     if not _HOST.fullmatch(host):

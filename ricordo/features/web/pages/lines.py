@@ -34,7 +34,7 @@ _CHANGED = (409, 412)
 async def show_line(request: Request) -> Response:
     """Open a line: its form, or with `who` its source.
 
-    A request of htmx gets only the line, and any other request the page of its block.
+    A request by htmx gets only the line; any other request gets the page of the block.
     """
     if "lines" not in request.query_params:
         return await show_block_page(request)
@@ -152,7 +152,7 @@ async def _section(request: Request) -> MemorySection:
 
 
 async def _source(request: Request, line: int) -> dict[str, Any]:
-    """Return the version that brought a line, and the message that it is from."""
+    """Return the version that brought a line, and the message that it came from."""
     scope = request.scope[REQUEST_SCOPE]
     path_params = request.path_params
     store = request.app.state.runtime.store

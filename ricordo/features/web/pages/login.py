@@ -28,7 +28,7 @@ async def show_login(request: Request) -> Response:
 
 
 def login_form(request: Request, next: str) -> dict[str, Any]:
-    """Return the variables of the form: where it leads, and the ways to log in."""
+    """Return the variables of the form: the next page, and the ways to log in."""
     settings = NotificationSettings.current()
     has_links = any(
         page.path == "/ui/invitations" for page in request.app.state.runtime.plugins.pages()
@@ -53,7 +53,7 @@ async def log_in(request: Request) -> Response:
     address = request.client.host if request.client else ""
     await authentication.slow_down(address, key)
     caller = await authentication.scope_of(runtime, key)
-    # A token with a reach is for programs of pages, and opens no page of this server.
+    # A token with a reach is for programs on pages; it opens no page of this server.
     if caller is None or caller.reach:
         authentication.note_failure(address)
         problem = (
@@ -73,7 +73,7 @@ async def log_in(request: Request) -> Response:
 @router.get("/ui/{rest:path}")
 @needs()
 async def find_no_page(request: Request, rest: str) -> Response:
-    """Refuse an unknown address; redirect one with a slash at its end."""
+    """Answer an unknown address with a page; redirect an address that ends with a slash."""
     if rest.endswith("/") or not rest:
         return done(request, f"/ui/{rest.rstrip('/')}" if rest.strip("/") else "/")
     raise NotFound(f"There is no page /ui/{rest[:80]}. Check the address.")
@@ -89,9 +89,9 @@ async def log_out(request: Request) -> Response:
 
 
 async def _end_session(request: Request) -> None:
-    """Revoke the browser's session of the login provider, if it has one.
+    """If the browser has a session of the login provider, revoke it.
 
-    The cookie alone may have been copied.
+    Somebody may have copied the cookie.
     """
     scope = request.scope.get(REQUEST_SCOPE)
     runtime = request.app.state.runtime

@@ -1,7 +1,7 @@
 """The pages of memory: blocks of a person or an agent, with an editor.
 
-A page of a block has two addresses, by a person's label and by the block's id; otherwise both are
-the same.
+The page of a block has two addresses: by a person's label, and by the block's id. Otherwise both
+are the same.
 """
 
 from collections import Counter
@@ -65,8 +65,8 @@ _of_agent = Pages("/ui/agents/{agent_id}/memory", scope="agents")
 _BLOCK = "/{user_id}/blocks/{label:path}"
 _PAGE = 50
 _MOST_PROPOSALS = 50  # on one page, each with two texts
-_MOST_EXPECTED = 30  # blocks that courses will keep
-_RECENT = 8  # versions in the timeline beside a text
+_MOST_EXPECTED = 30  # blocks that courses will add
+_RECENT = 8  # versions in the timeline next to a text
 # Longer pages (characters) are rendered in a thread: Markdown and differences take up to 25 µs a
 # character.
 _LARGE = 2_000
@@ -238,7 +238,7 @@ async def show_block(request: Request) -> Response:
 def _block_variables(
     tx: Transaction, scope: Scope, address: BlockAddress, schemas: Schemas
 ) -> dict[str, Any]:
-    """Read one block with all around it for its page."""
+    """Read one block with everything that its page shows."""
     proposal_filter = ProposalFilter(chain_id=address.chain.id, label=address.label, waits=True)
     page = Page(limit=_MOST_PROPOSALS, is_bounded=True)
     waiting = queries.waiting(tx, scope, page, proposal_filter)
@@ -272,8 +272,8 @@ def _block_variables(
 async def show_block_page(request: Request, **changes: Any) -> Response:
     """Render the page of the request's block.
 
-    `typed` is a text that could not be saved, and `words` is the reason. `opened` is the piece of
-    the text that is open, with its form or its source.
+    `typed` is a text that could not be saved, and `words` is the reason why. `opened` is the piece
+    of the text that is open, showing its form or its source.
     """
     scope: Scope = request.scope[REQUEST_SCOPE]
     path_params = request.path_params
@@ -319,7 +319,7 @@ async def show_block_page(request: Request, **changes: Any) -> Response:
 
 
 def _field_values(section: MemorySection | None) -> Mapping[str, str]:
-    """Return the values of a block's fields for its form; none for a free text."""
+    """Return the values of a block's fields for its form; a free text has none."""
     if section is None or section.schema is None:
         return {}
     reading = read_sections(section.block.value, section.schema)
@@ -334,9 +334,9 @@ def _field_values(section: MemorySection | None) -> Mapping[str, str]:
 @_by_id.post("")
 @router.post(_BLOCK)
 async def save_block(request: Request) -> Response:
-    """Save the text, unless the block changed since it was read.
+    """Save the text if the block has not changed since it was read.
 
-    Then the page shows both texts, so the typed text is not lost.
+    Otherwise the page shows both texts, so that the typed text is not lost.
     """
     address = await open_block(request)
     form = await form_of(request)
@@ -378,7 +378,7 @@ async def save_block(request: Request) -> Response:
 async def change_settings(request: Request) -> Response:
     """Change the settings in the form: title, description, limit and policy.
 
-    Or hide the block from a course's teachers, or show it to them.
+    The form may also hide the block from a course's teachers, or show it to them.
     """
     address = await open_block(request)
     form = await form_of(request)
@@ -485,8 +485,8 @@ async def _make(api: Api, owner: MemoryOwner, form: dict[str, str]) -> dict[str,
 async def decide(request: Request, user_id: str) -> Response:
     """Decide on the proposals whose ids the form has.
 
-    `decision` is approve, reject, later (they wait, out of the way for a day) or never: rejected,
-    and a rule that nothing like `rule` is remembered.
+    `decision` is approve, reject, later or never. With "later" they are folded for a day. With
+    "never" they are rejected, and a rule forbids to remember anything like `rule`.
     """
     owner = await _owner_of(request)
     fields = await fields_of(request)
@@ -580,7 +580,7 @@ def _waits_for(address: BlockAddress) -> str:
 
 
 def outcome_of(address: BlockAddress, saved: dict[str, Any], verb: str) -> str:
-    """Return the notice for a change: it waits, or the block was `verb`."""
+    """Return the notice for a change: it waits, or the block was changed (`verb`)."""
     is_proposed = saved.get("proposal_id") or "base_body" in saved
     return _waits_for(address) if is_proposed else f"{address.label} was {verb}."
 

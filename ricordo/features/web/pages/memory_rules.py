@@ -1,4 +1,4 @@
-"""Rules against remembering, and suggestions that are put off, from pages of memory."""
+"""Rules against remembering, and suggestions that were put off, on pages of memory."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ _DESCRIPTION = "Things that no agent may remember or propose, one a line. Agents
 _NOT_FOUND = 404
 _COOKIE = "ricordo_later"
 _SECONDS = 86_400
-_ID_END = 12  # characters of an id that tell it from others
+_ID_END = 12  # characters of an id that distinguish it from others
 _MOST_PUT_OFF = 200
 
 

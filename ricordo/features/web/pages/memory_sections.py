@@ -1,4 +1,4 @@
-"""The blocks of a memory, each with its text as people read it."""
+"""The blocks of a memory, each with its text in a form for people."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from ricordo.pages.titles import title_of
 from ricordo.storage import blocks, conversation_overviews
 from ricordo.storage.engine.store import Transaction
 
-# Pieces of one block on the page of a whole memory, and on the block's own page.
+# The most pieces of one block on the page of a whole memory; the block's page shows more.
 MOST_ON_OVERVIEW = 40
 MOST_ON_PAGE = 1_000
 # Characters of all texts on one page; later blocks are only named.
@@ -27,7 +27,7 @@ _MOST_CHARACTERS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class BlockRights:
-    """The rights of a caller in a block; `decision` is the outcome of a change."""
+    """The rights of a caller in a block; `decision` is what happens to a change."""
 
     decision: PolicyDecision
     owns: bool
@@ -38,9 +38,9 @@ class BlockRights:
 class MemorySection:
     """A block on a page of memory.
 
-    `pieces` are empty for a text that is too long to be shown in pieces, which `is_long` then.
-    `more` is the number of pieces that the page leaves out. `reader` is the name of the only agent
-    or course that reads the block; None: all do.
+    `pieces` are empty if the text is too long to be shown in pieces; then `is_long` is set. `more`
+    is the number of pieces that the page leaves out. `reader` is the name of the only agent or
+    course that reads the block; None: all do.
     """
 
     block: Block
@@ -69,7 +69,10 @@ class MemorySection:
 
     @property
     def forget_page(self) -> str:
-        """Return the page that lists what says a line of a user's block; "" for other blocks."""
+        """Return the page that lists everything that mentions a line of a user's block.
+
+        Returns "" for other blocks.
+        """
         person, _, _ = self.line_page.partition("/line/")
         return f"{person}/forget-one" if person.startswith("/ui/people/") else ""
 

@@ -1,4 +1,4 @@
-"""A block's text as people read it: lines of Markdown, or the fields of its schema. Pure."""
+"""A block's text in a form for people: lines of Markdown, or the fields of its schema. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -20,10 +20,11 @@ _FENCES = ("fence", "code_block", "table_open", "blockquote_open", "html_block",
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Lines of a text that people read and change as one; they count from 1.
+    """Lines of a text that people read and change together; lines count from 1.
 
-    `title` is the heading of a schema's field, and `hint` its description. `day` is a date in front
-    of the text, as YYYY-MM-DD; `text` lacks it. A piece after an empty line `has_gap`.
+    `title` is the heading of a schema's field, and `hint` its description. `day` is a date at the
+    start of the text, as YYYY-MM-DD; `text` lacks it. `has_gap` is set if the piece follows an
+    empty line.
     """
 
     first: int
@@ -37,7 +38,7 @@ class TextPiece:
 
     @property
     def lines(self) -> str:
-        """Return the lines as addresses and forms name them."""
+        """Return the lines in the form of addresses and forms."""
         return f"{self.first}-{self.last}"
 
 
@@ -49,7 +50,8 @@ def pieces_of(text: str, schema: BlockSchema | None = None) -> list[TextPiece]:
     pieces = []
     position = 0
     for first, end in [*_ranges(text, lines), (len(lines), len(lines))]:
-        # Lines between the ranges, such as definitions of links, which the parser does not report.
+        # Lines between the ranges, such as definitions of links, since the parser does not report
+        # them.
         ranges = [(index, index + 1) for index in range(position, first)]
         for begin, after in [*ranges, (first, end)]:
             last = max((index for index in range(begin, after) if lines[index].strip()), default=-1)
@@ -70,7 +72,7 @@ def lines_named(lines: str) -> tuple[int, int]:
 
 
 def with_lines(text: str, first: int, last: int, new_text: str | None) -> str:
-    """Return the text with other lines in place of these; None removes them.
+    """Return the text with these lines replaced by others; None removes them.
 
     Raises Invalid if the text has no such lines.
     """
@@ -82,7 +84,7 @@ def with_lines(text: str, first: int, last: int, new_text: str | None) -> str:
 
 
 def without_day(text: str) -> tuple[str, str]:
-    """Return a day in front of a line, and the line without it."""
+    """Return a day at the start of a line, and the rest of the line."""
     match = _DAY.match(text)
     if match is None:
         return "", text
@@ -91,7 +93,7 @@ def without_day(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class PanelLine:
-    """A line of a block beside a chat: `raw` as it is stored, and its parts as people read them."""
+    """A line of a block beside a chat: `raw` as stored, and its parts in a form for people."""
 
     raw: str
     text: str
@@ -100,7 +102,7 @@ class PanelLine:
 
 
 def panel_lines(text: str) -> list[PanelLine]:
-    """Return the lines of a text, with headings and days apart from their words."""
+    """Return the lines of a text, with headings and days separate from the rest."""
     lines = []
     for raw in text.split("\n"):
         if heading := _HEADING.match(raw):
@@ -114,7 +116,7 @@ def panel_lines(text: str) -> list[PanelLine]:
 
 
 def field_text(value: FieldValue) -> str:
-    """Return a field's value as a form shows it."""
+    """Return a field's value in the form in which a form shows it."""
     if isinstance(value, tuple):
         return "\n".join(value)
     if isinstance(value, bool):
@@ -152,7 +154,7 @@ def _fields(lines: Sequence[str], schema: BlockSchema) -> list[TextPiece]:
 
 
 def _ranges(text: str, lines: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the ranges of the pieces as indexes of lines: first, and the one after the last."""
+    """Return the ranges of the pieces as indexes: the first line, and the line after the last."""
     ranges: list[tuple[int, int]] = []
     for token in _parser().parse(text):
         if token.map is None:
@@ -169,7 +171,7 @@ def _ranges(text: str, lines: Sequence[str]) -> list[tuple[int, int]]:
 
 @cache
 def _parser() -> "MarkdownIt":
-    from markdown_it import MarkdownIt  # 30 ms, for pages of memory only
+    from markdown_it import MarkdownIt  # takes 30 ms, and only pages of memory need it
 
     parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 20})
     return parser.enable(["table"])

@@ -21,8 +21,8 @@ from ricordo.storage.engine.store import Transaction
 
 router = Pages("/ui/people/{user_id}", scope="memory")
 _receipts = Pages("/ui/receipts", scope="memory")
-# Limits of an audit on a page. It compares all pairs of lines, and reads the history, which takes a
-# second at most. The command line audits longer memories.
+# Limits of an audit on a page. It compares all pairs of lines and reads the history, which takes at
+# most a second. The command line audits longer memories.
 _MOST_CHARACTERS = 20_000
 _MOST_VERSIONS = 1_000
 _MOST_FINDINGS = 200
@@ -73,14 +73,14 @@ async def show_export(request: Request, user_id: str) -> Response:
 @router.get("/forget")
 @needs("memory:approve", "users:write")
 async def show_forget(request: Request, user_id: str) -> Response:
-    """Show the amount of data to delete, and ask for the name."""
+    """Show how much data would be deleted, and ask for the name."""
     return await _forget_page(request, user_id)
 
 
 @router.post("/forget")
 @needs("memory:approve", "users:write")
 async def forget(request: Request, user_id: str) -> Response:
-    """Erase the user with all that is theirs, if the name is typed.
+    """If the name is typed, erase the user with all of the user's data.
 
     The page shows the receipt, or the state of the erasure.
     """
@@ -103,7 +103,7 @@ async def show_receipt(request: Request, receipt_id: str) -> Response:
 async def _receipt(request: Request, receipt: dict[str, Any]) -> Response:
     """Show a receipt.
 
-    A user who forgot themself has no key any more, and cannot come back to it.
+    Users who erased themselves have no key any more, so they cannot come back to this page.
     """
     scope: Scope = request.scope[REQUEST_SCOPE]
     return await render(request, "receipt.html", receipt=receipt, may_return=scope.role != "user")

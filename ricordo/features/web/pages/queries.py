@@ -1,6 +1,6 @@
 """Lists for pages: records of storage with the addresses of their pages.
 
-The API would have to be called once for each row.
+With the API, one call would be needed for each row.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ class MemoryOwner(ChainOwner):
 
 @dataclass(frozen=True, slots=True)
 class WaitingProposal:
-    """A proposal with the owner of its memory, and its block if that exists."""
+    """A proposal with the owner of its memory, and with its block if that exists."""
 
     proposal: Proposal
     owner: MemoryOwner
@@ -62,8 +62,8 @@ def waiting(
 def undo_of_approval(tx: Transaction, scope: Scope, proposal_ids: Sequence[str]) -> str:
     """Return the address to which a page posts to undo the approval of these proposals.
 
-    It is read before the decision. Undoing gives the block its present text again, or removes a new
-    block. Returns "" if the proposals are of several blocks.
+    Call it before the decision. Undoing restores the block's present text, or removes a new block.
+    Returns "" if the proposals concern several blocks.
     """
     try:
         found = [proposal(tx, scope, id) for id in proposal_ids]
@@ -94,7 +94,7 @@ class WaitingCount:
 def waiting_by_owner(
     tx: Transaction, scope: Scope, limit: int, *, without: str | None = None
 ) -> list[WaitingCount]:
-    """Return the owners for whom changes wait, most first, by one statement.
+    """Return the owners with waiting changes, most first, by one statement.
 
     `without` is the id of a user who is left out.
     """
@@ -105,9 +105,9 @@ def waiting_by_owner(
 def expected_blocks(
     tx: Transaction, scope: Scope, user: User, labels: Collection[str], limit: int
 ) -> list[AttachedBlock]:
-    """Return the blocks that courses will keep about a user, without those with these labels.
+    """Return the blocks that courses will add about a user; those with these labels are left out.
 
-    The agents of the courses keep them once they talk with the user.
+    The courses' agents add them once they talk with the user.
     """
     marked = memory_overviews.blocks_marked_for(
         tx, scope, user, FOR_ALL, labels=labels, limit=limit
@@ -219,7 +219,7 @@ def people(tx: Transaction, scope: Scope, page: Page, search_text: str) -> list[
 def blocks_of_chain(tx: Transaction, owner: MemoryOwner, chain_id: str) -> list[ListedBlock]:
     """Return a user's blocks by label, and labels that are only proposed.
 
-    The caller's access is checked before.
+    The caller's access is checked earlier.
     """
     counts = stored_proposals.waiting_counts(tx, chain_id)
     existing = _listed(
@@ -248,7 +248,7 @@ def blocks_of_chain(tx: Transaction, owner: MemoryOwner, chain_id: str) -> list[
 def blocks_with_ids(tx: Transaction, ids: Sequence[str]) -> list[ListedBlock]:
     """Return an agent's blocks by label.
 
-    The caller's access is checked before.
+    The caller's access is checked earlier.
     """
     rows = memory_overviews.blocks_with_ids(tx, ids)
     return _listed(rows, lambda row: f"/ui/blocks/{row.id}")
@@ -272,7 +272,7 @@ def _listed(rows: Sequence[Any], path: Callable[[Any], str]) -> list[ListedBlock
 
 
 def first_lines(tx: Transaction, chain_id: str, limit: int) -> list[str]:
-    """Return the first lines of a user's memory, without headings; those about the person first."""
+    """Return the first lines of a user's memory without headings, those about the person first."""
     lines = [
         without_day(line)[1].lstrip(" -*").strip()
         for text in memory_overviews.beginnings(tx, chain_id, limit)
@@ -287,7 +287,7 @@ def messages_of_runs(
 ) -> Mapping[str, str]:
     """Return by run the page of the message that began it.
 
-    It is empty for a caller who may not read messages.
+    The page is empty for a caller who may not read messages.
     """
     if not scope.may("messages:read"):
         return {}
@@ -301,7 +301,7 @@ def messages_of_runs(
 
 @dataclass(frozen=True, slots=True)
 class RunChanges:
-    """The changes of a run in memory: labels by owner, and waiting proposals.
+    """What a run changed in memory: labels by owner, and waiting proposals.
 
     `users` are the owners whose changes can be undone.
     """

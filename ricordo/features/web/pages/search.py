@@ -26,7 +26,7 @@ router = Pages("/ui/search", scope="messages")
 KINDS = ("messages", "archive", "memory")
 FACTS = "facts"
 _MOST = 20
-# Agents whose messages are searched if none is named: each costs a fifth of a millisecond.
+# The most agents whose messages are searched if none is named; each takes a fifth of a millisecond.
 _MOST_AGENTS = 100
 
 
@@ -81,7 +81,7 @@ async def search(request: Request) -> Response:
 async def _find(request: Request, api: Api, kind: str, query: dict[str, str | None]) -> list[Any]:
     """Return the results of one kind, in the API's order.
 
-    It is empty if the caller may not search them.
+    The list is empty if the caller may not search this kind.
     """
     body = {
         "query": query["q"],
@@ -112,7 +112,7 @@ async def _find(request: Request, api: Api, kind: str, query: dict[str, str | No
 async def _facts(
     request: Request, query: dict[str, str | None], hits: Sequence[dict[str, Any]]
 ) -> list[KnownFact]:
-    """Return facts about the person whom the search names, or about the caller.
+    """Return facts about the person that the search names, or about the caller.
 
     There are none if the caller may not read that person's memory.
     """
@@ -139,7 +139,7 @@ async def _facts(
 
 
 async def _messages_of_all(request: Request, body: MessageSearchRequest) -> list[Any]:
-    """Return the API's search results; of very many agents only recent ones count."""
+    """Return the API's search results; of very many agents, only recent ones are searched."""
     runtime = request.app.state.runtime
     context = await for_user(HttpCall(runtime, request.scope[REQUEST_SCOPE], request), body.user_id)
     start, end = body.span(UTC)
@@ -162,7 +162,7 @@ async def _messages_of_all(request: Request, body: MessageSearchRequest) -> list
 def _is_near(hit: dict[str, Any], beginnings: list[str]) -> bool:
     """Return True if the text itself matches, by a word or by its meaning.
 
-    Other results match only by the turns around them.
+    Other results match only through the turns around them.
     """
     relevance = hit.get("relevance") or hit["metadata"]
     text = (hit["content"] if "content" in hit else hit["passage"]["text"]).casefold()

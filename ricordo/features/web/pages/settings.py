@@ -53,7 +53,7 @@ async def add_user(request: Request) -> Response:
 @router.post("/users/{user}")
 @needs(ADMIN)
 async def change_user(request: Request, user: str) -> Response:
-    """Rename a user, or disable and enable them."""
+    """Rename a user, or disable or enable the user."""
     form = await form_of(request)
     body: dict[str, object] = {}
     if name := form.get("name", "").strip():
@@ -70,7 +70,7 @@ async def _page(request: Request, new_key: object = None) -> Response:
     url = runtime.settings.database_url
     is_postgres = url is not None and url.get_secret_value().startswith("postgres")
     after = {name: request.query_params.get(name) or None for name in ("keys", "users")}
-    # The API refuses a caller who may not see keys or users.
+    # The API refuses callers who may not see keys or users.
     keys = await api.get("/v1/keys/", limit=_PAGE + 1, after=after["keys"])
     users = await api.get("/v1/users/", limit=_PAGE + 1, after=after["users"])
     older_users = older_keys = ""

@@ -12,7 +12,7 @@ from ricordo.memory.unwanted import rule_of
 from ricordo.pages.reasons import own_reason
 from ricordo.pages.titles import title_of
 
-# A suggestion with more changed lines shows only the first of them.
+# Of a suggestion with more changed lines, only this many are shown.
 _MOST_LINES = 12
 
 
@@ -71,7 +71,7 @@ class Suggestion:
 
     @property
     def shown_lines(self) -> list[tuple[str, str]]:
-        """Return the first changed lines with their signs, without days in front."""
+        """Return the first changed lines with their signs, without days at their start."""
         lines = [("−", line) for line in self.removed or ()]
         lines += [("+", line) for line in self.added or ()]
         return [(sign, without_day(line)[1].strip()) for sign, line in lines[:_MOST_LINES]]
@@ -80,7 +80,7 @@ class Suggestion:
 def joined(
     waiting: Iterable[WaitingProposal], titles: Mapping[str, str], *, is_self: bool
 ) -> list[Suggestion]:
-    """Join proposals of one memory that change the same lines alike, in their order."""
+    """Join proposals for one memory that make equal changes, in their order."""
     groups: dict[object, list[WaitingProposal]] = {}
     for member in waiting:
         groups.setdefault(_key(member), []).append(member)

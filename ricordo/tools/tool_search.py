@@ -1,0 +1,126 @@
+"""Search among tools: for people over HTTP, and for agents with many tools (`find_tools`).
+
+A request to a model has the schema of each tool. An agent with many tools gets `find_tools` instead
+of most of them: it sees the schema of a tool once it has found or called the tool, as long as that
+is in its window.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ricordo.domain.agent import AgentState
+from ricordo.domain.egress import Clearance
+from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
+from ricordo.domain.tool import Tool
+from ricordo.llm.egress import embed
+from ricordo.offload import offload
+from ricordo.search.words import query_terms, terms
+
+FIND_TOOLS = "find_tools"
+_FOUND = re.compile(r"^- ([^\s:]{1,100}):", re.MULTILINE)
+_NEAR = 0.2  # cosine
+_RANK_WEIGHT = 60  # of reciprocal rank fusion
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTool:
+    """A tool that matches a search; ranks begin with 1."""
+
+    tool: Tool
+    embedded_text: str
+    fts_rank: int | None
+    vector_rank: int | None
+    combined_score: float
+
+
+def text_of(tool: Tool) -> str:
+    """Return the tool's searchable text."""
+    parameters = " ".join(tool.json_schema.get("parameters", {}).get("properties", {}))
+    return f"{tool.name.replace('_', ' ')}: {tool.description} {parameters} {' '.join(tool.tags)}"
+
+
+def rank_by_words(query: str, texts: Sequence[str]) -> list[int]:
+    """Rank the texts that share words with the query, by their indexes.
+
+    The best comes first; rare words count more.
+    """
+    query_words = set(query_terms(query))
+    word_counts = [Counter(terms(text)) for text in texts]
+    spread = Counter(word for counts in word_counts for word in counts)
+    weights = {
+        word: math.log(1 + len(texts) / spread[word]) for word in query_words if spread[word]
+    }
+    scores = [
+        sum(weights.get(word, 0) * count / (count + 1) for word, count in counts.items())
+        for counts in word_counts
+    ]
+    return sorted(
+        (index for index, score in enumerate(scores) if score > 0),
+        key=lambda index: (-scores[index], index),
+    )
+
+
+def rank_by_vectors(query: Sequence[float], vectors: Sequence[Sequence[float]]) -> list[int]:
+    """Rank the vectors near the query, by their indexes; the nearest comes first."""
+    nearness = [
+        sum(component * other for component, other in zip(query, vector, strict=True))
+        for vector in vectors
+    ]
+    return sorted(
+        (index for index, near in enumerate(nearness) if near > _NEAR),
+        key=lambda index: -nearness[index],
+    )
+
+
+def fuse_rankings(
+    candidates: Sequence[Tool],
+    word_ranking: Iterable[int] | None,
+    vector_ranking: Iterable[int] | None,
+) -> list[FoundTool]:
+    """Combine both rankings by reciprocal rank fusion; the best tool comes first."""
+    word_ranks = {index: rank for rank, index in enumerate(word_ranking or (), 1)}
+    vector_ranks = {index: rank for rank, index in enumerate(vector_ranking or (), 1)}
+    matches = []
+    for index in dict.fromkeys((*word_ranks, *vector_ranks)):
+        tool = candidates[index]
+        ranks = word_ranks.get(index), vector_ranks.get(index)
+        score = sum(1 / (_RANK_WEIGHT + rank) for rank in ranks if rank)
+        matches.append(FoundTool(tool, text_of(tool), *ranks, combined_score=score))
+    return sorted(matches, key=lambda match: -match.combined_score)
+
+
+async def rank_by_meaning(
+    embedders: Any, query: str, texts: Sequence[str], clearance: Clearance
+) -> list[int] | None:
+    """Rank texts by the server's default embedding model; None if it has none.
+
+    Raises the errors of the model, and Forbidden if it may not see the query.
+    """
+    handle = embedders.default_handle()
+    if handle is None or not texts:
+        return None
+    model = embedders.get(handle)
+    (query_vector,) = await embed(model, [query], clearance, purpose="query")
+    vectors = await embed(model, list(texts), clearance)
+    size = len(texts) * len(query_vector) * 8  # bytes
+    return await offload(lambda: rank_by_vectors(query_vector, vectors), size)
+
+
+def searches_tools(state: AgentState, count: int) -> bool:
+    """Return whether an agent has so many tools that it searches for them; 0 is never."""
+    names = [tool.name for tool in state.tools]
+    return 0 < count <= len(names) and FIND_TOOLS not in names
+
+
+def found_tools(messages: Iterable[Message]) -> Iterator[str]:
+    """Yield the names of tools that these messages call, or that `find_tools` found in them."""
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, ToolCallPart):
+                yield part.name
+            elif isinstance(part, ToolReturnPart) and part.name == FIND_TOOLS:
+                yield from _FOUND.findall(part.content)

@@ -1,0 +1,129 @@
+"""A server through simulated hours, of which it keeps nothing that its users do not keep.
+
+Its clock is moved ahead by an hour at a time. In each hour new agents talk, edit their memory and
+are searched, and those of three hours ago are deleted. A schedule sends a message each hour.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+from letta_client import Letta
+
+from ricordo.background import worker as working_jobs
+from ricordo.background.worker import Pace
+from ricordo.domain.clock import SECOND
+from ricordo.domain.model import ModelRequest
+from ricordo.llm.scripted import Line
+from tests.campaigns.sizes import RecordProperty, short_and_long
+from tests.features.automation.schedules.conftest import wait_for
+from tests.features.automation.schedules.test_clock_jumps import JumpingTime, overdue
+from tests.features.automation.schedules.test_sending import HOURLY, plan, said
+from tests.seams.http import ok
+from tests.seams.server import MODEL, ServerInThread, call, serving
+
+_HOUR = 3600 * SECOND
+_KEPT_HOURS = 3
+_MORE_MB = 40  # of memory, which Python gives back late
+_MORE_HANDLES = 8
+_LARGER = 1.25  # times
+_LOG_MB = 16
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the process and its database have at the end of an hour."""
+
+    memory: float
+    handles: int
+    database: int
+    log: int
+
+
+def sizes(folder: Path) -> Sizes:
+    path = folder / "ricordo.db"
+    return Sizes(
+        psutil.Process().memory_info().rss / 1e6,
+        len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - the names alone
+        path.stat().st_size,
+        path.with_name("ricordo.db-wal").stat().st_size,
+    )
+
+
+async def answer(request: ModelRequest) -> Line:
+    """Edit memory where the person asks for it, else say so."""
+    last = request.messages[-1]
+    if last.role == "user" and "edit" in last.text:
+        return call("memory_insert", label="human", new_string=last.text)
+    return f"You said: {last.text[:40]}"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> JumpingTime:
+    clock = JumpingTime()
+    monkeypatch.setattr("ricordo.domain.clock.time", clock)
+    return clock
+
+
+@pytest.fixture
+def server(
+    clock: JumpingTime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ServerInThread]:
+    del clock  # it is there before the server
+    pace = partial(Pace, poll=0.05, beat=0.1, sweep=0.5, mend=0.2)
+    monkeypatch.setattr(working_jobs, "Pace", pace)
+    with serving(tmp_path) as running:
+        running.answers_with(answer)
+        yield running
+
+
+def spend_an_hour(client: Letta, hour: int, turns: int) -> str:
+    """Let a new agent talk, edit its memory and be searched; returns its id."""
+    block = {"label": "human", "value": "Her name is Ada."}
+    agent = client.agents.create(model=MODEL, memory_blocks=[block]).id  # type: ignore[list-item]
+    for number in range(turns):
+        kind = ("hello", "edit", "search")[number % 3]
+        text = f"{kind} {number} of hour {hour}: the tea was {hour * 7919 % 10_007}"
+        client.agents.messages.create(agent, input=text)
+    client.agents.passages.search(agent, query="tea")
+    return agent
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's /proc")
+@pytest.mark.parametrize(("hours", "turns"), short_and_long((6, 3), (72, 30)))
+def test_after_simulated_hours_a_server_has_what_it_had_before(
+    hours: int,
+    turns: int,
+    server: ServerInThread,
+    clock: JumpingTime,
+    tmp_path: Path,
+    record_property: RecordProperty,
+) -> None:
+    client = server.client()
+    planned = client.agents.create(model=MODEL, include_base_tools=False).id
+    plan(client, planned, HOURLY)
+    agents: list[str] = []
+    measured: list[Sizes] = []
+    for hour in range(hours):
+        agents.append(spend_an_hour(client, hour, turns))
+        for old in agents[:-_KEPT_HOURS]:
+            client.agents.delete(old)
+            agents.remove(old)
+        clock.ahead += _HOUR
+        wait_for(lambda: server.read(overdue) == [])
+        wait_for(lambda hour=hour: len(said(client, planned)) > hour)  # type: ignore[misc]
+        measured.append(sizes(tmp_path))
+    with server.http() as http:
+        assert ok(http.get("/v1/health/ready")) is not None
+    first, last = measured[max(_KEPT_HOURS, hours // 3)], measured[-1]
+    assert last.handles <= first.handles + _MORE_HANDLES, measured
+    assert last.database <= _LARGER * first.database, measured
+    assert last.log <= _LOG_MB * 1e6, measured
+    if hours > 6:
+        assert last.memory <= first.memory + _MORE_MB, measured
+    record_property("turns", hours * turns)  # in place of those of each hour
