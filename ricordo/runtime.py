@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.clock import Clock
+from ricordo.domain.egress import DEFAULT_NETWORKS, Clearance, LocalNetworks
 from ricordo.domain.event import Event
 from ricordo.domain.message import Message
 from ricordo.domain.model import OrganizationProvider
@@ -96,11 +97,11 @@ class Runtime:
     """The parts of a running server.
 
     `organization_providers` holds the models of organizations together with `models`. Programs of
-    users and models run in `sandbox`, which starts when the first program runs. `wire` is the
-    format of streams and callbacks. `indexes` are external vector indexes, and `remotes` are kinds
-    of remotes, both by name. `features` contains what each feature opened, by name. `live` are this
-    process's turns by run id, `recordings` are their stored streams, and `unended` are runs whose
-    end could not be saved.
+    users and models run in `sandbox`, which starts with its first program. `wire` is the format of
+    streams and callbacks. `networks` are the addresses that egress policies call local. `indexes`
+    are outside vector indexes, and `remotes` kinds of remotes, by name. `features` holds what the
+    features opened, by feature. `live` are this process's turns by run id, `recordings` their
+    stored streams, and `unended` the runs whose end could not be saved.
     """
 
     settings: Settings
@@ -119,6 +120,7 @@ class Runtime:
     resting_writers: RestingWriters = field(default_factory=RestingWriters)
     speeds: ModelSpeeds = field(default_factory=ModelSpeeds)
     is_stopping: bool = False
+    networks: LocalNetworks = field(init=False)
     organization_providers: OrganizationProviders = field(init=False)
     recall: Recall = field(init=False)
     additions: list[PromptAddition] = field(init=False)
@@ -134,6 +136,9 @@ class Runtime:
             return await self.store.read(lambda tx: providers.of_organization(tx, organization_id))
 
         settings = self.settings
+        self.networks = DEFAULT_NETWORKS
+        if settings.egress_local is not None:
+            self.networks = LocalNetworks.parse(settings.egress_local)
         self.organization_providers = OrganizationProviders(
             self.models,
             policy_from(settings),
@@ -144,8 +149,13 @@ class Runtime:
         )
         embedders = self.models.embedders
         index_name = settings.message_vectors
-        self.recall = Recall(self.store, embedders, self.indexes, messages_index=index_name)
-        self.indexing = Indexer(self.store, embedders, self.indexes, messages_index=index_name)
+        networks = self.networks
+        self.recall = Recall(
+            self.store, embedders, self.indexes, messages_index=index_name, networks=networks
+        )
+        self.indexing = Indexer(
+            self.store, embedders, self.indexes, messages_index=index_name, networks=networks
+        )
 
     def complete(self, tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
         """Return agents with the additions of plugins, such as their folders.
@@ -156,6 +166,10 @@ class Runtime:
             if any(addition.is_for(state) for state in states):
                 states = addition.complete(tx, states)
         return states
+
+    def new_clearance(self) -> Clearance:
+        """Return a clearance for a piece of work whose sources are not yet read."""
+        return Clearance(self.networks)
 
     def set_folders(
         self, tx: Transaction, scope: Scope, agent_id: str, folder_ids: Sequence[str]

@@ -235,6 +235,15 @@ class Settings(BaseSettings):
     allow_private_providers: bool = about(
         "Allow organization providers at private addresses.", False
     )
+    egress_local: str | None = about(
+        'Networks and names of hosts that count as "local" in egress policies, separated by '
+        "commas. By default this machine and private networks."
+    )
+    egress_refuses: bool = about(
+        "Refuse a turn whose prompt would lack something because of an egress policy. By default "
+        "the prompt names what is withheld.",
+        False,
+    )
     allow_private_callbacks: bool = about(
         "Allow callbacks to private addresses, including this machine.", False
     )

@@ -448,6 +448,40 @@ def undeclared_settings(modules: Sequence[Module]) -> list[str]:
     ]
 
 
+# Calls of `answer` and `embed` outside of `llm/` that send nothing to a model: an adapter around
+# one, which is asked through the gate; a job of the index; and Honcho's client.
+NOT_MODELS = {
+    ("agents/tracing.py", "answer"),
+    ("search/rebuild.py", "embed"),
+    ("features/knowledge/ask/service.py", "answer"),
+}
+
+
+def calls_past_the_gate(modules: Iterable[Module]) -> list[str]:
+    """Only `llm/egress.py` asks a model or an embedder, since it checks what may go there.
+
+    A new kind of call has to pass a Clearance, or this finds it.
+    """
+    return [
+        f"{module.path}:{node.lineno} calls {name} past llm/egress.py"
+        for module in modules
+        if module.part != "llm"
+        for node, name in model_calls_of(module)
+        if (module.path, name) not in NOT_MODELS
+    ]
+
+
+def model_calls_of(module: Module) -> Iterator[tuple[ast.AST, str]]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in ("answer", "embed"):
+                yield node, node.func.attr
+        elif isinstance(node, ast.ImportFrom) and node.module == "ricordo.llm.chat":
+            for alias in node.names:
+                if alias.name == "whole_reply":
+                    yield node, alias.name
+
+
 def writes_of_core_tables(modules: Iterable[Module]) -> list[str]:
     """Who changes a row of the core keeps its rules too, such as versions, sizes and the index.
 
@@ -581,6 +615,7 @@ CHECKS: tuple[Callable[[list[Module]], list[str]], ...] = (
     writes_of_core_tables,
     core_settings_of_features,
     undeclared_settings,
+    calls_past_the_gate,
 )
 
 # --- the house ---
@@ -830,6 +865,14 @@ BAD: dict[Callable[[list[Module]], list[str]], list[tuple[dict[str, str], str]]]
             },
             "features/a/options.py:2 B is not in its Feature",
         )
+    ],
+    calls_past_the_gate: [
+        (
+            {"agents/a.py": "async def f(model):\n    return model.answer(1)\n"},
+            "agents/a.py:2 calls",
+        ),
+        ({"search/a.py": "async def f(e):\n    await e.embed(['x'])\n"}, "search/a.py:2 calls"),
+        ({"api/a.py": "from ricordo.llm.chat import whole_reply\n"}, "api/a.py:1 calls"),
     ],
     services_of_http: [
         ({"features/a/b/service.py": "from ricordo.api import x"}, "features/a/b/service.py:1"),

@@ -21,6 +21,7 @@ from ricordo.domain.agent import (
     CompactionSettings,
     within_window,
 )
+from ricordo.domain.egress import join
 from ricordo.domain.event import Compacted
 from ricordo.domain.message import (
     CompactionPart,
@@ -258,8 +259,9 @@ async def outlined(turn: TurnContext, request: ModelRequest) -> list[Message]:
     if evicting_cut is None:
         return turn.window.messages
     room = summary_room(agent.context_window, percent)
+    evicted = turn.clearance.messages(evicting_cut.evicted, turn.destination)
     summary = await summarize(
-        evicting_cut.evicted, agent.compaction, writer=None, room=room, timezone=agent.timezone
+        evicted, agent.compaction, writer=None, room=room, timezone=agent.timezone
     )
     outline = replace(
         evicting_cut.evicted[-1],
@@ -360,7 +362,10 @@ def _writer(
                 settings.model
             )
             return Writer(
-                model=recording(chosen), window=chosen.info.context_window, user_id=user_id
+                model=recording(chosen),
+                window=chosen.info.context_window,
+                user_id=user_id,
+                clearance=turn.clearance,
             )
         except NotFound:
             log.warning(
@@ -370,7 +375,11 @@ def _writer(
     if not is_model:
         return None
     writer = Writer(
-        model=recording(turn.model), window=agent.context_window, percent=percent, user_id=user_id
+        model=recording(turn.model),
+        window=agent.context_window,
+        percent=percent,
+        user_id=user_id,
+        clearance=turn.clearance,
     )
     if not is_own:
         return writer
@@ -402,7 +411,8 @@ def _summary_message(
     message = turn.run.new_message(
         "summary", (TextPart(summary.text),), turn.runtime.store.clock.now()
     )
-    message = replace(message, model=summary.model, is_untrusted=is_untrusted)
+    egress = join(turn.clearance.label, *(entry.egress for entry in evicting_cut.evicted))
+    message = replace(message, model=summary.model, is_untrusted=is_untrusted, egress=egress)
     after = transcript_tokens([*evicting_cut.remaining, message]) + tool_tokens(request.tools)
     trigger: Trigger = "provider" if turn.limit.was_refused else "window"
     if turn.request.compaction:

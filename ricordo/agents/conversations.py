@@ -7,6 +7,7 @@ nothing is copied.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ricordo.agents.agent_types import memory_in_prompt, profile_of, with_profile
@@ -14,10 +15,13 @@ from ricordo.agents.deletion import delete_conversation
 from ricordo.agents.run_end import CANCELLED, cancel_open, denied
 from ricordo.agents.step_decisions import rulebook
 from ricordo.domain.agent import AgentState, Conversation, effective
+from ricordo.domain.egress import Destination
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Collision, Conflict, Forbidden, Invalid, NotFound
+from ricordo.memory.egress import spans_of
+from ricordo.prompt.egress import cleared_state
 from ricordo.prompt.system_prompt import SystemPrompt, system_prompt
 from ricordo.prompt.truncation import exchanges
 from ricordo.runtime import Runtime
@@ -406,14 +410,18 @@ def _prompt(
 ) -> SystemPrompt:
     (state,) = runtime.complete(tx, (effective(state),))
     models = runtime.organization_providers.known(state.agent.organization_id)
+    find_spans = partial(spans_of, runtime.settings.data_dir)
     try:
         info = models.get(state.agent.model).info
         provider = info.provider
+        destination = runtime.networks.of_model(provider, info.name, info.endpoint)
+        state = cleared_state(state, destination, runtime.new_clearance(), find_spans)
         profile = profile_of(state.agent, info, runtime.settings.model_profile)
         state = with_profile(state, profile, runtime.toolbox)
         mode = memory_in_prompt(state.agent, info, runtime.settings.memory_in_prompt)
     except NotFound:  # an imported agent whose provider is not configured yet
         provider = state.agent.model.partition("/")[0]
+        state = cleared_state(state, Destination(provider), runtime.new_clearance(), find_spans)
         profile = "full"
         mode = "step"
     lines = rulebook(state).lines

@@ -51,6 +51,7 @@ from ricordo.domain.model import Chunk, ModelReply, ModelRequest, ModelSettings,
 from ricordo.errors import Invalid, ModelError
 from ricordo.llm.answer_format import with_instruction
 from ricordo.llm.answer_limits import usual_output_tokens
+from ricordo.llm.egress import ask
 from ricordo.llm.exchange import EXCHANGE, Exchange
 from ricordo.llm.policy import EmptyReply, is_after_results
 from ricordo.memory.edits import EditGuard, WorkingMemory
@@ -139,7 +140,7 @@ async def _compact_only(turn: TurnContext) -> Compacted:
 
 
 def _new_step(turn: TurnContext, number: int) -> StepDraft:
-    guard = EditGuard(turn.guard_sources)
+    guard = EditGuard(turn.guard_sources, turn.clearance)
     memory = WorkingMemory(
         turn.state, guard, partial(enforced_schema, turn.runtime.settings.data_dir)
     )
@@ -230,7 +231,7 @@ async def _answer_of(
         step.exchange = Exchange()
         EXCHANGE.set(step.exchange)
     try:
-        async for item in turn.model.answer(request):
+        async for item in ask(turn.model, request, turn.clearance):
             step.first_ns = step.first_ns or time.monotonic_ns() - step.request_ns
             if isinstance(item, ModelReply):
                 EXCHANGE.set(None)
@@ -271,6 +272,8 @@ def build_request(
     if not prompt.is_current(key, first_step=is_first, mode=turn.memory_in_prompt):
         turn.window.replace_system(prompt.text, prompt.key, now)
     window = turn.window.messages if window is None else window
+    # The transcript may combine messages, so it gets what the provider may see.
+    window = turn.clearance.messages(window, turn.destination)
     if overrides.system is not None or overrides.client_skills or overrides.instructions:
         system = window[0].text if overrides.system is None else overrides.system
         system = f"{system}\n\n{overrides.instructions}" if overrides.instructions else system
@@ -345,6 +348,8 @@ async def run_tools(
         shows_edits=turn.memory_in_prompt == "step",
     )
 
+    recall = turn.runtime.recall.for_reader(turn.clearance, turn.destination)
+
     def context(call_id: str) -> ToolContext:
         return ToolContext(
             call_id=call_id,
@@ -352,13 +357,15 @@ async def run_tools(
             memory=step.memory,
             store=turn.runtime.store,
             scope=turn.request.scope,
-            recall=turn.runtime.recall,
+            recall=recall,
             settings=turn.runtime.settings,
             call_tool=call_tool,
             turn_began=turn.began_at,
             view_began=turn.view_began,
             report=_ProgressReports(turn, call_id),
             step=calling,
+            clearance=turn.clearance,
+            reader=turn.destination,
             runtime=turn.runtime,
         )
 

@@ -7,6 +7,7 @@ turn. The policies for an agent's edits also apply to notes, and the ledger coun
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from ricordo.agents.agent_types import profile_of
@@ -26,9 +27,9 @@ from ricordo.domain.run import Run
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.usage import Expense, Purpose
 from ricordo.errors import ModelError, RicordoError
-from ricordo.llm.chat import whole_reply
+from ricordo.llm.egress import whole_reply
 from ricordo.memory.commit import commit
-from ricordo.memory.edits import EditContext, EditReason, WorkingMemory
+from ricordo.memory.edits import EditContext, EditGuard, EditReason, GuardSources, WorkingMemory
 from ricordo.memory.fact_lines import FactEdit, person_block, with_correction, with_fact
 from ricordo.memory.schemas import schemas_in
 from ricordo.memory.statements import notes_in, stated, to_forget, unnoted
@@ -123,7 +124,8 @@ async def _take(
         if statements:
             try:
                 async with asyncio.timeout(TIMEOUT):
-                    reply = await whole_reply(model, _request(state, message, statements, question))
+                    request = _request(state, message, statements, question)
+                    reply = await whole_reply(model, request, runtime.new_clearance())
                 notes = notes_in(_text(reply), [*statements, question])
             except (ModelError, TimeoutError):
                 if job.attempts < _ATTEMPTS:
@@ -202,6 +204,7 @@ def _request(
         "system", (TextPart(text("note_taker")),), message.created_at
     )
     user = state.conversation.new_message("user", (TextPart(prompt),), message.created_at)
+    user = replace(user, egress=message.egress)
     settings = ModelSettings(
         temperature=0, max_output_tokens=ANSWER_TOKENS, reasoning_effort="none"
     )
@@ -235,7 +238,11 @@ def _write(
             user_id=job.user_id,
         )
         runs.add_expense(tx, expense)
-    memory = WorkingMemory(state, schemas=schemas)
+    # Notes are the user's words, so a labelled message gives none for a block that more may see.
+    clearance = runtime.new_clearance()
+    clearance.show(f"message:{message.id}", message.egress, message.text)
+    guard = EditGuard(GuardSources, clearance)
+    memory = WorkingMemory(state, guard, schemas)
     for phrase in to_forget(message.text):
         _edit(memory, phrase, None)
     for note in notes:

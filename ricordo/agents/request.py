@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ricordo.domain.agent import CompactionSettings
+from ricordo.domain.egress import join
 from ricordo.domain.message import Message, Part, Role, TextPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.run import Run
@@ -44,7 +45,8 @@ def holds_retrieved(text: str) -> bool:
 class NewMessage:
     """A new message.
 
-    `is_untrusted` is set if it contains text by others, such as passages of documents.
+    `is_untrusted`: it contains text of others, such as passages of documents. `egress` is the label
+    of the texts that it was made of (`domain/egress.py`).
     """
 
     role: Role
@@ -54,12 +56,19 @@ class NewMessage:
     sender_id: str | None = None
     group_id: str | None = None
     is_untrusted: bool = False
+    egress: str | None = None
 
-    def signed(self, message: Message, *, is_untrusted: bool = False) -> Message:
-        """Return the message with the sender and the otid of this new message."""
+    def signed(
+        self, message: Message, *, is_untrusted: bool = False, label: str | None = None
+    ) -> Message:
+        """Return the message with this one's sender and otid.
+
+        `label` is the egress label of its conversation.
+        """
         return replace(
             message,
             is_untrusted=is_untrusted,
+            egress=join(self.egress, label) if label else self.egress,
             otid=self.otid,
             name=self.name,
             sender_id=self.sender_id,

@@ -67,6 +67,7 @@ async def save_calls(turn: TurnContext, step: StepDraft, reply: ModelReply) -> S
         run = _advanced(turn.run, now)
         runs.save(tx, run)
         message = _assistant_message(turn, step, reply, now, is_untrusted=turn.is_untrusted())
+        (message,) = turn.labelled([message])
         _save_messages(tx, turn, [message], run, prompt_key=turn.window.prompt_key)
         return run, message
 
@@ -109,6 +110,7 @@ async def save_step(
         turn.run.id,
         step.id,
         is_untrusted=turn.is_untrusted(),
+        egress=turn.clearance.label,
         proposal_days=settings.proposal_expiry,
         user_texts=user_texts_in(turn.window.turn_messages()),
         schemas=step.memory.schemas,
@@ -147,6 +149,7 @@ async def save_step(
         # Tools and other requests may have opened or closed files since.
         if action.stop is None:
             (state,) = turn.runtime.complete(tx, (state,))
+            state = turn.cleared(state)
         return _SavedStep(run, state, record, new_messages, prompt_key)
 
     saved = await _finish(turn.runtime.store.write(save))
@@ -178,7 +181,7 @@ def _messages_of_step(
     if action.heartbeat is not None:
         event = heartbeat_event(action.heartbeat, local_time(now, turn.state.agent.timezone))
         new_messages.append(turn.run.new_message("user", (event,), now, step.id))
-    return new_messages
+    return turn.labelled(new_messages)
 
 
 def _key_after_edits(turn: TurnContext, step: StepDraft) -> str:
@@ -426,7 +429,12 @@ def _record(
 
     It contains the versions of blocks by id, and the passages that searches found.
     """
-    versions = {block.id: block.head.hex() for block in turn.state.blocks if block.head}
+    versions = {
+        block.id: block.head.hex()
+        for block in turn.state.blocks
+        if block.head and not block.is_withheld
+    }
+    egress = turn.clearance.record(turn.destination)
     sources = [
         source
         for message in turn.window.messages
@@ -443,6 +451,10 @@ def _record(
         usage=reply.usage,
         model_ns=step.model_ns,
         tools_ns=step.tools_ns,
-        memory={name: ids for name, ids in (("blocks", versions), ("passages", passages)) if ids},
+        memory={
+            name: part
+            for name, part in (("blocks", versions), ("passages", passages), ("egress", egress))
+            if part
+        },
         is_untrusted=edits.is_untrusted,
     )

@@ -4,12 +4,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import orjson
 
 from ricordo.agents.request import TurnRequest
 from ricordo.domain.agent import AgentState
+from ricordo.domain.egress import IN_PROCESS, Clearance, Destination, join
 from ricordo.domain.event import Event
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
@@ -28,6 +30,8 @@ from ricordo.llm.chat import ChatModel
 from ricordo.llm.exchange import Exchange
 from ricordo.llm.loose_json import read_json
 from ricordo.memory.edits import GuardSources, WorkingMemory, search_results
+from ricordo.memory.egress import spans_of
+from ricordo.prompt.egress import cleared_state
 from ricordo.prompt.system_prompt import SystemPrompt, system_prompt
 from ricordo.runtime import Runtime
 from ricordo.tools.rules import CallRules
@@ -263,6 +267,8 @@ class TurnContext:
         rules: The tool rules with the turn's finished calls.
         limit: The limits of the turn's requests in the context window.
         asking: The step whose model call is running.
+        clearance: What its outgoing calls may carry, by the egress policies of their sources;
+            `destination` is the receiver of its prompts.
         removed: Secrets that memory removed in this turn, with their kinds.
         reads: The calls of read-only tools.
     """
@@ -281,6 +287,8 @@ class TurnContext:
     approval: AnsweredApproval | None = None
     publish: Callable[[Event], None] = lambda _event: None
     asking: "StepDraft | None" = None
+    clearance: Clearance = field(default_factory=Clearance)
+    destination: Destination = IN_PROCESS
     removed: dict[str, str] = field(default_factory=dict)
     reads: RepeatedReads = field(default_factory=RepeatedReads)
 
@@ -303,6 +311,18 @@ class TurnContext:
             is_brief=self.profile != "full",
             has_line_numbers=self.memory_in_prompt == "step",
         )
+
+    def cleared(self, state: AgentState) -> AgentState:
+        """Return the state as the turn's model may see it."""
+        find_spans = partial(spans_of, self.runtime.settings.data_dir)
+        return cleared_state(state, self.destination, self.clearance, find_spans)
+
+    def labelled(self, messages: Sequence[Message]) -> list[Message]:
+        """Return messages of the agent with the label of all that its prompt showed."""
+        label = self.clearance.label
+        if label is None:
+            return list(messages)
+        return [replace(message, egress=join(message.egress, label)) for message in messages]
 
     def is_untrusted(self) -> bool:
         """Return whether the step's prompt contains untrusted content."""

@@ -48,13 +48,17 @@ from ricordo.domain.agent import (
     within_window,
 )
 from ricordo.domain.clock import SECOND
+from ricordo.domain.egress import Clearance, Destination
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import ApprovalPart, EventPart, Message, Part, ToolReturnPart
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Collision, Conflict, Forbidden, Invalid, NotFound
 from ricordo.llm.adaptation import learned_of
+from ricordo.llm.egress import destination_of
 from ricordo.llm.registry.organization_providers import OrganizationModels
+from ricordo.memory.egress import spans_of
+from ricordo.prompt.egress import cleared_state, refusal, require_permitted
 from ricordo.prompt.system_prompt import key_without_edits
 from ricordo.prompt.transcript import local_time, rejection_event
 from ricordo.runtime import Runtime
@@ -173,6 +177,10 @@ def _open_turn(
     """
     run = _take_lease(tx, request, cut_off)
     turn = _load_turn(tx, runtime, request, models, run=run, is_looked_up=is_looked_up)
+    if turn.state.conversation.egress:
+        require_permitted(turn.state, turn.destination)
+    if runtime.settings.egress_refuses:
+        _require_whole(turn.window, turn.destination, turn.clearance)
     earlier_input = input_of(tx, cut_off) if cut_off else ()
     if cut_off and earlier_input:
         stored = _adopt_input(tx, turn, cut_off, earlier_input)
@@ -240,6 +248,10 @@ def _load_turn(
     limit = WindowLimit(token_percent=state.conversation.token_percent or 100)
     if is_borrowed:
         limit = WindowLimit(own_window=own_state.agent.context_window)
+    clearance = Clearance(runtime.networks)
+    destination = destination_of(model, clearance)
+    find_spans = partial(spans_of, runtime.settings.data_dir)
+    state = cleared_state(state, destination, clearance, find_spans)
     return TurnContext(
         runtime=runtime,
         request=request,
@@ -250,11 +262,20 @@ def _load_turn(
         rules=CallRules(rulebook(state, request.overrides.client_tools)),
         limit=limit,
         learned=learned,
+        clearance=clearance,
+        destination=destination,
         profile=profile,
         memory_in_prompt=memory_in_prompt(
             state.agent, model.info, runtime.settings.memory_in_prompt
         ),
     )
+
+
+def _require_whole(window: ContextWindow, destination: Destination, clearance: Clearance) -> None:
+    """Raise Forbidden if an egress policy withholds a part of the prompt."""
+    clearance.messages(window.messages[1:], destination)
+    if clearance.withheld:
+        raise Forbidden(refusal(clearance, destination))
 
 
 def _with_borrowed_model(
@@ -356,13 +377,18 @@ def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> StoredInput
     run = turn.run
     now = tx.clock.now()
     user_id = turn.state.conversation.user_id
+    label = turn.state.conversation.egress
     new_messages = [
         new_message.signed(
             run.new_message(new_message.role, new_message.parts, now),
             is_untrusted=new_message.is_others(request.scope, user_id),
+            label=label,
         )
         for new_message in request.messages
     ]
+    turn.clearance.exempt |= {message.id for message in new_messages if not message.egress}
+    if turn.clearance.texts:
+        new_messages = [turn.clearance.with_labels(message) for message in new_messages]
     approval = _approval_to_apply(tx, turn, request.approval) if request.approval else None
     if approval:
         return _save_approval(tx, turn, approval, new_messages)

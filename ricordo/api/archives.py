@@ -1,6 +1,6 @@
 """Routes of archives and their passages: separate, shared, or as an agent's archival memory."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from functools import partial
@@ -33,10 +33,12 @@ from ricordo.api.models.archives import (
 from ricordo.api.models.base import NoteResponse, TextPiece
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.clock import parse_date, zone
+from ricordo.domain.egress import permits
 from ricordo.domain.ids import new_id, unique
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.text import Json
 from ricordo.errors import Unsupported
+from ricordo.llm.egress import destination_of, embed
 from ricordo.memory.commit import file_passages
 from ricordo.search import index
 from ricordo.search.index import PassageFilter, insert_passages
@@ -232,18 +234,25 @@ async def list_passages(
     attached, rows = await context.store.read(read)
     passages = [_passage(context, row, attached) for row in rows]
     if include_embeddings:
-        await _add_vectors(context, passages)
+        await _add_vectors(context, passages, {row.id: row.egress for row in rows})
     return passages
 
 
-async def _add_vectors(context: RequestContext, passages: Sequence[Json]) -> None:
+async def _add_vectors(
+    context: RequestContext, passages: Sequence[Json], labels: Mapping[str, str | None]
+) -> None:
+    """Add the vectors of passages that their embedding model may see."""
     by_model: dict[str, list[Json]] = {}
     for passage in passages:
         if config := passage["embedding_config"]:
             by_model.setdefault(config["handle"], []).append(passage)
     for handle, group in by_model.items():
         embedder = context.runtime.models.embedders.get(handle)
-        vectors = await embedder.embed([passage["text"] for passage in group])
+        destination = destination_of(embedder, context.runtime.new_clearance())
+        group = [passage for passage in group if permits(labels[passage["id"]], destination)]  # noqa: PLW2901
+        vectors = await embed(
+            embedder, [passage["text"] for passage in group], context.runtime.new_clearance()
+        )
         for passage, vector in zip(group, vectors, strict=True):
             passage["embedding"] = vector
 

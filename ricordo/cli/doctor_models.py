@@ -25,6 +25,7 @@ from ricordo.agents.request import (
 )
 from ricordo.agents.turn import collect, run_turn
 from ricordo.app import open_models, open_runtime
+from ricordo.domain.egress import Clearance
 from ricordo.domain.message import Message, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import LIBRARIAN, ModelProfile, ModelReply, ModelRequest, TextChunk
 from ricordo.domain.scope import Scope
@@ -32,6 +33,7 @@ from ricordo.errors import RicordoError, Unavailable
 from ricordo.features import FEATURES
 from ricordo.llm.adaptation import learned_of
 from ricordo.llm.chat import ChatModel
+from ricordo.llm.egress import ask
 from ricordo.llm.registry.models import Models
 from ricordo.plugins import load_plugins
 from ricordo.runtime import Runtime
@@ -180,7 +182,7 @@ async def _greet(model: ChatModel, report: ModelReport) -> None:
         id="", agent_id="", conversation_id="", role="user", parts=parts, created_at=0
     )
     chunks = 0
-    async for event in model.answer(ModelRequest((message,), stream=True)):
+    async for event in ask(model, ModelRequest((message,), stream=True), Clearance()):
         if isinstance(event, ModelReply):
             report.answers = any(
                 isinstance(part, TextPart) and part.text.strip() for part in event.parts

@@ -1,10 +1,11 @@
 """Agents: a system prompt, memory, tools and a model, used in conversations."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ricordo.domain.block import Block, Policy
+from ricordo.domain.egress import LabelledSpan
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Part, Role
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, ModelSettings
@@ -174,9 +175,9 @@ class Conversation:
 
     `window` lists the ids of the in-context messages, the system message first. `prompt_key`
     identifies the inputs of the stored system message (see prompt/system_prompt.py). The
-    conversation with `is_default` belongs to the agent itself: lists hide it, and on the wire its
-    window is the agent's `message_ids`. `has_untold` is set if the agent has not read about a
-    rejection yet; the next turn reports it.
+    conversation with `is_default` is the agent's own: lists hide it, and its window is the agent's
+    `message_ids` on the wire. `has_untold` is set if the agent has not read about a rejection yet;
+    the next turn reports it. `egress` is the label of its egress policy (`domain/egress.py`).
     """
 
     id: str
@@ -206,6 +207,7 @@ class Conversation:
     forked_from: str | None = None
     forked_seq: int | None = None
     has_untold: bool = False
+    egress: str | None = None
 
     def new_message(self, role: Role, parts: Iterable[Part], created_at: int) -> Message:
         """Return an unsaved message of this conversation that belongs to no run."""
@@ -254,6 +256,7 @@ class PromptDirectory:
     instructions: str | None = None
     more: int = 0
     id: str = ""
+    egress: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,12 +264,13 @@ class AgentState:
     """An agent with all its attachments, for a turn and for the wire.
 
     `group` is the group that the agent manages, as JSON. `waiting` is the message whose calls wait
-    for an answer. `user_ids` are the users that the agent is restricted to; only those that the
-    caller may see. `has_other_conversations` is set if other conversations also have messages.
-    `message_changes` counts changes of the agent's stored messages, which serves as the version of
-    their cache. `directories`, `instructions` (from a file of the user) and `shown_texts` are
-    filled in by `Runtime.complete` on request. `shown_texts` are texts that replace read-only
-    blocks in the prompt, by the block's label.
+    for an answer. `user_ids` are the users that the agent is restricted to, as far as the caller
+    may see them. `has_other_conversations` is set if conversations other than this one hold
+    messages. `message_changes` counts changes of the agent's stored messages, which is the version
+    of their cache. `directories`, `instructions` (from a file of the user) and `shown_texts` are
+    filled in by `Runtime.complete` on request. `shown_texts` are texts that the prompt shows in
+    place of the values of read-only blocks, by the label of the block; `shown_spans` are their
+    lines that have egress labels.
     """
 
     agent: Agent
@@ -283,6 +287,7 @@ class AgentState:
     instructions: str = ""
     is_others_instructions: bool = False
     shown_texts: Mapping[str, str] = field(default_factory=dict)
+    shown_spans: Mapping[str, Sequence[LabelledSpan]] = field(default_factory=dict)
     group: dict[str, Any] | None = None
 
     @property

@@ -91,12 +91,14 @@ class Block:
     """One block of text that agents see and edit.
 
     `version` counts its writes; a write names the version it was based on. `head` is the id of the
-    version that its text comes from. A user's block is visible to all of the user's agents, to one
-    agent, or to the agents of one course. A `shared` block is edited in place, even in
-    conversations with users. Of an agent's other blocks, each user gets a copy. `seen_as` is the
-    label under which agents see such a copy, if it differs from the copy's label. `is_users` is set
-    when blocks are read for an agent: the block belongs to the user, not to the agent. `is_cut` is
-    set when blocks are read for a list: `value` is only the beginning of the text.
+    version that its text comes from. A user's block is seen by all agents of the user, by one
+    agent, or by the agents of one course. A `shared` block is edited in place even in conversations
+    about users; other blocks of an agent are copied for each user. `seen_as` is the label under
+    which agents see such a copy if its own label differs. `is_users` is set on reads for an agent:
+    the block belongs to the user and not to the agent. `egress` is the label of its egress policy
+    (`domain/egress.py`). `is_cut` is set on reads for a list: `value`
+    is only the beginning of the text. `is_withheld` is set in a turn whose model may not see the
+    text: `value` is a notice then.
     """
 
     id: str
@@ -124,8 +126,10 @@ class Block:
     updated_at: int = 0
     shared: bool = False
     seen_as: str | None = None
+    egress: str | None = None
     is_users: bool = False
     is_cut: bool = False
+    is_withheld: bool = False
 
     @property
     def size(self) -> int:

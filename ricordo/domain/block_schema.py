@@ -51,7 +51,8 @@ _MUST_BE: dict[FieldKind, str] = {
 class SchemaField:
     """One field: its name in TOML, and its title as a heading.
 
-    `max_length` is in characters; for a list it applies to each item.
+    `max_length` is in characters; for a list it applies to each item. `egress` is the label of its
+    egress policy (`domain/egress.py`).
     """
 
     name: str
@@ -62,6 +63,7 @@ class SchemaField:
     max_length: int | None = None
     max_items: int | None = None
     default: FieldValue = None
+    egress: str | None = None
 
     def __post_init__(self) -> None:
         if not self.title:

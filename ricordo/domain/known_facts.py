@@ -30,12 +30,13 @@ class KnownFact:
 
     Attributes:
         id: The id of the fact.
-        text: The fact in words. If the fact has ended, the text says until when it held.
-        said_at: When it was stated, in microseconds.
-        quote: The user's sentence that it is based on; empty if the user wrote the fact.
-        message_ids: The messages that it is based on.
-        has_ended: True if it no longer holds.
-        path: The page that shows the fact and its evidence.
+        text: The fact in words. Of one that has ended, it says until when it held.
+        said_at: When it was said, in microseconds.
+        quote: The user's words on which it rests; empty if the user wrote the fact.
+        message_ids: The messages on which it rests.
+        has_ended: It does not hold any more.
+        path: The page that shows the fact with its evidence.
+        egress: The label of its egress policies.
     """
 
     id: str
@@ -45,3 +46,4 @@ class KnownFact:
     message_ids: tuple[str, ...] = ()
     has_ended: bool = False
     path: str = ""
+    egress: str | None = None

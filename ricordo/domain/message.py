@@ -178,6 +178,8 @@ class Message:
     model: str | None = None
     # True if it contains untrusted content, or comes from a step that had read some.
     is_untrusted: bool = False
+    # The label of the egress policies of its sources (`domain/egress.py`).
+    egress: str | None = None
 
     @property
     def is_one_text(self) -> bool:

@@ -53,6 +53,8 @@ class Passage:
     created_at: int = 0
     updated_at: int = 0
     seq: int = 0
+    # The label of its egress policies (`domain/egress.py`).
+    egress: str | None = None
 
 
 # Nearly every question about an earlier conversation has a hit that reaches one of these values

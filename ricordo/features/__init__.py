@@ -5,6 +5,7 @@ FEATURES: tuple[str, ...] = (
     "automation",
     "custom_tools",
     "documents",
+    "egress",
     "files",
     "groups",
     "identity",

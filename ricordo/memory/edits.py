@@ -18,6 +18,7 @@ import orjson
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, require_label
 from ricordo.domain.clock import DAY
+from ricordo.domain.egress import Clearance
 from ricordo.domain.hidden_text import (
     describe_hidden,
     has_hidden_text,
@@ -58,6 +59,10 @@ REPEATS_SEARCH = (
     "you, so it is kept already. "
     "Save what is new, in your own words."
 )
+SPILLS = (
+    "Nothing was saved: this repeats {}, whose egress policy allows fewer destinations than memory "
+    'block "{}". Keep it where it is.'
+)
 REPEATS_INSTRUCTIONS = (
     "Nothing was saved: nearly all of this is in your own instructions, which you always see. "
     "Save only what you learned from others."
@@ -87,6 +92,20 @@ class EditGuard:
     """
 
     read: Callable[[], GuardSources]
+    clearance: Clearance | None = None
+
+    @property
+    def label(self) -> str | None:
+        """The egress label of what is made in the step."""
+        return self.clearance.label if self.clearance else None
+
+    def require_no_spill(self, before: Block, after: Block) -> None:
+        """Raise Forbidden if the edit copies a labelled text into a block that more may see."""
+        if self.clearance is None or not self.clearance.texts:
+            return
+        added = changed_piece(before.value, after.value) if before.value else after.value
+        if source := self.clearance.spills(added, after.egress):
+            raise Forbidden(SPILLS.format(source, after.shown_label))
 
     def require_new(self, added: str, block_text: str = "", *, is_archived: bool = False) -> None:
         """Raise Invalid if nearly all of the added text repeats the sources.
@@ -443,7 +462,8 @@ def by_block(edits: Iterable[MemoryEdit]) -> dict[str, list[MemoryEdit]]:
 class EditContext:
     """The author of a step's edits, and the rules that apply to them.
 
-    `user_texts` are the user's messages of this turn, for quotes. Proposals expire after
+    `egress` is the label of what the step is made of (`domain/egress.py`). `user_texts` are the
+    user's messages of this turn, for quotes. Proposals expire after
     `proposal_days`; 0: never.
     """
 
@@ -451,6 +471,7 @@ class EditContext:
     run_id: str | None = None
     step_id: str | None = None
     is_untrusted: bool = False
+    egress: str | None = None
     user_texts: tuple[str, ...] = ()
     proposal_days: float = 0
     schemas: Schemas = no_schemas
@@ -590,6 +611,7 @@ class WorkingMemory:
                     block.shown_label, block.value, text, self.schemas(block.schema_ref)
                 )
             self._require_new(block, text, call_id)
+            self._guard.require_no_spill(block, replace(block, value=text))
             self._edit(block, replace(block, value=text), call_id, result_kind, reason)
         return text
 
@@ -622,6 +644,8 @@ class WorkingMemory:
         description = description and cleaned(description)
         self._guard.require_new(text)
         self._note_repeated(self._repeated(label, "", text), call_id)
+        # A new block is made of what the step shows, so as few may see it.
+        egress = self._guard.label
         block = Block(
             id=new_id("block"),
             organization_id=self._agent.organization_id,
@@ -631,6 +655,7 @@ class WorkingMemory:
             description=description,
             created_by=self._agent.id,
             updated_by=self._agent.id,
+            egress=egress,
         )
         if self._user_id:
             block = replace(

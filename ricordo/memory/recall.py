@@ -11,15 +11,18 @@ import logging
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TypeVar
 
+from ricordo.domain.egress import DEFAULT_NETWORKS, Clearance, Destination, LocalNetworks, permits
 from ricordo.domain.message import Message
 from ricordo.domain.passage import Archive, Passage, Relevance
 from ricordo.domain.scope import NOBODY
 from ricordo.errors import RicordoError
 from ricordo.llm.chat import KnowsWords
+from ricordo.llm.egress import embed
 from ricordo.llm.registry.models import Embedders
 from ricordo.memory.edits import PassageDraft
 from ricordo.search import index
@@ -85,13 +88,40 @@ class Recall:
         indexes: Mapping[str, VectorIndex] | None = None,
         *,
         messages_index: str | None = None,
+        networks: LocalNetworks = DEFAULT_NETWORKS,
     ) -> None:
         self._store = store
         self._embedders = embedders
         self._indexes = indexes or {}
         self._messages_index = messages_index
+        self._clearance = Clearance(networks)
+        self._reader: Destination | None = None
         self._query_vectors: OrderedDict[tuple[str, bytes], Sequence[float]] = OrderedDict()
         self._new_vectors: dict[NewText, Sequence[float]] = {}
+
+    def for_reader(self, clearance: Clearance, reader: Destination) -> "Recall":
+        """Return this recall for results that this destination will read.
+
+        Hits that it may not see are left out, and the clearance notes both kinds.
+        """
+        recall = copy(self)
+        recall._clearance = clearance
+        recall._reader = reader
+        return recall
+
+    def _is_readable(self, id: str, label: str | None, text: str) -> bool:
+        """Return whether the reader may see a hit, and note it."""
+        if self._reader is None:
+            return True
+        return self._clearance.may_read(self._reader, id, label, text)
+
+    def _may_embed(self, handle: str, label: str | None) -> bool:
+        """Return whether the provider of an embedding model may see a text with this label."""
+        if label is None:
+            return True
+        info = self._embedders.info(handle)
+        networks = self._clearance.networks
+        return permits(label, networks.of_model(info.provider, info.name, info.endpoint))
 
     async def messages(
         self,
@@ -140,15 +170,20 @@ class Recall:
             messages_by_number = {
                 message.seq: message for message in messages.by_numbers(tx, list(numbers))
             }
+            readable = {
+                number: message
+                for number, message in messages_by_number.items()
+                if self._is_readable(message.id, message.egress, message.text)
+            }
             return search_result, [
                 FoundMessage(
-                    messages_by_number[hit.document],
+                    readable[hit.document],
                     hit.relevance,
-                    messages_by_number.get(hit.before or 0),
+                    readable.get(hit.before or 0),
                     part_of_text(messages.indexed_text(messages_by_number[hit.document]), hit.part),
                 )
                 for hit in search_result.hits
-                if hit.document in messages_by_number
+                if hit.document in readable
             ]
 
         return await self._find(search_query, find)
@@ -196,6 +231,7 @@ class Recall:
                     part_of_text(passage.text, hits[passage.seq].part),
                 )
                 for passage in archives.passages_by_numbers(tx, list(hits))
+                if self._is_readable(passage.id, passage.egress, passage.text)
             ]
 
         return await self._find(search_query, find)
@@ -234,6 +270,7 @@ class Recall:
             await self._embed(text, [default]),
             related=await self._related(text, default),
             new_vectors=self._new_vectors,
+            may_embed=self._may_embed,
         )
 
     async def _related(self, text: str, handle: str) -> Mapping[str, Sequence[str]]:
@@ -256,7 +293,9 @@ class Recall:
             if key not in self._query_vectors:
                 try:
                     self._query_vectors[key] = (
-                        await self._embedders.get(handle).embed([text], purpose="query")
+                        await embed(
+                            self._embedders.get(handle), [text], self._clearance, purpose="query"
+                        )
                     )[0]
                 except RicordoError as error:
                     log.warning(
@@ -280,8 +319,10 @@ class Recall:
             vectors: Sequence[Sequence[float]] = [()] * len(texts)
             try:
                 embedder = self._embedders.get(model)
-                embedded = await embedder.embed([text for _, text in texts], purpose="document")
-                # Searches compare vectors often, and arrays take a tenth of the memory and time.
+                embedded = await embed(
+                    embedder, [text for _, text in texts], self._clearance, purpose="document"
+                )
+                # Searches compare them many times: arrays take a tenth of the memory and the time.
                 vectors = [array("f", vector) for vector in embedded]
             except RicordoError as error:
                 log.warning(

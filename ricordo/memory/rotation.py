@@ -184,6 +184,7 @@ def new_passage(
         created_by=state.agent.id,
         step_id=context.step_id,
         is_untrusted=context.is_untrusted,
+        egress=context.egress,
         created_at=now,
         updated_at=now,
     )

@@ -18,6 +18,7 @@ from typing import Any, cast, get_args
 from ricordo.domain.block import DEFAULT_LIMIT, Policy
 from ricordo.domain.block_format import ParsedBlock
 from ricordo.domain.block_schema import KINDS, BlockSchema, SchemaField, same_headings
+from ricordo.domain.egress import label_of
 from ricordo.errors import Invalid, NotFound, RicordoError, TooLong, Unavailable
 from ricordo.memory.sections import ParsedSections, Problem, read_sections, refuse
 
@@ -47,6 +48,7 @@ _FIELD_KEYS = {
     "max_length": int,
     "max_items": int,
     "default": object,
+    "egress": list,
 }
 _TYPE_NAMES = {
     str: "text in quotes",
@@ -508,10 +510,16 @@ def _field(
     if problems:
         return None, problems
     default = table.get("default")
+    try:
+        egress = label_of(table["egress"]) if "egress" in table else None
+    except (Invalid, AttributeError) as error:  # an entry that is no text has no `strip`
+        sentence = str(error) if isinstance(error, Invalid) else '"egress" must be a list of names.'
+        return None, [lines.problem(sentence, *field_path, "egress")]
     field = SchemaField(
         **{
             **table,
             "name": name,
+            "egress": egress,
             "default": tuple(default) if isinstance(default, list) else default,
         }
     )

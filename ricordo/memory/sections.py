@@ -21,6 +21,7 @@ from ricordo.domain.block_schema import (
     SchemaField,
     heading_key,
 )
+from ricordo.domain.egress import LabelledSpan
 from ricordo.errors import Invalid
 
 # compact: no empty lines; spaced: an empty line between sections; open: one below headings too.
@@ -195,6 +196,18 @@ def _split(lines: Sequence[str]) -> tuple[int | None, list[_Section]]:
         elif line.strip() and before is None:
             before = number
     return before, sections
+
+
+def labelled_spans(text: str, schema: BlockSchema) -> list[LabelledSpan]:
+    """Return the lines below the headings of fields that have an egress policy."""
+    by_heading = schema.by_heading()
+    spans: list[LabelledSpan] = []
+    for section in _split(text.split("\n"))[1]:
+        field = by_heading.get(heading_key(section.heading))
+        if field and field.egress:
+            end = section.line + len(section.lines)
+            spans.append(LabelledSpan(field.name, field.egress, section.line, end))
+    return spans
 
 
 def _value(field: SchemaField, section: _Section) -> tuple[FieldValue, list[Problem]]:

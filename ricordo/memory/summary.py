@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from ricordo.domain.agent import CompactionMode, CompactionSettings
 from ricordo.domain.clock import SECOND
+from ricordo.domain.egress import Clearance
 from ricordo.domain.message import (
     ApprovalPart,
     ImagePart,
@@ -36,7 +37,8 @@ from ricordo.domain.model import (
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.answer_limits import usual_output_tokens
-from ricordo.llm.chat import ChatModel, whole_reply
+from ricordo.llm.chat import ChatModel
+from ricordo.llm.egress import destination_of, whole_reply
 from ricordo.llm.tokens import message_tokens, text_tokens, tool_tokens
 from ricordo.prompt.system_prompt import disarm
 from ricordo.prompt.texts import text
@@ -99,6 +101,11 @@ class Writer:
     system: Message | None = None
     tools: tuple[ToolSchema, ...] = ()
     render: Callable[[Sequence[Message]], Sequence[Message]] = tuple
+    clearance: Clearance = field(default_factory=Clearance)
+
+    def cleared(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return the messages as the writer's provider may see them."""
+        return self.clearance.messages(messages, destination_of(self.model, self.clearance))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +189,8 @@ async def summarize(
         timeout: Seconds for the writer. An outline covers the rest, or everything if there is
             no writer.
     """
+    if writer:
+        evicted = writer.cleared(evicted)
     earlier = "\n\n".join(
         message.text for message in evicted if message.role == "summary" and message.text
     )
@@ -350,7 +359,9 @@ async def _reply(draft: _SummaryDraft, writer: Writer, request: ModelRequest) ->
         budget = usual_output_tokens(writer.model.info, writer.window)
         settings = replace(settings, max_output_tokens=budget)
     return await whole_reply(
-        writer.model, replace(request, settings=settings, user_id=writer.user_id)
+        writer.model,
+        replace(request, settings=settings, user_id=writer.user_id),
+        writer.clearance,
     )
 
 

@@ -96,6 +96,7 @@ def copy_of(tx: Transaction, agent: Agent, block: Block, chain_id: str, author: 
         "metadata",
         "title",
         "schema_ref",
+        "egress",
     )
     settings = {name: getattr(block, name) for name in copied_names}
     if is_for_all and label == block.label:

@@ -122,6 +122,11 @@ class Sandbox:
         backends = candidates(self._sandbox_settings.sandbox, self._data_dir)
         return backends[0].name if backends else ""
 
+    @property
+    def has_network(self) -> bool:
+        """True if the operator allows programs a network."""
+        return self._sandbox_settings.sandbox_network
+
     def why_not(self) -> str | None:
         """Return the reason why code cannot run on this machine; None if it can.
 

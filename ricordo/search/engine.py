@@ -9,7 +9,7 @@ statement looks for it inside other words.
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any
@@ -614,7 +614,9 @@ class _Search:
             batch = EmbeddingBatch(self._owners[index], model, 0, tuple(by_part), len(by_part))
             texts += [
                 (by_part[record.document, record.part], text)
-                for text, record in documents_of(self._tx, batch)
+                for text, record in documents_of(
+                    self._tx, batch, may_embed=partial(query.may_embed, model)
+                )
             ]
         return tuple(texts[:MOST_NEW_TEXTS])
 

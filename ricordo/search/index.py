@@ -6,7 +6,7 @@ modules of this folder implement the index. Most need numpy, which is not import
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -41,10 +41,11 @@ _SPEAKER = re.compile(r"\s*([^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,2}): "
 class Query:
     """A query: its text and its meaning.
 
-    `vectors` are its vectors by model, `nearest` are hits of an external index by partition, and
-    `related` are related words. `new_vectors` are vectors of texts that have no stored one. An
-    empty vector means that the text cannot be embedded. If a search meets more new texts, it
-    returns only these, except when the query has `sought_new` texts before.
+    `vectors` are its vectors by model, `nearest` the hits of an outside index by partition, and
+    `related` are related words. `new_vectors` are vectors of texts without a
+    stored one. An empty one means that the text cannot be embedded. A search that meets further new
+    texts returns only these, unless the query has `sought_new` ones before. `may_embed` returns
+    whether a model may see a text with this egress label.
     """
 
     text: str
@@ -54,6 +55,7 @@ class Query:
     related: Mapping[str, Sequence[str]] = field(default_factory=dict)
     new_vectors: Mapping["NewText", Sequence[float]] = field(default_factory=dict)
     sought_new: bool = False
+    may_embed: Callable[[str, str | None], bool] = lambda _model, _label: True
 
 
 @dataclass(frozen=True, slots=True)

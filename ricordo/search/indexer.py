@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ricordo.domain.egress import DEFAULT_NETWORKS, Clearance, LocalNetworks, permits
 from ricordo.domain.job import Job, Report
 from ricordo.errors import Conflict, ModelError, NotFound
 from ricordo.llm.chat import Embedder
+from ricordo.llm.egress import destination_of, embed
 from ricordo.llm.registry.models import Embedders
 from ricordo.search import partitions, write_buffer
 from ricordo.search.partitions import NEW, EmbeddingBatch
@@ -40,6 +42,7 @@ class Indexer:
     indexes: Mapping[str, VectorIndex]
     messages_index: str | None = None
     pause: float = 1.0
+    networks: LocalNetworks = DEFAULT_NETWORKS
 
     def fenced(self, job: Job) -> "Indexer":
         return replace(self, store=FencedStore(self.store, job))
@@ -170,16 +173,23 @@ class Indexer:
         # Imports numpy, which a server loads at its first search or flush.
         from ricordo.search.vectors import documents_of
 
-        documents = await self.store.read(
-            lambda tx: documents_of(tx, batch, in_parts=index is None)
-        )
         embedder = self.embedders.get(batch.embedding.removesuffix(NEW))
-        records = await _embed(embedder, documents)
+        clearance = Clearance(self.networks)
+        destination = destination_of(embedder, clearance)
+        documents = await self.store.read(
+            lambda tx: documents_of(
+                tx,
+                batch,
+                in_parts=index is None,
+                may_embed=lambda label: permits(label, destination),
+            )
+        )
+        records = await _embed(embedder, documents, clearance)
         if index is None:
             if records:
                 size = len(records[0].vector)
-            else:  # the size of the vectors must be known, so even empty texts are embedded
-                size = len((await embedder.embed([""]))[0])
+            else:  # the vectors' size must be known, so all texts are embedded, empty ones too
+                size = len((await embed(embedder, [""], clearance))[0])
             return {(record.document, record.part): record.vector for record in records}, size
         await index.upsert(batch.owner_id.removesuffix(NEW), embedder.handle, records)
         # The vectors are in the external index. Empty ones here only count the embedded documents.
@@ -215,7 +225,11 @@ class Indexer:
 
 
 async def _embed(
-    embedder: Embedder, documents: Sequence[tuple[str, VectorRecord]], *, is_usable: bool = False
+    embedder: Embedder,
+    documents: Sequence[tuple[str, VectorRecord]],
+    clearance: Clearance,
+    *,
+    is_usable: bool = False,
 ) -> list[VectorRecord]:
     """Return the records with vectors; texts that the provider refuses are left out.
 
@@ -224,7 +238,7 @@ async def _embed(
     if not documents:
         return []
     try:
-        vectors = await embedder.embed([text for text, _ in documents], purpose="document")
+        vectors = await embed(embedder, [text for text, _ in documents], clearance)
         return [
             replace(record, vector=vector)
             for (_, record), vector in zip(documents, vectors, strict=True)
@@ -233,9 +247,9 @@ async def _embed(
         if error.kind != "llm_bad_request":
             raise
     if not is_usable:
-        # Test the model with an ordinary text. If it refuses that too, the model was withdrawn or
-        # changed, and the documents are not the cause. The error is then raised.
-        await embedder.embed(["words"], purpose="document")
+        # Test the model with a plain text. If it refuses that too, the model was withdrawn or
+        # changed, and the error is raised: the documents are not at fault.
+        await embed(embedder, ["words"], clearance)
     if len(documents) == 1:
         number = documents[0][1].document
         log.warning(
@@ -243,5 +257,5 @@ async def _embed(
         )
         return []
     half = len(documents) // 2
-    first = await _embed(embedder, documents[:half], is_usable=True)
-    return [*first, *await _embed(embedder, documents[half:], is_usable=True)]
+    first = await _embed(embedder, documents[:half], clearance, is_usable=True)
+    return [*first, *await _embed(embedder, documents[half:], clearance, is_usable=True)]

@@ -6,7 +6,7 @@ thousand are then compared exactly. Vectors are a cache: they can be dropped and
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -522,11 +522,17 @@ def add_vectors(
 
 
 def documents_of(
-    tx: Transaction, batch: EmbeddingBatch, *, in_parts: bool = True
+    tx: Transaction,
+    batch: EmbeddingBatch,
+    *,
+    in_parts: bool = True,
+    may_embed: Callable[[str | None], bool] = lambda _label: True,
 ) -> list[tuple[str, VectorRecord]]:
     """Return each existing text of a batch, with its unfilled record.
 
-    The text of a message begins with its speaker's name. Without `in_parts`, a text in parts is
+    Texts with an egress label that `may_embed` refuses are left out.
+
+    The text of a message begins with its speaker's name. Unless `in_parts`, a text in parts is
     returned whole, with its first part.
     """
     documents: list[tuple[str, VectorRecord]] = []
@@ -535,6 +541,8 @@ def documents_of(
     for number, part in filter(None, batch.documents):
         parts.setdefault(number, []).append(part)
     for row in tx.all(_DOCUMENTS[kind], {"ids": list(parts)}):
+        if not may_embed(row.egress):
+            continue
         record = VectorRecord(row.seq, (), row.created_at, user_id=row.user_id or "")
         speaker = ""
         if kind == "passages":

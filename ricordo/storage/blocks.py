@@ -155,7 +155,7 @@ _OTHER_USERS = 2
 # The columns outside the tree, whose changes are logged.
 SETTINGS = (
     *("title", "description", "limit", "policy", "schema_ref"),
-    *("agent_id", "course", "metadata", "hidden", "read_only", "shared", "seen_as"),
+    *("agent_id", "course", "metadata", "hidden", "read_only", "shared", "seen_as", "egress"),
 )
 _update = ROWS.updates("label", *_WRITTEN, *SETTINGS, where=_IS_AS_READ)
 _RELABEL = setter(agents_blocks, "label", where=agents_blocks.c.block_id == bindparam("relabelled"))

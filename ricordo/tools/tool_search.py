@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ricordo.domain.agent import AgentState
+from ricordo.domain.egress import Clearance
 from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.tool import Tool
+from ricordo.llm.egress import embed
 from ricordo.offload import offload
 from ricordo.search.words import query_terms, terms
 
@@ -91,17 +93,19 @@ def fuse_rankings(
     return sorted(matches, key=lambda match: -match.combined_score)
 
 
-async def rank_by_meaning(embedders: Any, query: str, texts: Sequence[str]) -> list[int] | None:
+async def rank_by_meaning(
+    embedders: Any, query: str, texts: Sequence[str], clearance: Clearance
+) -> list[int] | None:
     """Rank texts by the server's default embedding model; None if it has none.
 
-    Raises the errors of the model.
+    Raises the errors of the model, and Forbidden if it may not see the query.
     """
     handle = embedders.default_handle()
     if handle is None or not texts:
         return None
     model = embedders.get(handle)
-    (query_vector,) = await model.embed([query], purpose="query")
-    vectors = await model.embed(list(texts))
+    (query_vector,) = await embed(model, [query], clearance, purpose="query")
+    vectors = await embed(model, list(texts), clearance)
     size = len(texts) * len(query_vector) * 8  # bytes
     return await offload(lambda: rank_by_vectors(query_vector, vectors), size)
 

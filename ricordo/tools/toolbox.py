@@ -16,9 +16,10 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from ricordo.domain.agent import AgentState
+from ricordo.domain.egress import IN_PROCESS, Clearance, Destination
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
-from ricordo.domain.message import ToolCallPart, ToolReturnPart
+from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.scope import NOBODY, Scope
 from ricordo.domain.text import normal_json
@@ -95,6 +96,8 @@ class ToolContext:
             approval are refused.
         report: Reports the progress of a long call to the turn's readers.
         step: The step that makes the call.
+        clearance: What the turn's outgoing calls may carry.
+        reader: The receiver of the turn's prompts, and so of the call's result.
         runtime: The server's Runtime, for tools that begin turns or run programs.
     """
 
@@ -111,8 +114,18 @@ class ToolContext:
     view_began: Callable[[], int | None] = lambda: None
     report: Callable[[str], None] = lambda _text: None
     step: CallingStep = field(default_factory=CallingStep)
-    # Its type, Runtime, is in a package that cannot be imported here.
+    clearance: Clearance = field(default_factory=Clearance)
+    reader: Destination = IN_PROCESS
+    # Its type, Runtime, is in a package that may not be imported here.
     runtime: Any = None
+
+    def may_read(self, source: str, label: str | None, text: str = "") -> bool:
+        """Return whether the turn's model may see a labelled text; note it in both cases."""
+        return self.clearance.may_read(self.reader, source, label, text)
+
+    def readable(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return messages of other conversations as the turn's model may see them."""
+        return self.clearance.messages(messages, self.reader)
 
     @property
     def sandbox(self) -> Sandbox:
@@ -151,10 +164,10 @@ class ServerTool:
         is_read_only: An equal call in the same turn would have the same result.
         searches: The stores that it searches. The tool is offered to models once one of them has
             content.
-        is_base: New agents get it in addition to the base tools of their type, if the type allows
-            that.
-        is_stored: False for a tool of a model profile: it cannot be attached, so other tools may
-            have its name.
+        is_base: New agents get it beside the base tools of their type, where that allows it.
+        stays_here: Its arguments leave no copy outside of memory, although it acts outside.
+        is_stored: False for a tool of a model profile: it cannot be attached, so its name stays
+            free for other tools.
     """
 
     function: ToolFunction
@@ -167,6 +180,7 @@ class ServerTool:
     is_read_only: bool = False
     searches: frozenset[SearchedStore] = frozenset()
     is_base: bool = False
+    stays_here: bool = False
     is_stored: bool = True
     aliases: Mapping[str, str] = field(default_factory=dict)
 
@@ -361,6 +375,8 @@ async def _attempt(
     """Run the call; return its result, or its failure as a result."""
     try:
         arguments = _read_arguments(call)
+        if refusal := _refusal_to_send(executor, tool, call, context):
+            return failed_result(call, refusal, "Forbidden")
         if isinstance(executor, ServerTool):
             return _result(call, await executor.call(context, arguments))
         output = await executor.run(tool, context, arguments)
@@ -381,6 +397,45 @@ async def _attempt(
         log.exception("tool failed", extra={"tool": call.name, "agent": context.state.agent.id})
         message = f"{type(error).__name__}: {error}"
         return replace(failed_result(call, message), stderr=_trace(call, message))
+
+
+def destination_of_call(
+    executor: ServerTool | ToolRunner, tool: Tool, context: ToolContext
+) -> Destination | None:
+    """Return where a call's arguments go; None for a tool that keeps them in labelled memory.
+
+    It is "mcp:" with the name of the server, "sandbox", or the name of the tool. The sandbox is
+    local while its programs have no network.
+    """
+    if isinstance(executor, ServerTool):
+        # What other agents are told keeps its label.
+        stays = executor.stays_here or tool.tool_type == "letta_multi_agent_core"
+        leaves = (executor.acts_outside or executor.brings_untrusted) and not stays
+        return Destination(tool.name) if leaves else None
+    if tool.tool_type == "external_mcp":
+        server = next((tag for tag in tool.tags if tag.startswith("mcp:")), "mcp")
+        return Destination(server.lower())
+    if tool.tool_type == "custom" and context.runtime is not None:
+        return Destination("sandbox", is_local=not context.sandbox.has_network)
+    return Destination(tool.name)
+
+
+def _refusal_to_send(
+    executor: ServerTool | ToolRunner, tool: Tool, call: ToolCallPart, context: ToolContext
+) -> str | None:
+    """Return the reason not to run a call whose arguments repeat a text that may not go there."""
+    if not context.clearance.texts:
+        return None
+    destination = destination_of_call(executor, tool, context)
+    if destination is None:
+        return None
+    source = context.clearance.repeats(call.arguments, destination)
+    if source is None:
+        return None
+    return (
+        f"Not sent: the arguments repeat {source}, which may not go to {destination.name}, by its "
+        "egress policy. Call the tool without that text."
+    )
 
 
 def _returned(call: ToolCallPart, output: ToolOutput) -> ToolReturnPart:

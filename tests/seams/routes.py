@@ -127,6 +127,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/users/{user_id}/facts"): {"sentence": "I live in Graz."},
     ("PATCH", "/v1/users/{user_id}/facts/{fact_id}"): {"sentence": "I like tea."},
     ("PUT", "/v1/users/{user_id}/facts/policy"): {"policy": "propose"},
+    ("PUT", "/v1/users/{user_id}/facts/egress"): {"kind": "who", "allowed": ["local"]},
     ("PUT", "/v1/facts/policy"): {"policy": "off"},
     ("POST", "/chat/stream"): {"model": "{agent_id}", "messages": TEXT},
     ("PUT", "/users/{user_id}/workspace/files/{file_path:path}"): b"Mine.",

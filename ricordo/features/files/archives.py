@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ricordo.domain.clock import stamp, to_micros
+from ricordo.domain.egress import LABEL
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope, User
 from ricordo.domain.text import Json
@@ -55,6 +56,7 @@ class FolderRecord(BaseModel):
     description: str | None = None
     instructions: str | None = None
     metadata: dict[str, Any]
+    egress: Annotated[str, Field(max_length=4000, pattern=LABEL)] | None = None
     created_at: _Time
 
 
@@ -95,6 +97,7 @@ def read_folders(
             "description": folder.description,
             "instructions": folder.instructions,
             "metadata": folder.metadata,
+            "egress": folder.egress,
             "created_at": stamp(folder.created_at),
         }
         for folder in folders
@@ -125,6 +128,7 @@ def store_folders(tx: Transaction, user: User, records: Iterable[Mapping[str, An
             created_by=user.id,
             created_at=at,
             updated_at=at,
+            egress=record.egress,
         )
         folder_queries.insert_folder(tx, folder)
         count += 1

@@ -72,6 +72,7 @@ async def new_request(context: ToolContext, agent_id: str, text: str, how: str) 
         name=sender.name,
         sender_id=sender.id,
         is_untrusted=context.step.is_untrusted(),
+        egress=context.clearance.label,
     )
     callers = (*context.step.callers, sender.id)
     return TurnRequest(
@@ -161,7 +162,7 @@ async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
             else:
                 state = "it is busy with another message"
             return [
-                *texts_of(new_messages),
+                *texts_of(context.readable(new_messages)),
                 f"<no answer within {seconds:g} seconds: {state} (run {run_id})>",
             ]
         except asyncio.CancelledError:
@@ -170,7 +171,7 @@ async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
             raise
         finally:
             context.quoted.is_untrusted |= any(message.is_untrusted for message in new_messages)
-    return answer_texts(answer)
+    return answer_texts(replace(answer, messages=tuple(context.readable(answer.messages))))
 
 
 @contextmanager

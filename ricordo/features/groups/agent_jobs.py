@@ -59,6 +59,7 @@ def delivery_of(request: TurnRequest) -> Job:
         "name": message.name,
         "sender_id": message.sender_id,
         "is_untrusted": message.is_untrusted,
+        "egress": message.egress,
         "callers": list(request.delivery.callers),
         "scope": {name: getattr(scope, name) for name in _SCOPE} | {"scopes": sorted(scope.scopes)},
     }
@@ -150,6 +151,7 @@ def _request_of(tx: Transaction, job: Job) -> TurnRequest:
         name=payload["name"],
         sender_id=payload["sender_id"],
         is_untrusted=payload["is_untrusted"],
+        egress=payload.get("egress"),
     )
     return TurnRequest(
         _scope_of(tx, job),

@@ -340,6 +340,7 @@ async def _send(
         (TextPart(prompt),),
         otid=f"{reading.id}:{number}:{reading.attempts}",
         is_untrusted=True,
+        egress=source.folder.egress,
     )
     request = TurnRequest(
         scope=Scope(reading.organization_id),

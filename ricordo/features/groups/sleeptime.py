@@ -27,6 +27,7 @@ from ricordo.agents.turn_context import (
 )
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import SECOND
+from ricordo.domain.egress import join
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import EventPart, Message
@@ -258,6 +259,7 @@ async def _sleep(runtime: Runtime, run: Run) -> None:
             otid=transcript.id,
             group_id=batch.group.id,
             is_untrusted=batch.is_untrusted,
+            egress=batch.egress,
         )
         planned = run.id if batch.is_last else None
         await _work(runtime, batch.scope, transcript, message, planned_run=planned, batch=batch)
@@ -281,6 +283,7 @@ class Batch:
     first_seq: int = 0
     count: int = 0
     is_untrusted: bool = False
+    egress: str | None = None
     is_last: bool = True
     newer: list[str] = field(default_factory=list)
 
@@ -360,6 +363,7 @@ def _fill(tx: Transaction, state: AgentState, batch: Batch) -> None:
             batch.count += bool(lines)
             batch.first_seq = batch.first_seq or message.seq
             batch.is_untrusted |= message.is_untrusted
+            batch.egress = join(batch.egress, message.egress)
             batch.read_to[mark.conversation_id] = message.seq
         if not batch.is_last:
             return
@@ -385,6 +389,8 @@ def _add_newer(tx: Transaction, state: AgentState, batch: Batch) -> None:
             return
         batch.newer = [*lines, *batch.newer]
         batch.is_untrusted |= bool(lines) and message.is_untrusted
+        if lines:
+            batch.egress = join(batch.egress, message.egress)
 
 
 def _room(state: AgentState) -> int:
@@ -426,6 +432,7 @@ async def _finish(runtime: Runtime, transcript: Transcript) -> None:
             otid,
             group_id=transcript.group_id,
             is_untrusted=sent_message.is_untrusted,
+            egress=sent_message.egress,
         )
         await _work(runtime, scope, transcript, message)
     else:

@@ -27,6 +27,7 @@ from ricordo.agents.request import (
 )
 from ricordo.agents.run_end import add_callback, close_run
 from ricordo.agents.turn import LiveRun, PartFailed, PastTurn, answer_of
+from ricordo.domain.egress import join
 from ricordo.domain.event import (
     ApprovalAsked,
     Compacted,
@@ -273,6 +274,7 @@ class Talk(LiveRun):
             otid=self._otid(),
             sender_id=manager.id,
             group_id=self._plan.group_id,
+            egress=join(*(entry.message.egress for entry in self._history.utterances)),
         )
         async for event in self._turn(manager, "manager", [question]):
             yield event

@@ -204,6 +204,7 @@ def utterances_in(message: Message, speaker: Speaker, group_id: str) -> list[Utt
                 sender_id=speaker.id,
                 group_id=group_id,
                 is_untrusted=message.is_untrusted,
+                egress=message.egress,
             ),
         )
         for piece in message_responses(message, _SPOKEN)
@@ -241,6 +242,7 @@ def input_of_talk(tx: Transaction, plan: TalkPlan, run_id: str) -> list[Utteranc
                 sender_id=message.sender_id,
                 group_id=plan.group_id,
                 is_untrusted=message.is_untrusted,
+                egress=message.egress,
             ),
         )
         for message in messages.of_run(tx, run_id)

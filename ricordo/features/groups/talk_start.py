@@ -259,6 +259,7 @@ def _as_stored(request: TurnRequest, stored: Sequence[Message]) -> TurnRequest:
             sender_id=message.sender_id,
             group_id=message.group_id,
             is_untrusted=message.is_untrusted,
+            egress=message.egress,
         )
         for message in stored
         if message.role != "approval"

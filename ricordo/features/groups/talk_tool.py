@@ -6,6 +6,7 @@ It exists only in the turns of a talk.
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import orjson
@@ -75,7 +76,12 @@ async def ask_all(talk: "Talk", plan: TalkPlan, context: ToolContext, message: s
             except RicordoError as error:
                 return [f"<error: {error}>"]
 
-    answers = await asyncio.gather(*(ask(member) for member in plan.members))
+    answers = [
+        replace(answer, messages=tuple(context.readable(answer.messages)))
+        if isinstance(answer, Answer)
+        else answer
+        for answer in await asyncio.gather(*(ask(member) for member in plan.members))
+    ]
     texts = [
         orjson.dumps(
             {
@@ -113,6 +119,7 @@ async def _ask(
         sender_id=manager.id,
         group_id=plan.group_id,
         is_untrusted=context.step.is_untrusted(),
+        egress=context.clearance.label,
     )
     request = talk.request_for(
         member,

@@ -13,6 +13,7 @@ feature = Feature(
         "ricordo.features.knowledge.facts.tables:user_facts",
         "ricordo.features.knowledge.facts.tables:fact_marks",
         "ricordo.features.knowledge.facts.tables:fact_policies",
+        "ricordo.features.knowledge.facts.tables:fact_egress",
     ),
     routes=(
         "ricordo.features.knowledge.ask.routes",

@@ -28,7 +28,7 @@ from ricordo.domain.text import Json
 from ricordo.domain.tool import Tool
 from ricordo.domain.usage import Expense
 from ricordo.errors import NotFound
-from ricordo.llm.chat import whole_reply
+from ricordo.llm.egress import whole_reply
 from ricordo.llm.exchange import EXCHANGE, Exchange, NotSent
 from ricordo.storage import agents, runs, tags, tools
 from ricordo.storage.engine.repository import Page
@@ -146,7 +146,7 @@ async def preview_raw_payload(context: RequestContext, agent_id: str, body: Send
     if info.endpoint and info.endpoint_type != "bedrock":  # requests to AWS are made by a library
         EXCHANGE.set(exchange)
         with suppress(NotSent):
-            await whole_reply(turn.model, request)
+            await whole_reply(turn.model, request, turn.clearance)
     return exchange.request() or request_to_json(request, info)
 
 
@@ -216,7 +216,7 @@ async def generate(context: RequestContext, agent_id: str, body: GenerateRequest
     request = ModelRequest(
         tuple(request_messages), settings=settings, user_id=context.scope.user_id
     )
-    reply = await whole_reply(model, request)
+    reply = await whole_reply(model, request, context.runtime.new_clearance())
     expense = Expense(
         agent.organization_id,
         "other",

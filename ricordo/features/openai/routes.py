@@ -49,6 +49,7 @@ from ricordo.features.openai.turns import (
     is_temporary,
     task_reply,
 )
+from ricordo.llm.egress import embed
 from ricordo.llm.tokens import text_tokens
 from ricordo.storage import runs
 
@@ -133,7 +134,7 @@ async def create_embeddings(context: RequestContext, body: EmbeddingsRequest) ->
             "This server has no default embedding model. Name one of GET /v1/models/embedding."
         )
     texts = await texts_of(body.input)
-    vectors = await embedders.get(handle).embed(texts)
+    vectors = await embed(embedders.get(handle), texts, context.runtime.new_clearance())
     if body.dimensions is not None:
         vectors = shortened(vectors, body.dimensions)
     count = sum(map(text_tokens, texts))

@@ -25,6 +25,7 @@ from ricordo.features.openai.models import ChatMessage, ChatRequest
 from ricordo.features.openai.queries import NamedAgent
 from ricordo.features.openai.turns import parts_of, save_cost, state_within_budget
 from ricordo.llm.chat import ChatModel, chunks_of
+from ricordo.llm.egress import ask
 from ricordo.llm.tokens import message_tokens
 from ricordo.storage.engine.store import Transaction
 
@@ -51,7 +52,8 @@ class TemporaryTurn:
         step_id = new_id("step")
         message_id = new_id("message")
         try:
-            async for piece in self.model.answer(self.request):
+            clearance = self.context.runtime.new_clearance()
+            async for piece in ask(self.model, self.request, clearance):
                 chunks = [piece]
                 if isinstance(piece, ModelReply):
                     self.run = replace(self.run, usage=piece.usage)

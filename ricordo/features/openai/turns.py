@@ -36,7 +36,7 @@ from ricordo.features.openai.chats import (
 from ricordo.features.openai.models import ChatMessage, ChatRequest, ContentPart, ToolDefinition
 from ricordo.features.openai.queries import NamedAgent
 from ricordo.features.openai.shown_answers import answer_key
-from ricordo.llm.chat import whole_reply
+from ricordo.llm.egress import whole_reply
 from ricordo.storage import agents, runs
 from ricordo.storage.engine.store import Transaction
 
@@ -236,7 +236,9 @@ async def task_reply(context: RequestContext, agent: NamedAgent, body: ChatReque
     )
     settings = ModelSettings(response_format=body.answer_format())
     reply = await whole_reply(
-        model, ModelRequest(messages, settings=settings, user_id=context.scope.subject)
+        model,
+        ModelRequest(messages, settings=settings, user_id=context.scope.subject),
+        context.runtime.new_clearance(),
     )
     await save_cost(context, agent.id, model.info.handle, reply.usage)
     return reply

@@ -58,7 +58,8 @@ _FIRST_TABLES = (
 _ADDED = {
     "users": frozenset(("email", "disabled_at", "identity_type", "properties", "look", "former")),
     "agents": frozenset(("message_changes",)),
-    "conversations": frozenset(("has_untold",)),
+    "conversations": frozenset(("has_untold", "egress")),
+    "messages": frozenset(("egress",)),
 }
 
 
@@ -231,6 +232,20 @@ def free_tasks_of_their_agents(connection: Connection) -> None:
     keep_tasks_without_agents(connection)
 
 
+def add_egress_labels(connection: Connection) -> None:
+    """Add the labels of egress policies to memory, messages, folders and facts."""
+    for table in (blocks, tables.conversations, tables.messages, tables.passages):
+        existing = {column["name"] for column in inspect(connection).get_columns(table.name)}
+        if "egress" not in existing:
+            add_columns(connection, table, "egress")
+    # The tables of features are not known here, and without its feature one may be missing.
+    for name in ("folders", "user_facts"):
+        if not inspect(connection).has_table(name):
+            continue
+        if "egress" not in {column["name"] for column in inspect(connection).get_columns(name)}:
+            connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN egress TEXT")
+
+
 def part_tags_by_users(connection: Connection) -> None:
     """Keep only tags of shared passages in an archive's row.
 
@@ -281,6 +296,7 @@ MIGRATIONS: Sequence[Migration] = (
     add_index_of_waiting_proposals,
     count_message_changes,
     free_tasks_of_their_agents,
+    add_egress_labels,
 )
 
 

@@ -142,6 +142,8 @@ conversations = table(
     *numbers("forked_seq", null=True),
     # The user rejected proposals of the agent with a reason, which the next turn tells the agent.
     flag("has_untold"),
+    # The label of the egress policies of its messages, present and future.
+    *strings("egress", erasure="keep"),
     Index("conversations_by_agent", "agent_id", "created_at", "seq"),
     partial_index("conversations_one_default", "agent_id", where="is_default", unique=True),
     erasure="delete",
@@ -164,6 +166,8 @@ messages = table(
     *strings("model", erasure="keep"),
     *timestamps("created_at"),
     flag("is_untrusted"),
+    # The label of the egress policies of its sources.
+    *strings("egress", erasure="keep"),
     UniqueConstraint("conversation_id", "otid"),
     Index("messages_by_time", "conversation_id", "created_at", "seq"),
     Index("messages_by_agent", "agent_id", "created_at", "seq"),
@@ -241,6 +245,7 @@ passages = table(
     *strings("step_id", erasure="keep"),
     *timestamps("created_at", "updated_at"),
     flag("is_untrusted"),
+    *strings("egress", erasure="keep"),
     Index("passages_by_time", "archive_id", "created_at", "seq"),
     # An archive's row counts only shared passages; passages of one user are counted by query.
     partial_index("passages_of_users", "archive_id", "user_id", where="user_id IS NOT NULL"),

@@ -77,6 +77,8 @@ blocks = table(
     flag("shared"),
     # The label under which agents see a user's copy, if it differs from the block's label.
     *names("seen_as"),
+    # The label of its egress policy.
+    *strings("egress", erasure="keep"),
     sa.UniqueConstraint("chain_id", "label"),
     sa.Index("blocks_by_time", "organization_id", "created_at", "seq"),
     erasure="delete",

@@ -28,7 +28,9 @@ async def find_tools(context: ToolContext, query: str) -> str:
     length = sum(map(len, texts))
     word_ranking = await offload(lambda: rank_by_words(query, texts), length)
     try:
-        vector_ranking = await rank_by_meaning(context.runtime.models.embedders, query, texts)
+        vector_ranking = await rank_by_meaning(
+            context.runtime.models.embedders, query, texts, context.clearance
+        )
     except RicordoError:
         vector_ranking = None  # the embedding model does not answer: words alone still find tools
     found = fuse_rankings(candidates, word_ranking, vector_ranking)[:_MOST_FOUND]

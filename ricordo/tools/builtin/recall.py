@@ -112,7 +112,7 @@ async def _facts_beside(
     facts: list[KnownFact] = await context.store.read(
         lambda tx: plugins.known_facts(tx, fact_query)
     )
-    return facts
+    return [fact for fact in facts if context.may_read(fact.id, fact.egress, fact.text)]
 
 
 async def archival_memory_insert(

@@ -100,7 +100,9 @@ async def search(
         word_ranking = await offload(lambda: tool_search.rank_by_words(query, texts), length)
     if body.search_mode != "fts":
         embedders = context.runtime.models.embedders
-        vector_ranking = await tool_search.rank_by_meaning(embedders, query, texts)
+        vector_ranking = await tool_search.rank_by_meaning(
+            embedders, query, texts, context.runtime.new_clearance()
+        )
     return tool_search.fuse_rankings(candidates, word_ranking, vector_ranking)[: body.limit]
 
 

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from ricordo.api.models.memory import ProposalResponse, UserBlockResponse, VersionResponse
 from ricordo.domain.block import Block, Policy
 from ricordo.domain.clock import stamp, to_micros
+from ricordo.domain.egress import LABEL
 from ricordo.domain.scope import Actor, ActorKind
 from ricordo.domain.text import Json
 from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal, ProposalStatus
@@ -152,6 +153,7 @@ class BlockRecord(_Record):
     agent_id: _Name | None = None
     course: _Name | None = None
     seen_as: _Name | None = None
+    egress: Annotated[str, Field(max_length=4000, pattern=LABEL)] | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
     tags: list[_Name] = Field(default_factory=list)
     is_untrusted: bool = False
@@ -174,6 +176,7 @@ class BlockRecord(_Record):
             "tags": list(block.tags),
             "writes": block.version,
             "created_by": block.created_by,
+            "egress": block.egress,
         }
 
     def block(self, organization_id: str, chain_id: str, text: str) -> Block:
@@ -204,6 +207,7 @@ class BlockRecord(_Record):
             updated_at=to_micros(self.updated_at),
             shared=self.shared,
             seen_as=self.seen_as,
+            egress=self.egress,
         )
 
 

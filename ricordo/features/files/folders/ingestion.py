@@ -132,6 +132,7 @@ def _store(
         queries.replace_text(tx, file.id, pieces)
         queries.delete_upload(tx, file.id)
     now = tx.clock.now()
+    label = queries.egress_of(tx, file.folder_id)
     new = [
         Passage(
             id=chunk_id(file.id, chunk.number),
@@ -142,6 +143,7 @@ def _store(
             user_id=file.user_id,
             created_by=file.created_by,
             is_untrusted=True,
+            egress=label,
             created_at=file.created_at,
             updated_at=now,
         )

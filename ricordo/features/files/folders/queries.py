@@ -437,6 +437,17 @@ def detach_folder(tx: Transaction, agent_id: str, folder_id: str) -> None:
     tx.run(_DETACH, {"agent_id": agent_id, "folder_id": folder_id})
 
 
+def set_egress(tx: Transaction, folder_id: str, label: str | None) -> None:
+    tx.run(update(folders).where(folders.c.id == folder_id).values(egress=label))
+
+
+def egress_of(tx: Transaction, folder_id: str) -> str | None:
+    """Return the folder's egress label, which cannot change until this transaction ends."""
+    statement = select(folders.c.egress).where(folders.c.id == folder_id)
+    row = tx.first(statement.with_for_update(read=True), {})
+    return row.egress if row else None
+
+
 def folders_by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Folder]:
     """Return the existing folders with these ids that the scope sees."""
     return _visible(_FOLDERS.by_ids(tx, ids) if ids else [], scope)

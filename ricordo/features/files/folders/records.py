@@ -26,6 +26,7 @@ class Folder:
     updated_by: str | None = None
     created_at: int = 0
     updated_at: int = 0
+    egress: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

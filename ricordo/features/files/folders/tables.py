@@ -32,6 +32,8 @@ folders = table(
     *strings("embedding", erasure="keep"),
     json_value("metadata"),
     *strings("user_id"),
+    # The label of its egress policy. An older database gets the column by a migration of the core.
+    *strings("egress", erasure="keep"),
     *strings("created_by", "updated_by", erasure="blank"),
     *timestamps("created_at", "updated_at"),
     UniqueConstraint("archive_id"),

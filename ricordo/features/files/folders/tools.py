@@ -1,6 +1,7 @@
 """Agent tools that read files: `open_files`, `grep_files` and `semantic_search_files`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatch
 from functools import partial
 from typing import Annotated, Any
@@ -297,7 +298,13 @@ async def semantic_search_files(context: ToolContext, query: str, limit: int = 5
 
 
 def _view(tx: Transaction, context: ToolContext) -> View:
-    return windows.view_of(tx, context.state.agent, context.state.conversation.user_id)
+    view = windows.view_of(tx, context.state.agent, context.state.conversation.user_id)
+    folders = tuple(
+        folder
+        for folder in view.folders
+        if context.may_read(f"folder:{folder.name}", folder.egress)
+    )
+    return replace(view, folders=folders)
 
 
 def _short(line: str) -> str:

@@ -445,6 +445,7 @@ def _directories(tx: Transaction, view: View, named: _PromptFiles) -> tuple[Prom
                 instructions=folder.instructions,
                 more=more,
                 id=folder.id,
+                egress=folder.egress,
             )
         )
     return tuple(directories)

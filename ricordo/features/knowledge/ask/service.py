@@ -1,11 +1,13 @@
 """Sources for a question about a user, and a model's answer from them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 
 from ricordo.agents.budgets import require_common_budget
+from ricordo.domain.block import Block
 from ricordo.domain.clock import to_datetime
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, TextPart
@@ -17,8 +19,9 @@ from ricordo.features.knowledge.facts.search import matching_facts
 from ricordo.features.knowledge.facts.wording import text_of
 from ricordo.features.knowledge.honcho import service as honcho
 from ricordo.features.knowledge.memories.service import facts_in
-from ricordo.llm.chat import whole_reply
+from ricordo.llm.egress import destination_of, whole_reply
 from ricordo.memory import user_memory
+from ricordo.memory.egress import block_view
 from ricordo.memory.recall import Recall
 from ricordo.prompt.system_prompt import disarm
 from ricordo.runtime import Runtime
@@ -92,8 +95,19 @@ class CitedAnswer:
     cited: Sequence[int]
 
 
-async def sources_for(store: Store, recall: Recall, scope: Scope, question: str) -> list[Source]:
-    """Return sources that may answer a question about the user, best first."""
+async def sources_for(
+    store: Store,
+    recall: Recall,
+    scope: Scope,
+    question: str,
+    view: Callable[[Block], Block] = lambda block: block,
+    may_read: Callable[[str, str | None, str], bool] = lambda _id, _label, _text: True,
+) -> list[Source]:
+    """Return sources that may answer a question about the user, best first.
+
+    `view` returns a block as the reader of the sources may see it, and `may_read` whether it may
+    see a fact with this id, label and text.
+    """
     user_id = scope.subject
     if user_id is None:
         raise NotFound("Questions are about a user. Name one.")
@@ -106,14 +120,22 @@ async def sources_for(store: Store, recall: Recall, scope: Scope, question: str)
 
     def facts_of(tx: Transaction) -> list[Source]:
         memory = user_memory.open_memory(tx, scope, user_id)
-        facts = facts_in(user_memory.listed(tx, memory), question)[:MOST]
+        blocks = [view(block) for block in user_memory.listed(tx, memory)]
+        blocks = [block for block in blocks if not block.is_withheld or block.schema_ref]
+        facts = facts_in(blocks, question)[:MOST]
         lines = [
-            Source("fact", f"{fact.block.id}#{fact.number}", fact.text, label=fact.block.label)
+            Source(
+                "fact",
+                f"{fact.block.id}#{fact.number}",
+                fact.text,
+                label=fact.block.label,
+            )
             for fact in facts
         ]
         read_facts = [
             Source("fact", fact.id, text_of(fact), fact.said_at, label="facts")
             for fact, _ in matching_facts(tx, user_id, question, MOST)
+            if may_read(fact.id, fact.egress, fact.sentence)
         ]
         ranked = zip_longest(read_facts, lines)
         return [source for of_rank in ranked for source in of_rank if source]
@@ -164,11 +186,22 @@ async def ask(
     """
     if answer := await answer_of_honcho(scope, question):
         return answer
-    sources = await sources_for(runtime.store, runtime.recall, scope, question)
-    if not sources:
-        return CitedAnswer(NOT_KNOWN, False, (), ())
     models = await runtime.organization_providers.of(scope.organization_id)
     model = models.get(handle or (await runtime.models.find_default()).handle)
+    clearance = runtime.new_clearance()
+    destination = destination_of(model, clearance)
+    view = block_view(runtime.settings.data_dir, destination, clearance)
+    recall = runtime.recall.for_reader(clearance, destination)
+    sources = await sources_for(
+        runtime.store,
+        recall,
+        scope,
+        question,
+        view,
+        partial(clearance.may_read, destination),
+    )
+    if not sources:
+        return CitedAnswer(NOT_KNOWN, False, (), ())
     if model.info.handle == LIBRARIAN:
         # The librarian is no language model, so the best sources are quoted.
         numbers = range(1, min(len(sources), 5) + 1)
@@ -188,7 +221,8 @@ async def ask(
         Message(new_id("message"), "", "", "system", parts=(TextPart(_SYSTEM),), created_at=now),
         Message(new_id("message"), "", "", "user", parts=(TextPart(prompt),), created_at=now),
     )
-    reply = await whole_reply(model, ModelRequest(request_messages, user_id=scope.subject))
+    request = ModelRequest(request_messages, user_id=scope.subject)
+    reply = await whole_reply(model, request, clearance)
     expense = Expense(
         organization_id,
         "other",

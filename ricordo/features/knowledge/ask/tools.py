@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from ricordo.errors import Invalid
 from ricordo.features.knowledge.ask.service import NOT_KNOWN, answer_of_honcho, sources_for
+from ricordo.memory.egress import block_view
 from ricordo.tools.toolbox import ServerTool, ToolContext
 
 
@@ -24,8 +25,11 @@ async def query_student(context: ToolContext, question: str) -> str:
     if answer := await answer_of_honcho(scope, question):
         return answer.text
     began = context.turn_began()
-    sources = await sources_for(context.store, context.recall, scope, question)
-    # Messages of this turn are left out, since the question itself would match best.
+    view = block_view(context.settings.data_dir, context.reader, context.clearance)
+    sources = await sources_for(
+        context.store, context.recall, scope, question, view, context.may_read
+    )
+    # Messages of this turn are left out: the question itself would match best.
     sources = [
         source
         for source in sources

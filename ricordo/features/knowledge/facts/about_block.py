@@ -35,7 +35,8 @@ def _with_user(tx: Transaction, state: AgentState) -> AgentState:
         tx, user_id, limit=_tokens(block.metadata.get("tokens")), tokens_of=text_tokens
     )
     texts = {**state.shown_texts, LABEL: profile.text or _NOTHING}
-    return replace(state, shown_texts=texts)
+    spans = {**state.shown_spans, LABEL: profile.spans} if profile.spans else state.shown_spans
+    return replace(state, shown_texts=texts, shown_spans=spans)
 
 
 def _tokens(chosen: object) -> int:

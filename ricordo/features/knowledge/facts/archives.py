@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ricordo.domain.clock import to_micros
+from ricordo.domain.egress import LABEL
 from ricordo.domain.scope import Scope, User
 from ricordo.domain.text import Json
 from ricordo.errors import Conflict, Invalid
@@ -66,6 +67,7 @@ class FactRecord(BaseModel):
     created_at: datetime
     resolved_at: datetime | None = None
     resolved_by: str | None = None
+    egress: str | None = Field(None, max_length=4000, pattern=LABEL)
 
     def fact(self, user: User) -> UserFact:
         """Return the fact as one of this user."""
@@ -96,6 +98,7 @@ class FactRecord(BaseModel):
             replacement_id=self.replacement_id,
             resolved_at=_micros(self.resolved_at),
             resolved_by=self.resolved_by,
+            egress=self.egress,
         )
 
 
@@ -109,6 +112,7 @@ def read_facts(
         {
             **{name: field for name, field in response.items() if name != "user_id"},
             "resolved_by": fact.resolved_by,
+            **({"egress": fact.egress} if fact.egress else {}),
         }
         for fact, response in zip(facts, responses_of(tx, facts), strict=True)
     ]

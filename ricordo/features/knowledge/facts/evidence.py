@@ -31,7 +31,12 @@ def is_evidence(message: Message, user_id: str) -> bool:
 
 
 def is_shown(message: Message, user_id: str) -> bool:
-    """Return True if facts are read from this message: it is the user's, or an answer."""
+    """Return True if facts are read from a message: the user's, or an answer.
+
+    A message with an egress label gives none, since a fact has no label.
+    """
+    if message.egress:
+        return False
     if message.role == "assistant":
         return bool(message.spoken.strip())
     return is_evidence(message, user_id) and bool(message.text.strip())

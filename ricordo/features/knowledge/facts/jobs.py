@@ -15,6 +15,7 @@ from datetime import timedelta
 from functools import partial
 
 from ricordo.agents.budgets import put_off
+from ricordo.domain.egress import permits
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import Message, TextPart
@@ -31,7 +32,8 @@ from ricordo.features.knowledge.facts.queries import Unread
 from ricordo.features.knowledge.facts.reading import MOST_SHOWN, RESPONSE_FORMAT, SYSTEM, Chunk
 from ricordo.features.knowledge.facts.records import FactDraft
 from ricordo.features.memory_care.notifications.service import tell_of_others
-from ricordo.llm.chat import ChatModel, whole_reply
+from ricordo.llm.chat import ChatModel
+from ricordo.llm.egress import destination_of, whole_reply
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, jobs, messages, runs, users
 from ricordo.storage.engine.store import Transaction
@@ -198,7 +200,9 @@ async def _extract_by_model(runtime: Runtime, work: _Work, report: Report) -> No
                     tx, work.user_id, "current", "proposed", limit=MOST_SHOWN
                 )
             )
-            chunk = Chunk(reading.messages, live, work.user_id)
+            destination = destination_of(model, runtime.new_clearance())
+            known_facts = [fact for fact in live if permits(fact.egress, destination)]
+            chunk = Chunk(reading.messages, known_facts, work.user_id)
             drafts, expense = await _ask(runtime, model, chunk, work)
         await store.write(
             partial(_file, reading=reading, drafts=drafts, ranges=group, expense=expense)
@@ -255,7 +259,8 @@ async def _ask(
         Message(new_id("message"), "", "", "user", (TextPart(chunk.prompt),), created_at=now),
     )
     settings = ModelSettings(temperature=0, response_format=RESPONSE_FORMAT)
-    reply = await whole_reply(model, ModelRequest(prompt, settings=settings, user_id=chunk.user_id))
+    request = ModelRequest(prompt, settings=settings, user_id=chunk.user_id)
+    reply = await whole_reply(model, request, runtime.new_clearance())
     text = "".join(part.text for part in reply.parts if isinstance(part, TextPart))
     drafts, faulty = chunk.drafts_in(text)
     if faulty:

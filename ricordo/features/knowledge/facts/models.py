@@ -7,6 +7,7 @@ from pydantic import Field
 
 from ricordo.api.models.base import From, RequestModel, ResponseModel, Timestamp
 from ricordo.domain.clock import stamp
+from ricordo.domain.egress import MOST_NAMES
 from ricordo.domain.text import Json
 from ricordo.features.knowledge.facts.options import FactPolicy
 from ricordo.features.knowledge.facts.records import (
@@ -92,6 +93,23 @@ class FactChangeRequest(RequestModel):
     kind: FactKind | None = None
     holds_from: datetime | None = None
     holds_until: datetime | None = None
+
+
+class FactEgressRequest(RequestModel):
+    """The providers of models that may see facts of a kind."""
+
+    kind: FactKind
+    allowed: list[Annotated[str, Field(max_length=100)]] | None = Field(
+        max_length=MOST_NAMES,
+        description='Names of providers, and "local"; none for an empty list, all for null.',
+    )
+
+
+class FactEgressResponse(ResponseModel):
+    """The egress policy of a kind of facts. `allowed` is null without one."""
+
+    kind: FactKind
+    allowed: list[str] | None
 
 
 FactRequest.take_back(FactResponse)

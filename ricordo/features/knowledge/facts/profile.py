@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ricordo.domain.block import NEVER_REMEMBER, Block
+from ricordo.domain.egress import LabelledSpan
 from ricordo.domain.scope import Scope, User
 from ricordo.features.knowledge.facts import queries
 from ricordo.features.knowledge.facts.records import OBSERVATION, FactKind, UserFact
@@ -44,8 +45,8 @@ _MOST_LINES = 500
 class ProfileLine:
     """One line of a profile.
 
-    `source_id` is a fact, or a block with the number of the line in it. `message_ids` are the
-    messages that it is based on.
+    `source_id` is a fact, or a block with the number of the line. `message_ids` are the messages
+    that it rests on. `egress` is the label of its egress policies.
     """
 
     section: str
@@ -53,6 +54,7 @@ class ProfileLine:
     source: Literal["fact", "block"]
     source_id: str
     message_ids: tuple[str, ...] = ()
+    egress: str | None = None
 
     @property
     def heading(self) -> str:
@@ -77,6 +79,22 @@ class Profile:
                 parts.append(f"## {line.heading}")
             parts.append(f"- {line.text}")
         return "\n".join(parts)
+
+    @property
+    def spans(self) -> tuple[LabelledSpan, ...]:
+        """The lines of `text` that have a label."""
+        spans: list[LabelledSpan] = []
+        position = 0
+        section = ""
+        for line in self.lines:
+            if line.section != section:
+                section = line.section
+                position += 1
+            end = position + 1 + line.text.count("\n")
+            if line.egress:
+                spans.append(LabelledSpan(line.section, line.egress, position, end))
+            position = end
+        return tuple(spans)
 
 
 def profile_of(
@@ -165,7 +183,7 @@ def _lines(
 
 def _fact_line(section: str, fact: UserFact) -> ProfileLine:
     message_ids = tuple(dict.fromkeys(piece.message_id for piece in fact.evidence))
-    return ProfileLine(section, text_of(fact), "fact", fact.id, message_ids)
+    return ProfileLine(section, text_of(fact), "fact", fact.id, message_ids, egress=fact.egress)
 
 
 def _block_lines(block: Block, sentences: Sequence[str]) -> Iterator[ProfileLine]:

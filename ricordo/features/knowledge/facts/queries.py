@@ -1,15 +1,23 @@
 """Queries of facts, of the marks of read messages, and of policies."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sqlalchemy import Select, bindparam, delete, func, select
+from sqlalchemy import insert as insert_row
+from sqlalchemy import update as update_rows
 
+from ricordo.domain.egress import join
 from ricordo.domain.scope import Scope
 from ricordo.features.knowledge.facts.options import FactPolicy, FactSettings
-from ricordo.features.knowledge.facts.records import Evidence, FactState, UserFact
-from ricordo.features.knowledge.facts.tables import fact_marks, fact_policies, user_facts
+from ricordo.features.knowledge.facts.records import Evidence, FactKind, FactState, UserFact
+from ricordo.features.knowledge.facts.tables import (
+    fact_egress,
+    fact_marks,
+    fact_policies,
+    user_facts,
+)
 from ricordo.plugins import Waiting
 from ricordo.storage import unread_conversations
 from ricordo.storage.engine.repository import Page, Replacing, Repository, equal, one_of
@@ -35,7 +43,6 @@ FACTS = Repository(
 )
 get = FACTS.get
 by_ids = FACTS.by_ids
-insert = FACTS.insert
 update = FACTS.updates(
     "state",
     "evidence",
@@ -187,6 +194,45 @@ def unread_of(
     }
     rows = tx.all(_UNREAD_OF, parameters)
     return [Unread(*row) for row in rows]
+
+
+def insert(tx: Transaction, *facts: UserFact) -> None:
+    """Store facts of one user, with the egress labels of their kinds."""
+    if not facts:
+        return
+    labels = kind_labels(tx, facts[0].organization_id, facts[0].user_id)
+    labelled = [replace(fact, egress=join(fact.egress, labels.get(fact.kind))) for fact in facts]
+    FACTS.insert(tx, *labelled)
+
+
+def kind_labels(tx: Transaction, organization_id: str, user_id: str) -> dict[str, str]:
+    """Return the egress labels of a user's facts by kind."""
+    statement = select(fact_egress.c.kind, fact_egress.c.egress).where(
+        fact_egress.c.organization_id == organization_id, fact_egress.c.user_id == user_id
+    )
+    return {row.kind: row.egress for row in tx.all(statement)}
+
+
+def set_kind_label(
+    tx: Transaction, organization_id: str, user_id: str, kind: FactKind, label: str | None
+) -> None:
+    """Set the egress label of a kind, of stored facts too; None removes it."""
+    is_kind = (
+        (fact_egress.c.organization_id == organization_id)
+        & (fact_egress.c.user_id == user_id)
+        & (fact_egress.c.kind == kind)
+    )
+    tx.run(delete(fact_egress).where(is_kind))
+    if label is not None:
+        values = {
+            "organization_id": organization_id,
+            "user_id": user_id,
+            "kind": kind,
+            "egress": label,
+        }
+        tx.run(insert_row(fact_egress), values)
+    is_of_kind = (user_facts.c.user_id == user_id) & (user_facts.c.kind == kind)
+    tx.run(update_rows(user_facts).where(is_of_kind).values(egress=label))
 
 
 def policy_of(tx: Transaction, organization_id: str, user_id: str) -> FactPolicy:

@@ -59,8 +59,9 @@ class UserFact:
     """A stored fact about a user.
 
     Times are in microseconds. `starts_at` and `ends_at` are the time that the sentence names;
-    `holds_from` and `holds_until` are the time during which the fact holds. `replaces_id` is the
-    fact to which `relation` refers; `replacement_id` is the fact that replaced it.
+    `holds_from` and `holds_until` are the time for which the fact holds. `replaces_id` is the fact
+    to which it has `relation`; `replacement_id` is the fact that replaced it. `egress` is the label
+    of the egress policy of its kind.
     """
 
     id: str
@@ -89,6 +90,7 @@ class UserFact:
     replacement_id: str | None = None
     resolved_at: int | None = None
     resolved_by: str | None = None
+    egress: str | None = None
 
     def holds_at(self, time: int) -> bool:
         """Return whether the fact held at this time, as far as is known."""

@@ -9,13 +9,16 @@ from fastapi import Query
 from ricordo.api.call import RequestContext
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.clock import to_micros
+from ricordo.domain.egress import ONLY_OWNER, is_as_strict, label_of, names_of
 from ricordo.domain.scope import ADMIN, User
 from ricordo.domain.text import Json
-from ricordo.errors import Invalid
+from ricordo.errors import Forbidden, Invalid
 from ricordo.features.knowledge.facts import decisions, queries
 from ricordo.features.knowledge.facts.decisions import FactChange
 from ricordo.features.knowledge.facts.models import (
     FactChangeRequest,
+    FactEgressRequest,
+    FactEgressResponse,
     FactPolicyRequest,
     FactPolicyResponse,
     FactRequest,
@@ -102,6 +105,37 @@ def choose_policy(
     user = _owned(tx, context, user_id)
     queries.set_policy(tx, user.organization_id, user.id, body.policy)
     return policy_response(tx, user.organization_id, user.id)
+
+
+@router.get("/egress", response_model=list[FactEgressResponse])
+def list_fact_egress(tx: Transaction, context: RequestContext, user_id: str) -> list[Json]:
+    """List the kinds of the user's facts that only some providers of models may see."""
+    user = users.require(tx, context.scope, user_id)
+    labels = queries.kind_labels(tx, user.organization_id, user.id)
+    return [_egress_response(kind, label) for kind, label in sorted(labels.items())]
+
+
+@router.put("/egress", response_model=FactEgressResponse)
+@needs("memory:approve", "memory:override")
+def set_fact_egress(
+    tx: Transaction, context: RequestContext, user_id: str, body: FactEgressRequest
+) -> Json:
+    """Set which providers of models may see the user's facts of a kind.
+
+    Only the user may allow more than before.
+    """
+    user = _owned(tx, context, user_id)
+    label = label_of(body.allowed)
+    old = queries.kind_labels(tx, user.organization_id, user.id).get(body.kind)
+    if context.scope.subject != user.id and not is_as_strict(label, old):
+        raise Forbidden(ONLY_OWNER)
+    queries.set_kind_label(tx, user.organization_id, user.id, body.kind, label)
+    return _egress_response(body.kind, label)
+
+
+def _egress_response(kind: str, label: str | None) -> Json:
+    clauses = names_of(label)
+    return FactEgressResponse.of(None, kind=kind, allowed=clauses[0] if clauses else None)
 
 
 @router.get("/{fact_id}", response_model=FactResponse)

@@ -76,6 +76,7 @@ def beside_hits(tx: Transaction, query: FactQuery) -> list[KnownFact]:
             tuple(dict.fromkeys(piece.message_id for piece in fact.evidence)),
             fact.state == "ended",
             f"/ui/people/{fact.user_id}/facts#{fact.id}",
+            egress=fact.egress,
         )
         for fact in shown[:MOST_BESIDE]
     ]

@@ -34,6 +34,8 @@ user_facts = table(
     *timestamps("created_at"),
     *timestamps("resolved_at", null=True),
     *strings("resolved_by", erasure="blank"),
+    # The label of its kind. An older database gets the column by a migration of the core.
+    *strings("egress", erasure="keep"),
     sa.Index("user_facts_by_user", "user_id", "state", "seq"),
     sa.Index("user_facts_by_time", "organization_id", "created_at", "seq"),
     erasure="delete",
@@ -56,5 +58,15 @@ fact_policies = table(
     *strings("user_id", null=False),
     *strings("policy", null=False, erasure="keep"),
     sa.UniqueConstraint("organization_id", "user_id"),
+    erasure="delete",
+)
+# The egress policy of a kind of a user's facts, as a label.
+fact_egress = table(
+    "fact_egress",
+    seq(),
+    reference("organization_id", "organizations"),
+    *strings("user_id", null=False),
+    *strings("kind", "egress", null=False, erasure="keep"),
+    sa.UniqueConstraint("organization_id", "user_id", "kind"),
     erasure="delete",
 )

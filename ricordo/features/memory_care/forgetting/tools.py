@@ -69,4 +69,4 @@ async def _forget_at_once(context: ToolContext, request: ForgetRequest) -> str:
     return "It is being forgotten: what says it in these words is removed in a moment."
 
 
-TOOLS = (ServerTool(forget, "letta_builtin", acts_outside=True, is_base=True),)
+TOOLS = (ServerTool(forget, "letta_builtin", acts_outside=True, is_base=True, stays_here=True),)

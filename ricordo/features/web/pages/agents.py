@@ -1,5 +1,8 @@
 """Pages of agents: the list, a new agent, and the settings of an agent."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from fastapi import Request, Response
 
 from ricordo.api.agents import change_secret as store_secret
@@ -71,6 +74,13 @@ async def show_agent(request: Request, agent_id: str) -> Response:
 @router.get("/{agent_id}/settings")
 async def show_settings(request: Request, agent_id: str) -> Response:
     """Show the agent's settings and tools."""
+    return await _render_settings(request, agent_id)
+
+
+async def _render_settings(
+    request: Request, agent_id: str, preview: Mapping[str, Any] | None = None
+) -> Response:
+    """Return the page; `preview` says what another model would not see, before the change."""
     api = Api(request)
     agent = await api.get(f"/v1/agents/{agent_id}")
     attached = {tool["id"] for tool in agent["tools"]}
@@ -85,6 +95,7 @@ async def show_settings(request: Request, agent_id: str) -> Response:
         request,
         "agent_settings.html",
         agent=agent,
+        preview=preview,
         approved=approved,
         others=[tool for tool in tools if tool["id"] not in attached],
         models=await api.find("/v1/models/") or [],
@@ -109,6 +120,13 @@ async def change_agent(request: Request, agent_id: str) -> Response:
         body["enable_sleeptime"] = form["sleeptime"] == "on"
     if "tags" in form:
         body["tags"] = [tag.strip() for tag in form["tags"].split(",") if tag.strip()]
+    if form.get("model") and "withheld_seen" not in form:
+        agent = await api.get(f"/v1/agents/{agent_id}")
+        preview = None
+        if agent["model"] != form["model"]:
+            preview = await api.find(f"/v1/agents/{agent_id}/egress", model=form["model"])
+        if preview and (preview["withheld"] or preview["refused"]):
+            return await _render_settings(request, agent_id, preview)
     changed = await api.ask("PATCH", f"/v1/agents/{agent_id}", body)
     if "daily_tokens" in form:
         limit = typed_number(form["daily_tokens"])

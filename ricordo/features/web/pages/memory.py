@@ -71,6 +71,7 @@ _RECENT = 8  # versions in the timeline next to a text
 # character.
 _LARGE = 2_000
 _CHANGED = 409
+_NOBODY = "nobody"  # in the field of an egress policy
 _PRECONDITION_FAILED = 412
 # Each policy in words for people.
 POLICIES = {
@@ -312,6 +313,7 @@ async def show_block_page(request: Request, **changes: Any) -> Response:
         "suggestions": now,
         "later": later,
         "values": _field_values(section),
+        "egress": await _egress_policy(request, address),
     }
     return await render(request, "block.html", **(defaults | variables | changes))
 
@@ -394,7 +396,25 @@ async def change_settings(request: Request) -> Response:
     names = ("title", "description", "limit", "policy")
     body = {name: form[name].strip() or None for name in names if name in form}
     await Api(request).ask("PATCH", address.api, body)
+    if "egress" in form and address.block:
+        policy = {"allowed": _allowed_names(form["egress"])}
+        await Api(request).ask("PUT", f"/v1/blocks/{address.block.id}/egress", policy)
     return done(request, address.page, f"The settings of {address.label} were changed.")
+
+
+async def _egress_policy(request: Request, address: BlockAddress) -> Any:
+    """Return the block's egress policy; None without the feature that sets it."""
+    if address.block is None:
+        return None
+    return await Api(request).find(f"/v1/blocks/{address.block.id}/egress")
+
+
+def _allowed_names(text: str) -> list[str] | None:
+    """Return the names of an egress policy from its field; None for an empty field."""
+    names = [name.strip().lower() for name in text.split(",") if name.strip()]
+    if names == [_NOBODY]:
+        return []
+    return names or None
 
 
 @_by_id.post("/remove")

@@ -1,0 +1,499 @@
+"""Egress: which destinations outside of this server may see a stored text.
+
+A policy is a set of names: providers of models, kinds of tools, or "local". A label is the
+conjunction of all policies of the sources of a text. It is stored with the text as one string:
+clauses with ";" between them, each the sorted names of one policy with "," between them. A
+destination may see the text if every clause allows it. No label (None) means no limit.
+
+`Clearance` is the one class that decides. It knows the labelled texts that a turn has read, and
+returns messages, texts and arguments without the parts that a destination may not see.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from ricordo.domain.message import (
+    ImagePart,
+    Message,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
+from ricordo.errors import Invalid
+
+LOCAL = "local"
+NOBODY_AT_ALL = "nobody"
+"""The clause of an empty policy. It is no name of a destination."""
+BUILT_IN = "ricordo"
+"""The provider of models that run in this process."""
+LOCAL_ADDRESSES = (
+    "localhost, 127.0.0.0/8, ::1, 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, fc00::/7, fe80::/10"
+)
+MOST_NAMES = 30
+ONLY_OWNER = (
+    "Only the owner may let more destinations see this. Everybody else who may change it can make "
+    "its egress policy stricter."
+)
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.:-]{0,99}")
+# Ollama passes requests for such models on to ollama.com.
+_HOSTED_BY_OLLAMA = re.compile(r"[:-]cloud$")
+LABEL = r"^[a-z0-9][a-z0-9_.:-]*([,;][a-z0-9][a-z0-9_.:-]*)*$"
+"""The pattern of a label."""
+_WORD = re.compile(r"\w+")
+_JOINTS = "-_.@:/+"
+_BULLET = re.compile(r"^[\s>*+#•\-–—]+|^\s*\d{1,3}[.)]\s+")
+# Shorter lines occur anywhere, so they are not searched in other texts.
+SHORTEST_LINE = 8
+# A run of so many words of a withheld line identifies it in the arguments of a tool.
+RUN = 4
+# So does one word with a digit, or a long one: a number, an address, a key.
+_SHORTEST_NUMBER = 5
+_SHORTEST_RARE_WORD = 16
+_SHORTEST_JOINED = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A receiver of texts: the name of a provider or of a kind of tool.
+
+    `is_local`: it is this machine or its network.
+    """
+
+    name: str
+    is_local: bool = False
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names by which a policy can allow it, such as "mcp:school" and "mcp"."""
+        names = {self.name, self.name.partition(":")[0]}
+        if self.is_local:
+            names.add(LOCAL)
+        return frozenset(names)
+
+
+IN_PROCESS = Destination(BUILT_IN, is_local=True)
+
+
+@dataclass(frozen=True)
+class LocalNetworks:
+    """The addresses that count as local: networks, and names of hosts.
+
+    Names are compared and never looked up, since their owner decides what they lead to.
+    """
+
+    networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
+    hosts: frozenset[str]
+
+    @classmethod
+    def parse(cls, text: str) -> "LocalNetworks":
+        """Return the networks and hosts of a setting, with commas between them."""
+        networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
+        hosts: set[str] = set()
+        for entry in filter(None, (part.strip().lower() for part in text.split(","))):
+            try:
+                networks.append(ipaddress.ip_network(entry, strict=False))
+            except ValueError:
+                hosts.add(entry)
+        return cls(tuple(networks), frozenset(hosts))
+
+    def holds(self, address: str | None) -> bool:
+        """Return whether the host of this URL is local."""
+        try:
+            host = (urlsplit(address or "").hostname or "").rstrip(".").lower()
+            if host in self.hosts:
+                return True
+            number = ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        mapped = getattr(number, "ipv4_mapped", None)
+        number = mapped or number
+        return any(
+            number.version == network.version and number in network for network in self.networks
+        )
+
+    def of_model(self, provider: str, name: str, endpoint: str | None) -> Destination:
+        """Return the destination of a model's calls."""
+        is_local = provider == BUILT_IN or (endpoint is not None and self.holds(endpoint))
+        if provider == "ollama" and _HOSTED_BY_OLLAMA.search(name):
+            is_local = False
+        return Destination(provider, is_local)
+
+
+DEFAULT_NETWORKS = LocalNetworks.parse(LOCAL_ADDRESSES)
+
+
+def label_of(names: Iterable[str] | None) -> str | None:
+    """Return the label of one policy; None without a policy.
+
+    Raises:
+        Invalid: for a name that cannot be a destination.
+    """
+    if names is None:
+        return None
+    distinct = sorted({name.strip().lower() for name in names})
+    if len(distinct) > MOST_NAMES:
+        raise Invalid(f"An egress policy may name at most {MOST_NAMES} destinations.")
+    for name in distinct:
+        if not _NAME.fullmatch(name) or name == NOBODY_AT_ALL:
+            raise Invalid(
+                f'"{name[:80]}" is no name of a provider. Use names as "openai", or "local" for '
+                "models on this machine or its network; an empty list allows none."
+            )
+    return ",".join(distinct) or NOBODY_AT_ALL
+
+
+def names_of(label: str | None) -> list[list[str]]:
+    """Return the names in each clause of a label."""
+    clauses = label.split(";") if label else []
+    return [[] if clause == NOBODY_AT_ALL else clause.split(",") for clause in clauses]
+
+
+def join(*labels: str | None) -> str | None:
+    """Return the label of a text that has sources with all these labels."""
+    clauses = {clause for label in labels if label for clause in label.split(";")}
+    if not clauses:
+        return None
+    sets = {clause: frozenset(clause.split(",")) - {NOBODY_AT_ALL} for clause in clauses}
+    # A clause adds nothing where a narrower one is among them.
+    needed = [
+        clause for clause in clauses if not any(sets[other] < sets[clause] for other in clauses)
+    ]
+    return ";".join(sorted(needed))
+
+
+def permits(label: str | None, destination: Destination) -> bool:
+    """Return whether the destination may see a text with this label."""
+    if not label:
+        return True
+    names = destination.names
+    return all(not names.isdisjoint(clause.split(",")) for clause in label.split(";"))
+
+
+def is_as_strict(label: str | None, than: str | None) -> bool:
+    """Return whether every destination that this label allows is allowed by the other one too."""
+    if not than:
+        return True
+    clauses = [frozenset(clause) for clause in names_of(label)]
+    return all(any(clause <= frozenset(needed) for clause in clauses) for needed in names_of(than))
+
+
+def counted_lines(text: str) -> int:
+    """Return the number of lines that say something."""
+    return sum(bool(line.strip()) for line in text.split("\n"))
+
+
+def notice(count: int, unit: str, destination: Destination) -> str:
+    """Return the sentence in place of withheld parts, as "[2 lines withheld from openai]"."""
+    plural = "" if count == 1 else "s"
+    return f"[{count} {unit}{plural} withheld from {destination.name} by an egress policy]"
+
+
+def normal_line(text: str) -> str:
+    """Return the words of a line in one form."""
+    return " ".join(_WORD.findall(_BULLET.sub("", text).casefold()))
+
+
+@dataclass(frozen=True)
+class LabelledText:
+    """A text that a turn has read, with its label and the name of its source."""
+
+    source: str
+    label: str
+    text: str
+
+    def lines(self) -> frozenset[str]:
+        """Return its lines in normal form, and the values of lines as "name: value"."""
+        lines: set[str] = set()
+        for line in self.text.split("\n"):
+            for part in (line, line.partition(": ")[2]):
+                normal = normal_line(part)
+                if len(normal) >= SHORTEST_LINE:
+                    lines.add(normal)
+        return frozenset(lines)
+
+    def marks(self) -> frozenset[str]:
+        """Return what identifies the text in arguments: lines, runs of words, rare words."""
+        marks = set(self.lines())
+        for line in self.text.split("\n"):
+            words = normal_line(line).split()
+            marks.update(" ".join(words[at : at + RUN]) for at in range(len(words) - RUN + 1))
+            marks.update(word for word in words if _is_rare(word))
+            marks.update(
+                f"{word} {following}"
+                for word, following in pairwise(words)
+                if _has_digit(word) and _has_digit(following)
+            )
+            # Names with signs inside: addresses, handles, codes.
+            marks.update(
+                normal_line(name) for name in map(_without_edges, line.split()) if _is_joined(name)
+            )
+        return frozenset(marks)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledSpan:
+    """Lines of a text that have a label, as `lines[start:end]`, and the name of their field."""
+
+    name: str
+    label: str
+    start: int
+    end: int
+
+
+def _has_digit(word: str) -> bool:
+    return any(sign.isdigit() for sign in word)
+
+
+def _without_edges(name: str) -> str:
+    return name.strip(".,;:!?()[]{}<>\"'`*_-/+")
+
+
+def _is_joined(name: str) -> bool:
+    return len(name) >= _SHORTEST_JOINED and any(sign in _JOINTS for sign in name)
+
+
+def _is_rare(word: str) -> bool:
+    if len(word) >= _SHORTEST_RARE_WORD:
+        return True
+    return len(word) >= _SHORTEST_NUMBER and _has_digit(word)
+
+
+@dataclass(slots=True)
+class Clearance:
+    """What the outgoing calls of one piece of work may carry, and a record of it.
+
+    Attributes:
+        networks: The addresses that count as local.
+        texts: The labelled texts among the sources, also those that were withheld.
+        exempt: Ids of messages that the user wrote for this turn. What the user says to the model
+            is the user's decision, also if it repeats a labelled text.
+        label: The label of all that was shown, and so of all that is made of it.
+        shown: The names of the labelled sources that were shown.
+        withheld: The number of withheld lines, by the name of their source.
+    """
+
+    networks: LocalNetworks = DEFAULT_NETWORKS
+    texts: list[LabelledText] = field(default_factory=list)
+    exempt: frozenset[str] = frozenset()
+    label: str | None = None
+    shown: set[str] = field(default_factory=set)
+    withheld: dict[str, int] = field(default_factory=dict)
+    _marks: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def show(self, source: str, label: str | None, text: str = "") -> None:
+        """Note a labelled source that a permitted model gets to see."""
+        if label:
+            self.label = join(self.label, label)
+            self.shown.add(source)
+            self.know(source, label, text)
+
+    def may_read(
+        self, destination: Destination, source: str, label: str | None, text: str = ""
+    ) -> bool:
+        """Return whether the destination may see a labelled text; note it in both cases."""
+        if label is None:
+            return True
+        if permits(label, destination):
+            self.show(source, label, text)
+            return True
+        self.withhold(source, label, text)
+        return False
+
+    def know(self, source: str, label: str | None, text: str) -> None:
+        """Note a labelled text, which other outgoing texts may repeat."""
+        if label and text.strip():
+            entry = LabelledText(source, label, text)
+            if entry not in self.texts:
+                self.texts.append(entry)
+
+    def withhold(self, source: str, label: str, text: str) -> None:
+        """Note a source that was left out."""
+        self.withheld[source] = counted_lines(text) or 1
+        self.know(source, label, text)
+
+    def messages(self, messages: Sequence[Message], destination: Destination) -> Sequence[Message]:
+        """Return the messages as this destination may see them.
+
+        A message with a label that forbids it keeps its role and its calls, so that the transcript
+        stays valid, and a notice replaces its texts. In other messages the lines that repeat a
+        forbidden text are replaced.
+        """
+        if not self.texts and not [message for message in messages if message.egress]:
+            return messages
+        forbidden = self._forbidden_lines(destination)
+        cleared: list[Message] = []
+        for message in messages:
+            is_exempt = message.id in self.exempt
+            if not is_exempt and not permits(message.egress, destination):
+                self.withheld[f"message:{message.id}"] = counted_lines(_text_of(message)) or 1
+                cleared.append(_withheld(message, destination))
+                continue
+            if message.egress:
+                # What an agent says is known by its sources; its phrases occur anywhere.
+                text = "" if message.role == "assistant" else _text_of(message)
+                self.show(f"message:{message.id}", message.egress, text)
+            if forbidden and not is_exempt:
+                cleared.append(self._without_lines(message, forbidden, destination))
+            else:
+                cleared.append(message)
+        return cleared
+
+    def text(self, text: str, destination: Destination) -> str:
+        """Return the text without lines that repeat a forbidden one."""
+        forbidden = self._forbidden_lines(destination)
+        return _without(text, forbidden, destination) if forbidden else text
+
+    def repeats(self, text: str, destination: Destination) -> str | None:
+        """Return the source of a forbidden text that this text repeats; None without one.
+
+        A run of four words, or one rare word, is enough.
+        """
+        for entry in self.texts:
+            if not permits(entry.label, destination) and self._repeats(entry, text):
+                return entry.source
+        return None
+
+    def with_labels(self, message: Message) -> Message:
+        """Return a person's message with the labels of the texts that it repeats."""
+        text = _text_of(message)
+        labels = [entry.label for entry in self.texts if self._repeats(entry, text)]
+        return replace(message, egress=join(message.egress, *labels)) if labels else message
+
+    def spills(self, text: str, label: str | None) -> str | None:
+        """Return the source of a text that this text repeats under a looser label; else None."""
+        for entry in self.texts:
+            if not is_as_strict(label, entry.label) and self._repeats(entry, text):
+                return entry.source
+        return None
+
+    def record(self, destination: Destination) -> dict[str, Any]:
+        """Return what went where, for the record of a step; {} where no policy took part."""
+        if self.label is None and not self.texts and not self.withheld:
+            return {}
+        return {
+            "destination": destination.name,
+            "is_local": destination.is_local,
+            "shown": sorted(self.shown),
+            "withheld": dict(sorted(self.withheld.items())),
+            "label": names_of(self.label),
+        }
+
+    def _repeats(self, entry: LabelledText, text: str) -> bool:
+        marks = self._marks.get(entry.text)
+        if marks is None:
+            marks = self._marks[entry.text] = entry.marks()
+        normal = f" {normal_line(_decoded(text))} "
+        return any(f" {mark} " in normal for mark in marks)
+
+    def _forbidden_lines(self, destination: Destination) -> frozenset[str]:
+        return frozenset().union(
+            *(entry.lines() for entry in self.texts if not permits(entry.label, destination))
+        )
+
+    def _without_lines(
+        self, message: Message, forbidden: frozenset[str], destination: Destination
+    ) -> Message:
+        parts = tuple(_part_without(part, forbidden, destination) for part in message.parts)
+        if all(new is old for new, old in zip(parts, message.parts, strict=True)):
+            return message
+        self.withheld[f"message:{message.id}"] = 1
+        return replace(message, parts=parts)
+
+
+def _text_of(message: Message) -> str:
+    texts = [part.text for part in message.parts if isinstance(part, TextPart)]
+    texts += [part.content for part in message.tool_returns]
+    return "\n".join(texts)
+
+
+def _withheld(message: Message, destination: Destination) -> Message:
+    """Return the message with a notice in place of its texts and pictures."""
+    sentence = notice(1, "message", destination)
+    parts: list[Part] = []
+    for part in message.parts:
+        match part:
+            case ToolCallPart():
+                parts.append(replace(part, arguments="{}"))
+            case ToolReturnPart():
+                parts.append(_return_with(part, sentence))
+            case TextPart() if not any(isinstance(done, TextPart) for done in parts):
+                parts.append(TextPart(sentence))
+            case TextPart() | ReasoningPart() | ImagePart():
+                pass
+            case _:
+                parts.append(part)
+    has_text = any(isinstance(part, TextPart | ToolCallPart | ToolReturnPart) for part in parts)
+    if not has_text:
+        parts.insert(0, TextPart(sentence))
+    return replace(message, parts=tuple(parts), egress=None)
+
+
+def _return_with(part: ToolReturnPart, content: str) -> ToolReturnPart:
+    return replace(part, content=content, is_json=False, stdout=(), stderr=(), pictures=())
+
+
+def _part_without(part: Part, forbidden: frozenset[str], destination: Destination) -> Part:
+    match part:
+        case TextPart():
+            text = _without(part.text, forbidden, destination)
+            return part if text is part.text else replace(part, text=text, signature=None)
+        case ReasoningPart():
+            text = _without(part.text, forbidden, destination)
+            return part if text is part.text else TextPart(text)
+        case ToolCallPart():
+            kept = _without(_decoded(part.arguments), forbidden, destination)
+            is_clean = kept == _decoded(part.arguments)
+            return part if is_clean else replace(part, arguments="{}")
+        case ToolReturnPart():
+            source = _decoded(part.content) if part.is_json else part.content
+            text = _without(source, forbidden, destination)
+            return part if text is source else _return_with(part, text)
+        case _:
+            return part
+
+
+def _without(text: str, forbidden: frozenset[str], destination: Destination) -> str:
+    """Return the text with a notice in place of each line that repeats a forbidden one."""
+    if not _repeats(text, forbidden):
+        return text
+    lines = [
+        notice(1, "line", destination) if _repeats(line, forbidden) else line
+        for line in text.split("\n")
+    ]
+    cleared = "\n".join(lines)
+    # A forbidden line may be broken into several.
+    if _repeats(cleared, forbidden):
+        return notice(counted_lines(text), "line", destination)
+    return cleared
+
+
+def _repeats(text: str, forbidden: frozenset[str]) -> bool:
+    normal = f" {normal_line(text)} "
+    return any(f" {line} " in normal for line in forbidden)
+
+
+def _decoded(text: str) -> str:
+    """Return the texts inside of JSON, each on its lines; another text as it is."""
+    if not text.lstrip().startswith(("{", "[", '"')):
+        return text
+    try:
+        return "\n".join(_strings(orjson.loads(text)))
+    except orjson.JSONDecodeError:
+        return text
+
+
+def _strings(content: Any) -> list[str]:
+    if isinstance(content, Mapping):
+        return [text for name, part in content.items() for text in (str(name), *_strings(part))]
+    if isinstance(content, list):
+        return [text for part in content for text in _strings(part)]
+    return [str(content)]

@@ -1,0 +1,138 @@
+"""Set egress policies, with the rights of their owners, and tell what a model would not see."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ricordo.agents.conversations import require_own
+from ricordo.domain.agent import AgentState, effective
+from ricordo.domain.block import Block
+from ricordo.domain.egress import ONLY_OWNER, Destination, is_as_strict, label_of, permits
+from ricordo.domain.scope import Scope
+from ricordo.domain.version import ChangeMetadata
+from ricordo.errors import Busy, Forbidden, NotFound
+from ricordo.features.files.folders import queries as folder_queries
+from ricordo.features.files.folders.records import Folder
+from ricordo.memory.egress import spans_of
+from ricordo.prompt.egress import cleared_state
+from ricordo.runtime import Runtime
+from ricordo.storage import agents, blocks, conversations, egress, runs, versions
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.message_cache import read_window
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """A part of an agent's prompt that a model would not see, and the number of its lines."""
+
+    source: str
+    lines: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a model's provider may see of an agent's prompt.
+
+    `refused` is the sentence with which every turn would end; None if turns are possible.
+    """
+
+    model: str
+    destination: Destination
+    shown: Sequence[str]
+    withheld: Sequence[Withheld]
+    refused: str | None = None
+
+
+def set_block_policy(
+    tx: Transaction, scope: Scope, block_id: str, names: Sequence[str] | None
+) -> Block:
+    """Set a block's policy; None removes it. Raises Forbidden, Invalid, NotFound."""
+    block = blocks.get(tx, scope, block_id)
+    label = label_of(names)
+    chain = versions.lock(tx, block.chain_id)
+    if chain is None:
+        raise NotFound(f"Block with id '{block_id}' not found")
+    is_own = chain.owner_kind == "user" and scope.subject == chain.owner_id
+    if chain.owner_kind != "user" and scope.subject_id is not None:
+        _require_agents(scope)
+    metadata = ChangeMetadata(scope.actor, f"Change who may see {block.label}")
+    is_owner = metadata.is_owners_of(chain) and metadata.author.kind != "administrator"
+    if chain.owner_kind == "user" and not (is_own and is_owner):
+        _require_stricter(label, block.egress)
+        # A stricter policy reveals nothing, so it needs no approval.
+        metadata = replace(metadata, approved_by=scope.user_id)
+    if label == block.egress:
+        return block
+    changed = replace(block, egress=label, updated_by=scope.user_id)
+    return blocks.update(tx, block, changed, metadata)
+
+
+def set_conversation_policy(
+    tx: Transaction, scope: Scope, conversation_id: str, names: Sequence[str] | None
+) -> str | None:
+    """Set the policy of a conversation and all its messages; return the label."""
+    conversation = require_own(scope, conversations.require(tx, scope, conversation_id))
+    label = label_of(names)
+    if conversation.user_id and conversation.user_id != scope.subject:
+        _require_stricter(label, conversation.egress)
+    # Its turn has read the old policy, and would store messages without the new one.
+    if open_runs := runs.open_runs(tx, conversation_id=conversation_id):
+        raise Busy(open_runs[0].id)
+    egress.label_conversation(tx, conversation_id, conversation.egress, label)
+    return label
+
+
+def set_folder_policy(
+    tx: Transaction, scope: Scope, folder_id: str, names: Sequence[str] | None
+) -> Folder:
+    """Set the policy of a folder, and so of the chunks of its files."""
+    folder = folder_queries.get_folder(tx, scope, folder_id)
+    label = label_of(names)
+    if folder.user_id and folder.user_id != scope.subject:
+        _require_stricter(label, folder.egress)
+    elif not folder.user_id and scope.subject_id is not None:
+        _require_agents(scope)
+    changed = replace(folder, egress=label)
+    folder_queries.set_egress(tx, folder_id, label)
+    egress.label_archive(tx, folder.archive_id, folder.egress, label)
+    return changed
+
+
+def preview(
+    tx: Transaction,
+    runtime: Runtime,
+    scope: Scope,
+    agent_id: str,
+    model: str,
+    destination: Destination,
+) -> Preview:
+    """Return what the provider of a model would see of the agent's next prompt."""
+    state = effective(agents.load(tx, scope, agent_id))
+    (state,) = runtime.complete(tx, (state,))
+    clearance = runtime.new_clearance()
+    refused = _refusal(state, destination)
+    cleared_state(state, destination, clearance, partial(spans_of, runtime.settings.data_dir))
+    clearance.messages(read_window(tx, state)[1:], destination)
+    return Preview(
+        model=model,
+        destination=destination,
+        shown=sorted(clearance.shown),
+        withheld=[Withheld(*entry) for entry in sorted(clearance.withheld.items())],
+        refused=refused,
+    )
+
+
+def _refusal(state: AgentState, destination: Destination) -> str | None:
+    if permits(state.conversation.egress, destination):
+        return None
+    return f"This conversation may not be sent to {destination.name}, by its egress policy."
+
+
+def _require_stricter(label: str | None, old: str | None) -> None:
+    if not is_as_strict(label, old):
+        raise Forbidden(ONLY_OWNER)
+
+
+def _require_agents(scope: Scope) -> None:
+    if not scope.may("agents:write"):
+        raise Forbidden("This is not yours alone: to change it takes the scope agents:write.")

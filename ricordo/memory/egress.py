@@ -1,0 +1,29 @@
+"""Blocks as one destination may see them, with the egress policies of their schemas' fields."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from ricordo.domain.block import Block
+from ricordo.domain.egress import Clearance, Destination, LabelledSpan
+from ricordo.memory.schemas import enforced_schema
+from ricordo.memory.sections import labelled_spans
+from ricordo.prompt.egress import cleared_block
+
+
+def spans_of(data_dir: Path, block: Block) -> list[LabelledSpan]:
+    """Return the labelled lines of a block that follows a schema of this data folder."""
+    schema = enforced_schema(data_dir, block.schema_ref) if block.schema_ref else None
+    return labelled_spans(block.value, schema) if schema else []
+
+
+def block_view(
+    data_dir: Path, destination: Destination, clearance: Clearance
+) -> Callable[[Block], Block]:
+    """Return a function that returns blocks as the destination may see them."""
+    find_spans = partial(spans_of, data_dir)
+
+    def view(block: Block) -> Block:
+        return cleared_block(block, destination, clearance, spans=find_spans(block))
+
+    return view

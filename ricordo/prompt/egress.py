@@ -1,0 +1,163 @@
+"""The part of an agent's state that a model may see, by the egress policies of its parts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ricordo.domain.agent import AgentState, PromptDirectory
+from ricordo.domain.block import Block
+from ricordo.domain.egress import (
+    Clearance,
+    Destination,
+    LabelledSpan,
+    counted_lines,
+    notice,
+    permits,
+)
+from ricordo.errors import Forbidden
+
+FindSpans = Callable[[Block], Sequence[LabelledSpan]]
+"""Returns the labelled lines of a block's text, by its schema."""
+
+
+def no_spans(_block: Block) -> Sequence[LabelledSpan]:
+    return ()
+
+
+def cleared_state(
+    state: AgentState,
+    destination: Destination,
+    clearance: Clearance,
+    find_spans: FindSpans = no_spans,
+) -> AgentState:
+    """Return the state with notices in place of the parts that the destination may not see.
+
+    The clearance notes what is shown and what is withheld. A withheld block is read-only, since an
+    edit would be made without its text. A state without policies is returned as it is.
+    """
+    if state.conversation.egress:
+        clearance.show("conversation", state.conversation.egress)
+    labels = [block.egress or block.schema_ref for block in state.blocks]
+    labels += [directory.egress for directory in state.directories]
+    if labels.count(None) == len(labels) and not state.shown_spans:
+        return state
+    blocks = tuple(
+        cleared_block(
+            block,
+            destination,
+            clearance,
+            text=state.shown_texts.get(block.shown_label),
+            spans=find_spans(block) if block.schema_ref else (),
+        )
+        for block in state.blocks
+    )
+    directories = tuple(
+        _cleared_directory(directory, destination, clearance) for directory in state.directories
+    )
+    withheld_labels = {block.shown_label for block in blocks if block.is_withheld}
+    shown_texts = {
+        label: _cleared_lines(
+            text, f"block:{label}", state.shown_spans.get(label, ()), destination, clearance
+        )
+        for label, text in state.shown_texts.items()
+        if label not in withheld_labels
+    }
+    return replace(
+        state, blocks=blocks, directories=directories, shown_texts=shown_texts, shown_spans={}
+    )
+
+
+def require_permitted(state: AgentState, destination: Destination) -> None:
+    """Raise Forbidden if the destination may not see this conversation at all."""
+    label = state.conversation.egress
+    if not permits(label, destination):
+        raise Forbidden(
+            f"This conversation may not be sent to {destination.name}, by its egress policy. "
+            f"Give the agent a model that it allows ({allowed(label)}), or let the "
+            "conversation's owner change the policy."
+        )
+
+
+def allowed(label: str | None) -> str:
+    """Return the destinations that a label allows, for people."""
+    clauses = (label or "").split(";")
+    return " and ".join(clause.replace(",", " or ") for clause in clauses)
+
+
+def refusal(clearance: Clearance, destination: Destination) -> str:
+    """Return the sentence that refuses a turn from which something would be withheld."""
+    sources = ", ".join(sorted(clearance.withheld)[:5])
+    return (
+        f"{sources} may not be sent to {destination.name}, by an egress policy, and this server "
+        "refuses such a turn. Use another model for this agent, or let the owner change the policy."
+    )
+
+
+def cleared_block(
+    block: Block,
+    destination: Destination,
+    clearance: Clearance,
+    *,
+    text: str | None = None,
+    spans: Sequence[LabelledSpan] = (),
+) -> Block:
+    """Return the block as the destination may see it.
+
+    `text` is the shown text if it is not the block's value; `spans` are its labelled lines.
+    """
+    if block.is_withheld or not (block.egress or spans):
+        return block
+    source = f"block:{block.shown_label}"
+    shown_text = block.value if text is None else text
+    if permits(block.egress, destination):
+        clearance.show(source, block.egress, shown_text)
+        value = _cleared_lines(block.value, source, spans, destination, clearance)
+        if value == block.value:
+            return block
+        return replace(block, value=value, read_only=True, is_withheld=True)
+    clearance.withhold(source, block.egress or "", shown_text)
+    return replace(
+        block,
+        value=notice(counted_lines(shown_text), "line", destination),
+        description=None,
+        read_only=True,
+        is_withheld=True,
+    )
+
+
+def _cleared_lines(
+    text: str,
+    source: str,
+    spans: Sequence[LabelledSpan],
+    destination: Destination,
+    clearance: Clearance,
+) -> str:
+    """Return the text with notices in place of the lines that the destination may not see."""
+    lines = text.split("\n")
+    for span in reversed(spans):
+        part = "\n".join(lines[span.start : span.end])
+        if permits(span.label, destination):
+            clearance.show(f"{source}.{span.name}", span.label, part)
+        elif part.strip():
+            clearance.withhold(f"{source}.{span.name}", span.label, part)
+            lines[span.start : span.end] = [notice(counted_lines(part), "line", destination)]
+    return "\n".join(lines)
+
+
+def _cleared_directory(
+    directory: PromptDirectory, destination: Destination, clearance: Clearance
+) -> PromptDirectory:
+    if not directory.egress:
+        return directory
+    source = f"folder:{directory.name}"
+    text = "\n".join(file.content for file in directory.files)
+    if permits(directory.egress, destination):
+        clearance.show(source, directory.egress, text)
+        return directory
+    clearance.withhold(source, directory.egress, text)
+    return replace(
+        directory,
+        files=(),
+        description=notice(len(directory.files), "file", destination),
+        instructions=None,
+        more=0,
+    )
