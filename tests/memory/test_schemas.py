@@ -74,7 +74,7 @@ def test_everything_that_is_wrong_is_told_with_its_line() -> None:
         "Use letters, digits and _, at most 100, a letter first, and none of: block, body, "
         "format, layout."
     )
-    known = "Use: kind, title, description, required, max_length, max_items, default."
+    known = "Use: kind, title, description, required, max_length, max_items, default, egress."
     for text, *told in (
         ("", "Line 1: the schema has no fields. Give it one, as in [fields.name]."),
         ('title = "A"\ntitle = "B"', "Line 2: this key occurs twice. Keep one of the two."),

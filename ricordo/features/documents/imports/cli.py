@@ -124,7 +124,7 @@ def import_pasted(
     ),
     report: Path | None = _REPORT,
 ) -> None:
-    """Propose the memories that another assistant shows in a list, for one user's memory."""
+    """Propose the lines of a list that you copied, for one user's memory."""
 
     async def work(runtime: "Runtime", say: "Report") -> dict[str, Any]:
         target = await service.target_of(

@@ -599,6 +599,7 @@ def test_every_column_with_somebodys_id_is_erased_blanked_or_counted() -> None:
         "audit_people",
         "batch_items",
         "decision_links",
+        "fact_egress",
         "fact_marks",
         "fact_policies",
         "files",
