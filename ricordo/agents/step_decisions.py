@@ -330,8 +330,9 @@ def _tools_to_find(turn: TurnContext, kinds: Mapping[str, ToolTraits]) -> frozen
     Tools of the server are not among them, nor tools that a rule or the prompt names, or that the
     window shows as called or found.
     """
-    if FIND_TOOLS not in kinds:
-        return frozenset()
+    finder = kinds.get(FIND_TOOLS)
+    if finder is None or isinstance(finder, ForeignTraits):
+        return frozenset()  # no search, or a tool of the agent that has the same name
     messages = turn.window.messages
     known = {*found_tools(messages)}
     known.update(name for rule in turn.state.agent.tool_rules for name in _names_in(rule))
@@ -344,9 +345,14 @@ def _tools_to_find(turn: TurnContext, kinds: Mapping[str, ToolTraits]) -> frozen
 
 
 def _names_in(rule: ToolRule) -> Iterator[str]:
+    """Yield the tool of a rule, and the tools that the rule lets follow it."""
     yield rule.tool_name
-    children = rule.options.get("children")
-    yield from (str(child) for child in children or ()) if isinstance(children, list) else ()
+    if isinstance(children := rule.options.get("children"), list):
+        yield from map(str, children)
+    if isinstance(mapping := rule.options.get("child_output_mapping"), dict):
+        yield from map(str, mapping.values())
+    if default := rule.options.get("default_child"):
+        yield str(default)
 
 
 def _with_speech(parts: Sequence[Part], speech: str) -> list[Part]:

@@ -161,6 +161,39 @@ def test_tools_of_rules_and_of_the_prompt_are_seen(
     assert offered(server)[1] & TOOLS.keys() == {"read_news", "lock_door"}
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"type": "constrain_child_tools", "children": ["feed_cat", "lock_door"]},
+        {"type": "parent_last_tool", "children": ["feed_cat", "lock_door"]},
+        {
+            "type": "conditional",
+            "child_output_mapping": {"cat": "feed_cat"},
+            "default_child": "lock_door",
+        },
+    ],
+)
+def test_a_tool_that_a_rule_lets_follow_is_seen(
+    server: ServerInThread, http: httpx2.Client, tool_ids: list[str], rule: dict[str, Any]
+) -> None:
+    agent = make_agent(http, tool_ids, tool_rules=[{"tool_name": "read_news", **rule}])
+    server.says(call("read_news", detail="today"), "Nothing new.")
+    say(http, agent, "Good evening.")
+    after_news = offered(server)[1]
+    assert "lock_door" in after_news
+    assert after_news <= {"feed_cat", "lock_door"}
+
+
+def test_a_tool_of_the_agent_with_the_same_name_hides_nothing(
+    server: ServerInThread, http: httpx2.Client, tool_ids: list[str]
+) -> None:
+    mine = make_tool(http, "find_tools", "Find hammers and saws in the shed.")
+    for others in (tool_ids[:1], tool_ids):
+        agent = make_agent(http, [mine, *others])
+        say(http, agent, "Hi.")
+        assert len(offered(server)[-1] & {"find_tools", *TOOLS}) == len(others) + 1
+
+
 def test_a_call_of_a_tool_that_was_not_looked_for_runs_too(
     server: ServerInThread, http: httpx2.Client, tool_ids: list[str]
 ) -> None:

@@ -52,7 +52,7 @@ _Time = Annotated[datetime, AfterValidator(_with_zone)]
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
 
 class ArchivedUser(_Record):

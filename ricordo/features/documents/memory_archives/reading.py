@@ -5,7 +5,9 @@ manifest names, and each record is checked by its class. Refusals name the file 
 """
 
 import hashlib
+import lzma
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -38,6 +40,20 @@ _CHANGED = (
     "memory again."
 )
 
+# What reading a faulty zip file raises. RuntimeError: a file is encrypted. NotImplementedError: an
+# unknown compression, or a later version of zip. ValueError: a name that is no text.
+_FAULTS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    OSError,
+    RuntimeError,
+    NotImplementedError,
+    ValueError,
+)
+
 
 class MemoryArchive:
     """An archive that is open for reading.
@@ -59,7 +75,8 @@ class MemoryArchive:
             TooLong: if its files are larger than allowed.
         """
         self._archive = archive
-        members = {member.filename: member for member in archive.infolist()}
+        # Tools that pack folders also write an entry for each folder.
+        members = {member.filename: member for member in archive.infolist() if not member.is_dir()}
         if MANIFEST not in members:
             raise Invalid(_NO_ARCHIVE)
         size = sum(member.file_size for member in members.values())
@@ -140,15 +157,7 @@ class MemoryArchive:
         try:
             with self._archive.open(name) as file:
                 yield file
-        except (
-            zipfile.BadZipFile,
-            zlib.error,
-            EOFError,
-            OSError,
-            RuntimeError,
-            NotImplementedError,
-        ):
-            # RuntimeError: the file is encrypted. NotImplementedError: an unknown compression.
+        except _FAULTS:
             raise Invalid(_DAMAGED.format(name)) from None
 
 
@@ -161,7 +170,7 @@ def opened_archive(file: IO[bytes], most_bytes: int | None = None) -> Iterator[M
     """Open an archive. Raises Invalid, TooLong."""
     try:
         archive = zipfile.ZipFile(file)
-    except (zipfile.BadZipFile, OSError, ValueError):
+    except _FAULTS:
         raise Invalid(_NO_ARCHIVE) from None
     with archive:
         yield MemoryArchive(archive, most_bytes)

@@ -116,9 +116,10 @@ def _user(tx: Transaction, scope: Scope, archive: MemoryArchive, name: str | Non
     if name is not None:
         return users.find_or_make(tx, scope, name)
     archived = archive.manifest.user
-    if known := users.find(tx, scope, archived.identifier or archived.id):
-        return known
-    if not is_id(archived.id, "user") or users.named(tx, scope.organization_id, archived.id):
+    for known_as in (archived.identifier, archived.id):
+        if known_as and (known := users.find(tx, scope, known_as)):
+            return known
+    if not is_id(archived.id, "user"):
         return users.find_or_make(tx, scope, archived.identifier or archived.name)
     draft = users.UserDraft(archived.name, archived.identifier, id=archived.id)
     return users.create(tx, scope, draft)
@@ -164,6 +165,7 @@ class _HistoryRestore:
     """Stores the versions of an archive, oldest first, and checks their ids.
 
     `texts` are the current texts by label; each new text is stored as a delta of the one before.
+    `commits` are the ids of the versions so far.
     """
 
     tx: Transaction
@@ -171,6 +173,7 @@ class _HistoryRestore:
     pushed: Mapping[bytes, ChainObject]
     texts: dict[str, TextBase] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
+    commits: set[bytes] = field(default_factory=set)
 
     def store(self, archive: MemoryArchive) -> None:
         """Store the history. Raises Invalid."""
@@ -188,9 +191,11 @@ class _HistoryRestore:
         versions.advance(self.tx, self.chain, 0)
 
     def _add_commit(self, records: list[VersionRecord]) -> None:
+        first = records[0]
+        self._require_parents(first)
         for record in records:
             self._add_version(record)
-        first = records[0]
+        self.commits.add(first.id)
         if first.id in self.pushed:
             self._require_tree(first.id, first.number)
             return
@@ -225,6 +230,18 @@ class _HistoryRestore:
             self.rows.clear()
         files = {label: (blob, depth) for label, (blob, depth, _) in self.texts.items()}
         self.chain = replace(chain, head=record.id, versions=record.number, files=files)
+
+    def _require_parents(self, record: VersionRecord) -> None:
+        """Raise Invalid if the archive lacks a commit before this one.
+
+        The id of a version covers those before it, and so does not show that they are there.
+        """
+        for parent in record.parent_ids:
+            if parent not in self.commits and parent not in self.pushed:
+                raise Invalid(
+                    f"{HISTORY}: a version before version {record.number} is missing. Export the "
+                    "memory again."
+                )
 
     def _require_tree(self, id: bytes, number: int) -> None:
         """Raise Invalid unless the commit came by git and has the tree of the current texts."""

@@ -5,9 +5,11 @@ import io
 import json
 import random
 import re
+import struct
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 from uuid import UUID, uuid5
@@ -17,8 +19,10 @@ import pytest
 from sqlalchemy import func, select
 
 from ricordo.domain.ids import new_id
+from ricordo.errors import Invalid
 from ricordo.features.documents.memory_archives import export as exporting
 from ricordo.features.documents.memory_archives.models import content_hash
+from ricordo.features.documents.memory_archives.reading import opened_archive
 from ricordo.llm.scripted import call
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import metadata
@@ -68,9 +72,9 @@ def exported(http: httpx2.Client, user: str) -> Archive:
     return {name: archive.read(name) for name in archive.namelist()}
 
 
-def zipped(archive: Archive) -> bytes:
+def zipped(archive: Archive, compression: int = zipfile.ZIP_DEFLATED) -> bytes:
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as target:
+    with zipfile.ZipFile(file, "w", compression) as target:
         for name, content in archive.items():
             target.writestr(name, content)
     return file.getvalue()
@@ -359,6 +363,8 @@ def _changes(archive: Archive) -> Iterator[tuple[str, Archive]]:
         if number < len(history) - 1:
             yield "is missing", _without_line(archive, "history.jsonl", number)
     yield "have the id", _without_line(archive, "history.jsonl", len(history) - 1)
+    endless = _with(archive, "proposals.jsonl", 0, confidence=float("inf"))
+    yield "line 1: confidence", endless
     yield "different blocks", _without_line(archive, "blocks.jsonl", 0)
     yield "not the newest texts", archive | {"blocks/human.md": b"Eve."}
     for name in archive:
@@ -428,6 +434,105 @@ def test_a_file_that_was_cut_or_is_something_else_is_refused(
             assert get(there, user, "human")["body"] == "Name: Ada\n" * 200
             return
     assert rows_of(elsewhere) == before
+
+
+def test_an_archive_that_another_tool_packed_again_is_read(
+    http: httpx2.Client, there: httpx2.Client
+) -> None:
+    for compression in (zipfile.ZIP_STORED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        user = new_id("ada")
+        put(http, user, "courses/maths", "Likes proofs.")
+        archive = exported(http, user)
+        folders = {"blocks/": b"", "blocks/courses/": b""}
+        packed = io.BytesIO(zipped(folders | archive, compression))
+        with zipfile.ZipFile(packed, "a") as target:
+            target.comment = b"Packed by hand."
+        ok(send(there, packed.getvalue()))
+        assert hash_of(exported(there, user)) == hash_of(archive)
+
+
+def test_damage_is_refused_in_each_compression_and_each_version_of_zip(
+    http: httpx2.Client, there: httpx2.Client
+) -> None:
+    user = new_id("ada")
+    put(http, user, "human", "Name: Ada\n" * 50)
+    archive = exported(http, user)
+    for compression in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        whole = zipped(archive, compression)
+        (manifest,) = (
+            member
+            for member in zipfile.ZipFile(io.BytesIO(whole)).infolist()
+            if member.filename == "manifest.json"
+        )
+        begin = manifest.header_offset + 30 + len("manifest.json")
+        for position in range(begin, begin + manifest.compress_size, 3):
+            damaged = bytearray(whole)
+            damaged[position] ^= 255
+            # A byte that the compression does not read changes nothing.
+            with suppress(Invalid), opened_archive(io.BytesIO(damaged)) as opened:
+                assert opened.manifest.content == hash_of(archive)
+    later = bytearray(zipped(archive))
+    needed = later.index(b"PK\x01\x02") + 6  # the version that reading the first file needs
+    later[needed : needed + 2] = struct.pack("<H", 200)
+    assert "no archive" in refused(send(there, bytes(later)), 400)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_a_history_without_its_beginning_is_refused(
+    http: httpx2.Client, there: httpx2.Client, cut: int
+) -> None:
+    user = new_id("ada")
+    for number in range(4):
+        put(http, user, "human", f"Line {number}")
+    archive = exported(http, user)
+    rest = [
+        {**version, "number": number}
+        for number, version in enumerate(records(archive, "history.jsonl")[cut:], 1)
+    ]
+    lines = b"".join(json.dumps(version).encode() + b"\n" for version in rest)
+    said = refused(send(there, signed(archive | {"history.jsonl": lines})), 400)
+    assert "before version 1 is missing" in said
+
+
+def test_the_history_after_forgetting_one_thing_comes_back(
+    http: httpx2.Client, there: httpx2.Client
+) -> None:
+    user = new_id("ada")
+    for line in ("", "\nLikes tea.", "\nLikes milk."):
+        put(http, user, "human", f"Ada.\nHer foot hurts a lot.{line}")
+    body = {"text": "Her foot hurts a lot", "all": True}
+    made = http.post(f"/users/{user}/forget", json=body).json()
+    wait_for(lambda: http.get(made["receipt"]).status_code == 200)
+    archive = exported(http, user)
+    kinds = {one["kind"] for one in records(archive, "git-objects.jsonl")}
+    assert kinds == {"forgotten"}
+    ok(send(there, archive))
+    assert hash_of(exported(there, user)) == hash_of(archive)
+
+
+def test_a_memory_comes_back_on_the_same_server_after_its_person_was_erased(
+    http: httpx2.Client,
+) -> None:
+    user = remember(http, seed=3, steps=12)
+    archive = exported(http, user)
+    made = http.delete(f"/v1/users/{user}").json()
+    wait_for(lambda: http.get(made["receipt"]).status_code == 200)
+    restored = ok(send(http, archive))
+    assert restored["user_id"] == json.loads(archive["manifest.json"])["user"]["id"]
+    assert hash_of(exported(http, user)) == hash_of(archive)
+
+
+def test_a_person_with_another_identifier_here_is_found_by_id(
+    http: httpx2.Client, there: httpx2.Client
+) -> None:
+    user = new_id("ada")
+    ok(http.post("/v1/agents/", json={"model": "scripted/model", "user_id": user}))
+    id = ok(send(there, exported(http, user)))["user_id"]
+    renamed = {"identifier_key": f"{user}-renamed"}
+    ok(there.patch(f"/v1/identities/{id.replace('user-', 'identity-', 1)}", json=renamed))
+    put(http, user, "human", "Name: Ada")
+    assert ok(send(there, exported(http, user)))["user_id"] == id
+    assert get(there, f"{user}-renamed", "human")["body"] == "Name: Ada"
 
 
 def test_only_an_administrator_restores_and_gives_it_to_any_user_without_memory(
