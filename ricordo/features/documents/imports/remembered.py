@@ -118,7 +118,7 @@ def paragraphs_of(text: str) -> list[str]:
     """Return the paragraphs of a text, each behind the heading that it stands under."""
     paragraphs: list[str] = []
     heading = ""
-    for paragraph in _PARAGRAPH.split(text.strip()):
+    for paragraph in _PARAGRAPH.split(normal_text(text).strip()):
         lines = paragraph.strip().split("\n")
         if match := _HEADING.match(lines[0].strip()):
             heading = (match["marked"] or match["bold"] or "").strip().rstrip(":")

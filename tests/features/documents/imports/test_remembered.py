@@ -211,6 +211,8 @@ def test_claudes_memory_comes_by_paragraphs_with_their_headings() -> None:
         "Personal: Has two cats.",
         "Top of mind: An exam in May.",
     ]
+    for line_end in ("\r\n", "\r"):
+        assert paragraphs_of(memory.replace("\n", line_end)) == paragraphs_of(memory)
     assert paragraphs_of("**Only a heading**") == []
     assert paragraphs_of("  \n\n ") == []
 
