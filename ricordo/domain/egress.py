@@ -487,7 +487,7 @@ def _repeats(text: str, forbidden: frozenset[str]) -> bool:
 
 
 def _decoded(text: str) -> str:
-    """Return the texts inside JSON, each on lines of its own; any other text unchanged."""
+    """Return the texts inside JSON, each on separate lines; any other text unchanged."""
     if not text.lstrip().startswith(("{", "[", '"')):
         return text
     try:
