@@ -9,9 +9,9 @@ The built-in features and other packages declare their parts in the same way:
         commands=(Commands("weather", "weather.cli", help="Ask for the weather."),),
     )
 
-An object with methods of these names is a plugin too. Each method returns the parts, or is the hook
-itself. It may have two more methods: `complete_agent`, which completes one agent, and `at_end`, a
-coroutine that gets the settings when the server stops.
+An object with methods of these names is a plugin too. Each method returns parts, or is the hook
+itself. The object may have two more methods. `complete_agent` completes one agent. The coroutine
+function `at_end` gets the settings when the server stops.
 """
 
 from collections.abc import (
@@ -59,15 +59,15 @@ Part = Any
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Commands of `ricordo`: those of a typer app, as the group `name`.
+    """The commands of a typer app, as the group `name` of `ricordo`.
 
     If a group of that name exists, its commands join it. An empty name adds them to `ricordo`
     itself.
 
     Attributes:
         name: The name of the group.
-        module: The module of the typer app, which is named `app`; or both: "weather.cli:app". It
-            is imported when one of its commands runs.
+        module: The module whose `app` is the typer app, or both names: "weather.cli:app". It is
+            imported when one of its commands runs.
         help: The group's description in `ricordo --help`.
         commands: The names of the commands, each with its description. Commands that join another
             group must be named here. Otherwise the module is imported for every command of
@@ -124,21 +124,21 @@ class Feature:
         at_forgetting: Coroutine functions of the runtime, a user's id and a Needle
             (`memory_care/forgetting/needle.py`). They remove one fact from other services, and
             return sentences for the receipt.
-        forget_sources: Sources of users' texts, for tables whose name or removal differs from what
-            the settings of their columns say (`memory_care/forgetting/source_queries.py`).
+        forget_sources: Sources of users' texts, for tables whose columns' settings do not
+            describe them fully (`memory_care/forgetting/source_queries.py`).
         audits: AuditSources (`memory_care/audit/hygiene.py`). The audit of memory counts these
             texts in addition to blocks.
-        waiting: Functions of a transaction, an organization's id and a user's. Each returns a
-            Waiting, which the user's pages show, or None.
-        known_facts: Functions of a transaction and a FactQuery. Each returns KnownFacts, which a
-            search of messages shows with its hits.
-        user_files: UserFiles, which the archive of a user's memory has.
+        waiting: Functions of a transaction, an organization's id and a user's id. Each returns None
+            or a Waiting, which the user's pages show.
+        known_facts: Functions of a transaction and a FactQuery. Each returns KnownFacts. A
+            search of messages shows them with its hits.
+        user_files: UserFiles, which become files in the archive of a user's memory.
         pages: PluginPages that `/` links to; `routes` serves them.
         commands: Commands of `ricordo`.
         findings: Functions of the settings that return lines for `ricordo doctor`; a line that
             begins with ! is a warning.
-        gauges: Functions of a transaction that return values for `/metrics`: by name, the help and
-            the value.
+        gauges: Functions of a transaction that return values for `/metrics`. Each name maps to a
+            help text and a value.
         open: A function of the runtime that returns an async context manager. It is entered when
             the server starts and left after turns and jobs have ended. Its value is kept in
             `runtime.features` under the feature's name.
@@ -238,11 +238,12 @@ class UserFile:
     Attributes:
         name: The name of the file.
         read: A function of a transaction, a Scope, the user's id and a mark. It returns the next
-            records, and the mark from which to go on; None ends the file. The first mark is None.
-            Records have no ids of the user, and no values that change by themselves, so that the
+            records and the next mark. The first mark is None, and a returned None ends the file.
+            Records must not contain the user's id or values that change by themselves. Then the
             archive of a restored memory is the same.
-        store: A function of a transaction, a user without such records, and the records, which are
-            foreign content. It returns how many it stored, and raises Invalid or Conflict.
+        store: A function of a transaction, a user and the records. The user has no such records
+            yet. The records are untrusted. It returns the number of stored records, and raises
+            Invalid or Conflict.
     """
 
     name: str
@@ -350,7 +351,7 @@ class Plugins:
         return [function for _, function in self._functions("make_folder")]
 
     def after_turn(self) -> "list[AfterTurn]":
-        """The functions to call after a turn, each with the turns that it wants."""
+        """The functions to call after a turn, each with the kinds of turns that call it."""
         return [
             function if isinstance(function, AfterTurn) else AfterTurn(function)
             for _, function in self._functions("after_turn")
@@ -368,9 +369,9 @@ class Plugins:
         return [function for _, function in self._functions("audits")]
 
     def at_erasure(self) -> list[Callable[..., Any]]:
-        """The functions that report what remains of a forgotten user at other services.
+        """The functions that delete an erased user's data in other services.
 
-        They are called with the runtime and the user's id.
+        They get the runtime and the user's id, and return what remains there.
         """
         return [function for _, function in self._functions("at_erasure")]
 
@@ -379,7 +380,7 @@ class Plugins:
         return [function for _, function in self._functions("at_forgetting")]
 
     def forget_sources(self) -> list[Any]:
-        """The sources that are searched when a user has one fact forgotten."""
+        """The sources that are searched when a user asks to forget one fact."""
         return self._collect("forget_sources")
 
     def waiting(self, tx: "Transaction", organization_id: str, user_id: str) -> list[Waiting]:
@@ -454,7 +455,7 @@ class Plugins:
 
 
 def _loaded(parts: Iterable[Part]) -> Iterator[Any]:
-    """Yield the parts; those of tuples and lists one by one."""
+    """Yield the parts. If a part is a tuple or a list, yield its items."""
     for part in parts:
         loaded = load_part(part)
         if isinstance(loaded, list | tuple):
@@ -494,7 +495,7 @@ def load_plugins(features: Iterable[str] = ()) -> Plugins:
     Features are packages of `ricordo.features`.
 
     Raises:
-        Invalid: Raises Invalid if a plugin cannot be loaded or needs a feature that is not
+        Invalid: if a plugin cannot be loaded or needs a feature that is not
             installed.
     """
     built_in = Feature(tools=("ricordo.tools.builtin:TOOLS",))
@@ -533,7 +534,7 @@ def load_commands(features: Iterable[str] = ()) -> tuple[list[Commands], str | N
 
 
 def missing_requirements(plugins: Sequence[tuple[str, Any]]) -> str | None:
-    """Return sentences about plugins whose required features are missing; None without any.
+    """Name the plugins whose required features are missing, in sentences; None if none is.
 
     Call it before any hook, so that no module imports a missing feature.
     """

@@ -74,7 +74,7 @@ router = Routes(prefix="/v1/agents/{agent_id}", tags=["messages"], scope="messag
 async def send(context: RequestContext, agent_id: str, body: SendRequest) -> Response:
     """Send messages to the agent and wait for its whole answer.
 
-    `streaming` streams it.
+    With `streaming`, the answer is streamed.
     """
     if body.streaming:
         return await stream(context, agent_id, body)
@@ -214,9 +214,9 @@ async def turn_request(
     is_background: bool = False,
     callback: Mapping[str, Any] | None = None,
 ) -> TurnRequest:
-    """Return the turn that the body requests in this conversation. None is the agent's default one.
+    """Return the turn that the body requests in this conversation.
 
-    Raises Unsupported and Invalid.
+    Without an id, it is the agent's default conversation. Raises Unsupported and Invalid.
     """
     if body.override_model:
         models = await context.runtime.organization_providers.of(context.scope.organization_id)
@@ -287,7 +287,7 @@ def request_of(scope: Scope, agent_id: str, body: SendRequest) -> TurnRequest:
 
 
 def run_view(run: Run) -> MessageFormat:
-    """Return the form that the run's request asked for, with incoming events."""
+    """Return the message format that the run's request chose; incoming events are shown too."""
     return replace(MessageFormat.from_json(run.request_config), shows_events=True)
 
 
@@ -378,7 +378,8 @@ def _approval(body: ApprovalDecisionRequest) -> Approval:
         return Approval(tuple(_decision(decision) for decision in body.approvals), otid=body.otid)
     if body.approve is None:
         raise Invalid(
-            "An approval needs approvals, one for each call that waits, or approve for all of them."
+            "An approval needs the field `approvals`, with one entry for each waiting call, or the field "
+            "`approve` for all calls."
         )
     return Approval((), body.otid, body.approve, body.reason, body.approval_request_id)
 

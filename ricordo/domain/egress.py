@@ -1,12 +1,12 @@
 """Egress: which destinations outside of this server may see a stored text.
 
-A policy is a set of names: providers of models, kinds of tools, or "local". A label is the
-conjunction of all policies of the sources of a text. It is stored with the text as one string:
-clauses with ";" between them, each the sorted names of one policy with "," between them. A
+A policy is a set of names: providers of models, kinds of tools, or "local". A text may have several
+sources, each with a policy. Its label has one clause for each policy. The label is stored with the
+text as one string: ";" separates clauses, and "," separates the sorted names in a clause. A
 destination may see the text if every clause allows it. No label (None) means no limit.
 
-`Clearance` is the one class that decides. It knows the labelled texts that a turn has read, and
-returns messages, texts and arguments without the parts that a destination may not see.
+`Clearance` is the one class that decides. It knows the labelled texts that a turn has read. From
+messages and texts it removes the parts that a destination may not see.
 """
 
 import ipaddress
@@ -32,7 +32,7 @@ from ricordo.errors import Invalid
 
 LOCAL = "local"
 NOBODY_AT_ALL = "nobody"
-"""The clause of an empty policy. It is no name of a destination."""
+"""The clause of an empty policy. No destination can have this name."""
 BUILT_IN = "ricordo"
 """The provider of models that run in this process."""
 LOCAL_ADDRESSES = (
@@ -44,18 +44,18 @@ ONLY_OWNER = (
     "its egress policy stricter."
 )
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.:-]{0,99}")
-# Ollama passes requests for such models on to ollama.com.
+# Ollama sends requests for models with this ending on to ollama.com.
 _HOSTED_BY_OLLAMA = re.compile(r"[:-]cloud$")
 LABEL = r"^[a-z0-9][a-z0-9_.:-]*([,;][a-z0-9][a-z0-9_.:-]*)*$"
 """The pattern of a label."""
 _WORD = re.compile(r"\w+")
 _JOINTS = "-_.@:/+"
 _BULLET = re.compile(r"^[\s>*+#•\-–—]+|^\s*\d{1,3}[.)]\s+")
-# Shorter lines occur anywhere, so they are not searched in other texts.
+# Shorter lines occur in many texts, so other texts are not searched for them.
 SHORTEST_LINE = 8
-# A run of so many words of a withheld line identifies it in the arguments of a tool.
+# If a tool's arguments contain this number of consecutive words of a line, they repeat it.
 RUN = 4
-# So does one word with a digit, or a long one: a number, an address, a key.
+# One word with a digit, or one long word, is enough too: a number, an address, a key.
 _SHORTEST_NUMBER = 5
 _SHORTEST_RARE_WORD = 16
 _SHORTEST_JOINED = 6
@@ -65,7 +65,7 @@ _SHORTEST_JOINED = 6
 class Destination:
     """A receiver of texts: the name of a provider or of a kind of tool.
 
-    `is_local`: it is this machine or its network.
+    `is_local`: the receiver is on this machine or in its network.
     """
 
     name: str
@@ -87,7 +87,7 @@ IN_PROCESS = Destination(BUILT_IN, is_local=True)
 class LocalNetworks:
     """The addresses that count as local: networks, and names of hosts.
 
-    Names are compared and never looked up, since their owner decides what they lead to.
+    Names are compared and never looked up, since the owner of a name can change its address.
     """
 
     networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
@@ -95,7 +95,7 @@ class LocalNetworks:
 
     @classmethod
     def parse(cls, text: str) -> "LocalNetworks":
-        """Return the networks and hosts of a setting, with commas between them."""
+        """Parse a setting: networks and hosts, separated by commas."""
         networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
         hosts: set[str] = set()
         for entry in filter(None, (part.strip().lower() for part in text.split(","))):
@@ -158,12 +158,12 @@ def names_of(label: str | None) -> list[list[str]]:
 
 
 def join(*labels: str | None) -> str | None:
-    """Return the label of a text that has sources with all these labels."""
+    """Return the label of a text whose sources have these labels."""
     clauses = {clause for label in labels if label for clause in label.split(";")}
     if not clauses:
         return None
     sets = {clause: frozenset(clause.split(",")) - {NOBODY_AT_ALL} for clause in clauses}
-    # A clause adds nothing where a narrower one is among them.
+    # A clause adds nothing if another clause is a part of it.
     needed = [
         clause for clause in clauses if not any(sets[other] < sets[clause] for other in clauses)
     ]
@@ -179,7 +179,7 @@ def permits(label: str | None, destination: Destination) -> bool:
 
 
 def is_as_strict(label: str | None, than: str | None) -> bool:
-    """Return whether every destination that this label allows is allowed by the other one too."""
+    """Return whether `than` also allows every destination that `label` allows."""
     if not than:
         return True
     clauses = [frozenset(clause) for clause in names_of(label)]
@@ -187,18 +187,18 @@ def is_as_strict(label: str | None, than: str | None) -> bool:
 
 
 def counted_lines(text: str) -> int:
-    """Return the number of lines that say something."""
+    """Return the number of lines that are not blank."""
     return sum(bool(line.strip()) for line in text.split("\n"))
 
 
 def notice(count: int, unit: str, destination: Destination) -> str:
-    """Return the sentence in place of withheld parts, as "[2 lines withheld from openai]"."""
+    """Return the notice that replaces withheld parts, for example of 2 lines."""
     plural = "" if count == 1 else "s"
     return f"[{count} {unit}{plural} withheld from {destination.name} by an egress policy]"
 
 
 def normal_line(text: str) -> str:
-    """Return the words of a line in one form."""
+    """Return the words of a line in lower case, without bullet and punctuation."""
     return " ".join(_WORD.findall(_BULLET.sub("", text).casefold()))
 
 
@@ -211,7 +211,7 @@ class LabelledText:
     text: str
 
     def lines(self) -> frozenset[str]:
-        """Return its lines in normal form, and the values of lines as "name: value"."""
+        """Return its lines in normal form, and the values of lines such as "name: value"."""
         lines: set[str] = set()
         for line in self.text.split("\n"):
             for part in (line, line.partition(": ")[2]):
@@ -221,7 +221,7 @@ class LabelledText:
         return frozenset(lines)
 
     def marks(self) -> frozenset[str]:
-        """Return what identifies the text in arguments: lines, runs of words, rare words."""
+        """Return the phrases that identify the text: lines, runs of words, and rare words."""
         marks = set(self.lines())
         for line in self.text.split("\n"):
             words = normal_line(line).split()
@@ -232,7 +232,7 @@ class LabelledText:
                 for word, following in pairwise(words)
                 if _has_digit(word) and _has_digit(following)
             )
-            # Names with signs inside: addresses, handles, codes.
+            # Words with signs inside, such as addresses, handles and codes.
             marks.update(
                 normal_line(name) for name in map(_without_edges, line.split()) if _is_joined(name)
             )
@@ -241,7 +241,7 @@ class LabelledText:
 
 @dataclass(frozen=True, slots=True)
 class LabelledSpan:
-    """Lines of a text that have a label, as `lines[start:end]`, and the name of their field."""
+    """The lines `lines[start:end]` of a text, with their label and the name of their field."""
 
     name: str
     label: str
@@ -269,14 +269,16 @@ def _is_rare(word: str) -> bool:
 
 @dataclass(slots=True)
 class Clearance:
-    """What the outgoing calls of one piece of work may carry, and a record of it.
+    """The decision on what outgoing calls may contain, and a record of it.
+
+    A turn, or another piece of work, has one clearance.
 
     Attributes:
         networks: The addresses that count as local.
-        texts: The labelled texts among the sources, also those that were withheld.
-        exempt: Ids of messages that the user wrote for this turn. What the user says to the model
-            is the user's decision, also if it repeats a labelled text.
-        label: The label of all that was shown, and so of all that is made of it.
+        texts: The labelled texts among the sources, shown or withheld.
+        exempt: Ids of messages that the user wrote for this turn. They reach the model even if they
+            repeat a labelled text, since the user decided to send them.
+        label: The label of everything that was shown. New texts get it.
         shown: The names of the labelled sources that were shown.
         withheld: The number of withheld lines, by the name of their source.
     """
@@ -290,7 +292,7 @@ class Clearance:
     _marks: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def show(self, source: str, label: str | None, text: str = "") -> None:
-        """Note a labelled source that a permitted model gets to see."""
+        """Record a labelled source that is shown to a permitted model."""
         if label:
             self.label = join(self.label, label)
             self.shown.add(source)
@@ -299,7 +301,7 @@ class Clearance:
     def may_read(
         self, destination: Destination, source: str, label: str | None, text: str = ""
     ) -> bool:
-        """Return whether the destination may see a labelled text; note it in both cases."""
+        """Return whether the destination may see a labelled text; record the text in any case."""
         if label is None:
             return True
         if permits(label, destination):
@@ -309,23 +311,23 @@ class Clearance:
         return False
 
     def know(self, source: str, label: str | None, text: str) -> None:
-        """Note a labelled text, which other outgoing texts may repeat."""
+        """Record a labelled text, so that texts that repeat it are recognized."""
         if label and text.strip():
             entry = LabelledText(source, label, text)
             if entry not in self.texts:
                 self.texts.append(entry)
 
     def withhold(self, source: str, label: str, text: str) -> None:
-        """Note a source that was left out."""
+        """Record a source that was withheld."""
         self.withheld[source] = counted_lines(text) or 1
         self.know(source, label, text)
 
     def messages(self, messages: Sequence[Message], destination: Destination) -> Sequence[Message]:
         """Return the messages as this destination may see them.
 
-        A message with a label that forbids it keeps its role and its calls, so that the transcript
-        stays valid, and a notice replaces its texts. In other messages the lines that repeat a
-        forbidden text are replaced.
+        If its label forbids a message, a notice replaces its texts. The message keeps its role and
+        its calls, so that the transcript stays valid. In other messages, notices replace the lines
+        that repeat a forbidden text.
         """
         if not self.texts and not [message for message in messages if message.egress]:
             return messages
@@ -338,7 +340,7 @@ class Clearance:
                 cleared.append(_withheld(message, destination))
                 continue
             if message.egress:
-                # What an agent says is known by its sources; its phrases occur anywhere.
+                # Phrases of an agent occur in many texts. Its answer is recognized by its sources.
                 text = "" if message.role == "assistant" else _text_of(message)
                 self.show(f"message:{message.id}", message.egress, text)
             if forbidden and not is_exempt:
@@ -348,14 +350,14 @@ class Clearance:
         return cleared
 
     def text(self, text: str, destination: Destination) -> str:
-        """Return the text without lines that repeat a forbidden one."""
+        """Return the text with notices in place of the lines that repeat a forbidden text."""
         forbidden = self._forbidden_lines(destination)
         return _without(text, forbidden, destination) if forbidden else text
 
     def repeats(self, text: str, destination: Destination) -> str | None:
-        """Return the source of a forbidden text that this text repeats; None without one.
+        """Return the source of a forbidden text that this text repeats, or None.
 
-        A run of four words, or one rare word, is enough.
+        Four consecutive words, or one rare word, are enough.
         """
         for entry in self.texts:
             if not permits(entry.label, destination) and self._repeats(entry, text):
@@ -369,14 +371,17 @@ class Clearance:
         return replace(message, egress=join(message.egress, *labels)) if labels else message
 
     def spills(self, text: str, label: str | None) -> str | None:
-        """Return the source of a text that this text repeats under a looser label; else None."""
+        """Return the source of a text that this text repeats with a looser label, or None."""
         for entry in self.texts:
             if not is_as_strict(label, entry.label) and self._repeats(entry, text):
                 return entry.source
         return None
 
     def record(self, destination: Destination) -> dict[str, Any]:
-        """Return what went where, for the record of a step; {} where no policy took part."""
+        """Return the record of a step: destination, shown and withheld sources.
+
+        It is empty if no source had a policy.
+        """
         if self.label is None and not self.texts and not self.withheld:
             return {}
         return {
@@ -482,7 +487,7 @@ def _repeats(text: str, forbidden: frozenset[str]) -> bool:
 
 
 def _decoded(text: str) -> str:
-    """Return the texts inside of JSON, each on its lines; another text as it is."""
+    """Return the texts inside JSON, each on separate lines; any other text unchanged."""
     if not text.lstrip().startswith(("{", "[", '"')):
         return text
     try:

@@ -1,8 +1,8 @@
-"""The gate: the only functions outside of `llm/` that send texts to a model.
+"""The gate: all calls of models from outside `llm/` go through these functions.
 
-Every call passes a `Clearance`, which knows the labelled texts among its sources. The gate asks it
-what the model's provider may see. `tests/test_architecture.py` refuses a call of a model that does
-not come through here.
+Each caller passes a `Clearance`, which knows the labelled texts among the sources of the call. The
+gate asks the clearance what the model's provider may see. `tests/test_architecture.py` refuses
+other calls of models.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -36,7 +36,7 @@ async def ask(
 
 
 async def whole_reply(model: ChatModel, request: ModelRequest, clearance: Clearance) -> ModelReply:
-    """Ask the model, and return its reply alone."""
+    """Ask the model, and return its whole reply."""
     messages = clearance.messages(request.messages, destination_of(model, clearance))
     return await whole_reply_of(model, replace(request, messages=tuple(messages)))
 
@@ -51,8 +51,8 @@ async def embed(
     """Return the texts' vectors.
 
     Raises:
-        Forbidden: if the work has read anything that the embedder's provider may not see, since a
-            question for a search may hold it in other words, or if a text repeats such a text.
+        Forbidden: if the work has read a text that the embedder's provider may not see, since a
+            query may repeat it in other words. Also if one of the texts repeats such a text.
     """
     destination = destination_of(embedder, clearance)
     if not permits(clearance.label, destination):

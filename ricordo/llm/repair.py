@@ -404,7 +404,7 @@ _CHANNEL_SIGNS = ("<|start|>", "<|channel|>", "<|constrain|>")
 # An object is likely to be a call if a tool's name stands within this number of characters
 # before it.
 _NAME_DISTANCE = 48
-# The rest of a sentence after a mark that is only mentioned.
+# The text after a mark that a sentence only mentions.
 _MENTIONED = re.compile(r"[ \t]{0,9}(?:[.,;:!?)\]*_]|([A-Za-z]{1,20})[ \t,.])")
 _UNDECIDED = re.compile(r"[ \t]{0,9}[A-Za-z]{0,20}\Z")
 # The beginning of an object, up to its first key.

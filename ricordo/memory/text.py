@@ -20,8 +20,8 @@ from ricordo.domain.redaction import redact
 
 PieceKind = Literal["same", "added", "removed"]
 
-# The limit of pairs of equal lines, or equal words, in one comparison. Beyond it, unique lines are
-# matched first, then the ranges between them, up to this limit. A pair takes a microsecond.
+# The limit of pairs of equal lines or words in one comparison. With more pairs, unique lines are
+# matched first, and then the ranges between them up to the limit. A pair takes a microsecond.
 _PAIR_LIMIT = 200_000
 # The limit of characters of changed lines that are compared word by word. Further changes are shown
 # in whole lines.
@@ -311,8 +311,8 @@ def _word_pieces(
 ) -> Iterator[tuple[PieceKind, str]]:
     """Return the pieces of two matched sequences of words.
 
-    Words are matched without the spaces after them. If only spaces differ, only they are removed
-    and added.
+    Words are matched without the spaces after them. If only the spaces differ, the pieces show a
+    change of the spaces alone.
     """
     for tag, start, stop, start_new, stop_new in matcher.get_opcodes():
         if tag != "equal":
@@ -571,8 +571,8 @@ def carry_over(base: str, changed: str, text: str) -> str | None:
     r"""Return `text` with the changes from `base` to `changed`.
 
     Unlike in `merge_changes`, `text` may lack lines that are replaced or removed, or have lines in
-    another order. New lines whose predecessors are missing in `text` follow the lines that precede
-    them in `base`.
+    another order. If `text` lacks a changed line, the new lines go behind all earlier
+    lines of `base`.
 
     Returns None where the texts are too large to be compared.
 
@@ -812,7 +812,8 @@ def _insertions(
 def _added_by_both(first: Sequence[str], second: Sequence[str]) -> Sequence[str]:
     """Combine the lines that two sides added at one position.
 
-    Lines of `second` that are also in `first` are skipped, if equal lines can be distinguished.
+    Lines of `second` that are also in `first` are skipped. Short lines are kept, since a text may
+    repeat them on purpose.
     """
     if _contains_in_order(second, first):
         return second

@@ -1,4 +1,4 @@
-"""The part of an agent's state that a model may see, by the egress policies of its parts."""
+"""Reduce an agent's state to the parts that a model may see by their egress policies."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,8 +31,9 @@ def cleared_state(
 ) -> AgentState:
     """Return the state with notices in place of the parts that the destination may not see.
 
-    The clearance notes what is shown and what is withheld. A withheld block is read-only, since an
-    edit would be made without its text. A state without policies is returned as it is.
+    The clearance records the shown and the withheld parts. A withheld block becomes read-only,
+    since the model would edit it without knowing its text. A state without policies is returned
+    unchanged.
     """
     if state.conversation.egress:
         clearance.show("conversation", state.conversation.egress)
@@ -84,7 +85,7 @@ def allowed(label: str | None) -> str:
 
 
 def refusal(clearance: Clearance, destination: Destination) -> str:
-    """Return the sentence that refuses a turn from which something would be withheld."""
+    """Return the error of a turn that is refused because parts would be withheld."""
     sources = ", ".join(sorted(clearance.withheld)[:5])
     return (
         f"{sources} may not be sent to {destination.name}, by an egress policy, and this server "
@@ -102,7 +103,7 @@ def cleared_block(
 ) -> Block:
     """Return the block as the destination may see it.
 
-    `text` is the shown text if it is not the block's value; `spans` are its labelled lines.
+    `text` is the shown text if it differs from the block's value. `spans` are labelled lines.
     """
     if block.is_withheld or not (block.egress or spans):
         return block

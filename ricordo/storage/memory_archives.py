@@ -1,7 +1,7 @@
-"""SQL of memory archives: what an archive holds of a chain beside its versions, and its return.
+"""SQL of memory archives: read and insert a chain's settings log, git objects and tags.
 
-A restored row is stored as the archive has it: no policy, no quota and no redaction applies, since
-its text is what the other server had stored.
+A restored row is stored unchanged. Policies, quotas and redaction do not apply to it, since the
+other server has stored the same text already.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ _INSERT_TAG = insert(blocks_tags)
 
 @dataclass(frozen=True, slots=True)
 class LoggedSettings:
-    """A change of a block's settings; with `deleted_label`, the block's deletion.
+    """A change of a block's settings, or its deletion if `deleted_label` is set.
 
     `created_at` is in microseconds.
     """
@@ -65,9 +65,9 @@ class LoggedSettings:
 
 @dataclass(frozen=True, slots=True)
 class ChainObject:
-    """An object of a chain that came by git, or the tombstone of a rewritten version.
+    """An object that a git client pushed, or the tombstone of a rewritten version.
 
-    A tombstone has the kind `forgotten`, and the new id as its body.
+    A tombstone has the kind `forgotten`. Its body is the id of the new version.
     """
 
     kind: ObjectKind
@@ -78,7 +78,7 @@ class ChainObject:
 def logged_after(
     tx: Transaction, chain_id: str, after: int, limit: int
 ) -> tuple[list[LoggedSettings], int]:
-    """Return the changes of settings behind this `seq`, and the last `seq`."""
+    """Return changes of settings with a greater `seq` than `after`, and the last `seq`."""
     rows = tx.all(_LOG, {"chain_id": chain_id, "after": after, "limit": limit})
     logged = [
         LoggedSettings(
@@ -96,7 +96,7 @@ def logged_after(
 def objects_after(
     tx: Transaction, chain_id: str, after: int, limit: int
 ) -> tuple[list[ChainObject], int]:
-    """Return the objects that came by git behind this `seq`, and the last `seq`."""
+    """Return git objects with a greater `seq` than `after`, and the last `seq`."""
     rows = tx.all(_OBJECTS, {"chain_id": chain_id, "after": after, "limit": limit})
     objects = [ChainObject(row.kind, bytes(row.id), bytes(row.data)) for row in rows]
     return objects, rows[-1].seq if rows else after

@@ -2,7 +2,7 @@
 
 Versions are written in the transaction that changes their blocks. Every write of a block's text
 goes through `store`, which only the repository of blocks calls. The chain's row is locked first, so
-writers of one chain follow each other. Its `files` are the tree from which the next id is computed.
+writers of one chain wait for each other. Its `files` are the tree for the next id.
 """
 
 import zlib
@@ -80,8 +80,7 @@ _UNKNOWN = -1
 _before = commits.alias("before")
 _ID_BEFORE = select(_before.c.id)
 # The commit that a version was made from: the stored parent, or else the previous version's commit.
-# In a history's first commit, the first version has no predecessor; the predecessors of its other
-# versions are in the same commit.
+# The first commit of a history has no parent. A previous version in the same commit does not count.
 PARENT = func.coalesce(
     commits.c.parent,
     _ID_BEFORE.where(
@@ -211,7 +210,8 @@ def plan(
 ) -> VersionPlan:
     """Plan the changes of a locked chain.
 
-    A change without effect makes no version. Raises Invalid for a reason that git cannot hold.
+    A change without effect makes no version. Raises Invalid if git cannot store the change's
+    message.
     """
     if "\0" in metadata.reason:
         raise Invalid(
@@ -461,7 +461,7 @@ def unpack(data: bytes, base: bytes | None) -> bytes:
 
 def _dictionary(base: bytes, head: int, tail: int) -> bytes:
     end = min(len(base), max(len(base) - tail, head) + _WINDOW // 4)
-    # zlib treats an empty dictionary as none, but only in one direction.
+    # zlib treats an empty dictionary differently in compression and in decompression.
     return base[max(0, end - _WINDOW) : end] or b"\n"
 
 

@@ -1,8 +1,8 @@
 """Search among tools: for people over HTTP, and for agents with many tools (`find_tools`).
 
-A request to a model has the schema of each tool. An agent with many tools gets `find_tools` instead
-of most of them: it sees the schema of a tool once it has found or called the tool, as long as that
-is in its window.
+A request to a model contains the schema of each tool. An agent with many tools gets `find_tools`
+instead of most schemas. It sees a tool's schema after it has found or called the tool, while the
+window contains that message.
 """
 
 import math
@@ -22,8 +22,8 @@ from ricordo.search.words import query_terms, terms
 
 FIND_TOOLS = "find_tools"
 _FOUND = re.compile(r"^- ([^\s:]{1,100}):", re.MULTILINE)
-_NEAR = 0.2  # cosine
-_RANK_WEIGHT = 60  # of reciprocal rank fusion
+_NEAR = 0.2  # the least cosine of a match
+_RANK_WEIGHT = 60  # the constant of reciprocal rank fusion
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +96,9 @@ def fuse_rankings(
 async def rank_by_meaning(
     embedders: Any, query: str, texts: Sequence[str], clearance: Clearance
 ) -> list[int] | None:
-    """Rank texts by the server's default embedding model; None if it has none.
+    """Rank texts by the server's default embedding model; None without a model.
 
-    Raises the errors of the model, and Forbidden if it may not see the query.
+    Raises the model's errors. Raises Forbidden if the model may not see the query.
     """
     handle = embedders.default_handle()
     if handle is None or not texts:
@@ -111,13 +111,13 @@ async def rank_by_meaning(
 
 
 def searches_tools(state: AgentState, count: int) -> bool:
-    """Return whether an agent has so many tools that it searches for them; 0 is never."""
+    """Return whether the agent has at least `count` tools and searches them; never if it is 0."""
     names = [tool.name for tool in state.tools]
     return 0 < count <= len(names) and FIND_TOOLS not in names
 
 
 def found_tools(messages: Iterable[Message]) -> Iterator[str]:
-    """Yield the names of tools that these messages call, or that `find_tools` found in them."""
+    """Yield the names of the tools that these messages call or list as found."""
     for message in messages:
         for part in message.parts:
             if isinstance(part, ToolCallPart):

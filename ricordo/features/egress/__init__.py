@@ -1,7 +1,7 @@
-"""Egress policies: people choose which providers of models may see which part of memory.
+"""Egress policies: people choose the providers that may see a part of their memory.
 
-The labels and the check are in the core (`domain/egress.py`, `llm/egress.py`), so a policy holds
-also on a server without this feature. The feature sets policies, and shows what one withholds.
+The labels and the check are in the core (`domain/egress.py`, `llm/egress.py`). So a policy also
+holds on a server without this feature. The feature sets policies, and previews their effect.
 """
 
 from ricordo.plugins import Feature

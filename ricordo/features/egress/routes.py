@@ -1,4 +1,4 @@
-"""Routes of egress policies: of a block, a conversation and a folder, and a preview for a model."""
+"""Routes to set egress policies, to preview a model's view, and to read a step's record."""
 
 from typing import Annotated
 
@@ -30,7 +30,7 @@ class EgressPolicyRequest(RequestModel):
 
 
 class EgressPolicyResponse(ResponseModel):
-    """A policy. `allowed` is null without one."""
+    """The policy of a block, a conversation or a folder. `allowed` is null if it has none."""
 
     id: str
     allowed: list[str] | None
@@ -44,9 +44,9 @@ class WithheldResponse(ResponseModel):
 
 
 class EgressPreviewResponse(ResponseModel):
-    """What the provider of a model may see of the agent's prompt.
+    """The parts of the agent's prompt that a model's provider may see, and the withheld parts.
 
-    `refused` is the reason why no turn is possible with this model; null if turns are possible.
+    `refused` says why no turn is possible with this model; null if turns are possible.
     """
 
     model: str
@@ -58,7 +58,7 @@ class EgressPreviewResponse(ResponseModel):
 
 
 class EgressRecordResponse(ResponseModel):
-    """What one step sent, by source; `withheld` has the numbers of lines."""
+    """The labelled sources that a step sent, and the numbers of withheld lines by source."""
 
     destination: str | None
     is_local: bool | None
@@ -97,7 +97,7 @@ def retrieve_conversation_policy(
 def set_conversation_policy(
     tx: Transaction, context: RequestContext, conversation_id: str, body: EgressPolicyRequest
 ) -> Json:
-    """Set which destinations may see the conversation, its stored messages too."""
+    """Set which destinations may see the conversation, including its stored messages."""
     label = service.set_conversation_policy(tx, context.scope, conversation_id, body.allowed)
     return _policy(conversation_id, label)
 
@@ -121,9 +121,9 @@ def set_folder_policy(
 @router.get("/steps/{step_id}/egress", response_model=EgressRecordResponse)
 @needs("messages:read")
 def retrieve_record(tx: Transaction, context: RequestContext, step_id: str) -> Json:
-    """Return what of the step's prompt went where, and what was withheld.
+    """Return the destination of the step's prompt, and its shown and withheld sources.
 
-    All fields are empty for a step without any labelled source.
+    All fields are empty if no source had a policy.
     """
     record = runs.get_step(tx, context.scope, step_id).memory.get("egress", {})
     return EgressRecordResponse.of(
@@ -143,9 +143,9 @@ async def preview(
         str | None, Query(max_length=500, description="A model's handle; by default the agent's.")
     ] = None,
 ) -> Json:
-    """Return what a model would see of the agent's prompt, and what would be withheld from it.
+    """Return the parts of the agent's prompt that a model would see, and the withheld parts.
 
-    Ask before you give the agent another model.
+    Call it before you give the agent another model.
     """
     runtime = context.runtime
     handle = model

@@ -1,4 +1,4 @@
-"""Set egress policies, with the rights of their owners, and tell what a model would not see."""
+"""Set egress policies by the rights of the caller, and preview what a model would see."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,9 +31,9 @@ class Withheld:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a model's provider may see of an agent's prompt.
+    """The parts of an agent's prompt that a model's provider may see, and the withheld parts.
 
-    `refused` is the sentence with which every turn would end; None if turns are possible.
+    `refused` is the error of every turn with this model; None if turns are possible.
     """
 
     model: str
@@ -75,7 +75,7 @@ def set_conversation_policy(
     label = label_of(names)
     if conversation.user_id and conversation.user_id != scope.subject:
         _require_stricter(label, conversation.egress)
-    # Its turn has read the old policy, and would store messages without the new one.
+    # A running turn has read the old policy. Its messages would be stored without the new one.
     if open_runs := runs.open_runs(tx, conversation_id=conversation_id):
         raise Busy(open_runs[0].id)
     egress.label_conversation(tx, conversation_id, conversation.egress, label)
@@ -85,7 +85,7 @@ def set_conversation_policy(
 def set_folder_policy(
     tx: Transaction, scope: Scope, folder_id: str, names: Sequence[str] | None
 ) -> Folder:
-    """Set the policy of a folder, and so of the chunks of its files."""
+    """Set the policy of a folder. The chunks of its files get it too."""
     folder = folder_queries.get_folder(tx, scope, folder_id)
     label = label_of(names)
     if folder.user_id and folder.user_id != scope.subject:
@@ -106,7 +106,7 @@ def preview(
     model: str,
     destination: Destination,
 ) -> Preview:
-    """Return what the provider of a model would see of the agent's next prompt."""
+    """Return what a model's provider would see of the agent's next prompt."""
     state = effective(agents.load(tx, scope, agent_id))
     (state,) = runtime.complete(tx, (state,))
     clearance = runtime.new_clearance()

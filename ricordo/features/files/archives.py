@@ -1,7 +1,7 @@
-"""A user's folders, files and workspace in an archive of the user's memory: out and in.
+"""Export and restore a user's folders, files and workspace, as files of the memory archive.
 
-A file of a folder comes with its text. Where it is restored, the text is cut into chunks and
-embedded again.
+The record of a file contains its text. After a restore, the text is cut into chunks and embedded
+again.
 """
 
 import base64
@@ -61,7 +61,7 @@ class FolderRecord(BaseModel):
 
 
 class FileRecord(BaseModel):
-    """A file of a folder, with its text. `size` is in bytes as it was uploaded."""
+    """A file of a folder, with its text. `size` is the size of the upload in bytes."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -161,7 +161,7 @@ def read_files(
 def store_files(tx: Transaction, user: User, records: Iterable[Mapping[str, Any]]) -> int:
     """Store the files of an archive with their texts, and add the jobs that embed them.
 
-    Their folders are stored before. Raises Invalid, Conflict.
+    The folders have to be stored first. Raises Invalid, Conflict.
     """
     count = 0
     for record in _checked(FileRecord, _FILES, records):
@@ -234,7 +234,7 @@ def store_workspace(tx: Transaction, user: User, records: Iterable[Mapping[str, 
 
 
 def _checked(record: type[R], name: str, records: Iterable[Mapping[str, Any]]) -> Iterable[R]:
-    """Yield the records as this class. Raises Invalid with the line."""
+    """Yield the records as objects of this class. Raises Invalid, with the faulty line."""
     for number, fields in enumerate(records, 1):
         try:
             yield record.model_validate(fields)

@@ -47,7 +47,7 @@ SEARCHES: Mapping[str, Mapping[str, Any]] = {
 }
 # An empty query gives the newest.
 LIST_ARCHIVE = LibrarianCall("archival_memory_search", {"query": "", "top_k": 20})
-# Words for tastes, which one text may state as a favourite and the other as a preference.
+# Words for tastes. One text may name a favourite, and another text a preference.
 _OF_TASTES = "favourite favorite prefer lieber préfère prefiero"
 # Words that occur in answers but not in the questions.
 _ALSO_SEARCHED = {
@@ -219,7 +219,7 @@ def _is_said_in(wish: str, text: str) -> bool:
 
 
 def points_of(text: str, terms: frozenset[str], kinds: set[str]) -> int:
-    """Return points for shared terms, and two for a kind of fact."""
+    """Return one point for each shared term, and two for a shared kind of fact."""
     return shared(terms, text) + 2 * bool(kinds & facts_told(text))
 
 
@@ -241,7 +241,7 @@ def statements_of(note: Note) -> list[Statement]:
 
 
 def is_confirmed(view: LibrarianView, intents: Sequence[Intent]) -> bool:
-    """Return True if the person confirmed that all listed notes are forgotten."""
+    """Return True if the person confirmed that all listed notes are to be forgotten."""
     return FORGET_WHICH in view.last_answer and [intent.kind for intent in intents] == ["yes"]
 
 

@@ -1,4 +1,4 @@
-"""The tool of agents with many tools, which see few of their schemas at a time."""
+"""The tool `find_tools`, for agents with so many tools that most schemas are hidden."""
 
 from ricordo.errors import Invalid, RicordoError
 from ricordo.offload import offload
@@ -32,7 +32,7 @@ async def find_tools(context: ToolContext, query: str) -> str:
             context.runtime.models.embedders, query, texts, context.clearance
         )
     except RicordoError:
-        vector_ranking = None  # the embedding model does not answer: words alone still find tools
+        vector_ranking = None  # without the embedding model, the search is by words
     found = fuse_rankings(candidates, word_ranking, vector_ranking)[:_MOST_FOUND]
     if not found:
         return "No tool matches. Try other words."

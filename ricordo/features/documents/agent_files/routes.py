@@ -31,7 +31,8 @@ async def export_file(
     context: RequestContext,
     agent_id: str,
     conversation_id: Annotated[
-        str | None, Query(description="Whose thread it holds; else the default one.")
+        str | None,
+        Query(description="The conversation whose messages it contains; else the default one."),
     ] = None,
     use_legacy_format: Annotated[bool, Query(description="Not supported.")] = False,
     scrub_messages: Annotated[bool, Query(description="Leave out what was said.")] = False,

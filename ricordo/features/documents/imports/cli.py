@@ -118,13 +118,11 @@ _add_command("mem0", "mem0", "memories")
 
 @app.command("pasted")
 def import_pasted(
-    file: Path = typer.Argument(help="A text with a memory a line, as you copied it."),
-    user: str = typer.Option(
-        help="Whose memories they are, by id or name; a new name makes a user."
-    ),
+    file: Path = typer.Argument(help="The copied text. Each line is one memory."),
+    user: str = typer.Option(help="The user, by id or name. A new name creates a user."),
     report: Path | None = _REPORT,
 ) -> None:
-    """Propose the lines of a list that you copied, for one user's memory."""
+    """Propose the lines of a copied list for one user's memory."""
 
     async def work(runtime: "Runtime", say: "Report") -> dict[str, Any]:
         target = await service.target_of(

@@ -1,7 +1,7 @@
-"""What other assistants remember of a person, and its way into the person's memory: as proposals.
+"""Read the memories that other assistants saved of a person, and propose them.
 
-Claude's export has its memory as one text. ChatGPT's has no list of its saved memories, so they are
-read from where chats show them: calls of its memory tool `bio`, the list that a chat began with
+Claude's export contains its memory as one text. ChatGPT's export has no list of saved memories. Its
+chats show them in three forms: calls of the memory tool `bio`, the list at the start of a chat
 (`model_set_context`), and custom instructions. A list that a person copied from a page is read line
 by line.
 """
@@ -35,7 +35,8 @@ _PARAGRAPH = re.compile(r"\n[ \t]*\n")
 class RememberedText:
     """A text that another assistant remembered.
 
-    A `list` is one of all texts that were remembered at that time. `said_at` is in microseconds.
+    The source `list` means that it was in a list of all memories at that time. `said_at` is in
+    microseconds.
     """
 
     text: str
@@ -44,13 +45,13 @@ class RememberedText:
 
     @property
     def key(self) -> str:
-        """The name of the text in the records of an import: equal for equal texts."""
+        """The name of the text in the records of an import. Equal texts have equal names."""
         digest = hashlib.sha256(" ".join(self.text.split()).casefold().encode()).hexdigest()
         return f"remembered/{digest[:32]}"
 
 
 class RememberedTexts:
-    """Collects the remembered texts of an export, whose chats come in any order."""
+    """Collects the remembered texts of an export. Its chats may come in any order."""
 
     def __init__(self) -> None:
         self._texts: dict[str, RememberedText] = {}
@@ -65,9 +66,9 @@ class RememberedTexts:
                 self._texts.setdefault(one.key, one)
 
     def current(self) -> list[RememberedText]:
-        """Return the texts that were remembered last, each once.
+        """Return the texts that are still remembered, each once.
 
-        A text that was noted before the newest list, and is not in it, was deleted since.
+        A text was deleted if a call saved it before the newest list, and the list lacks it.
         """
         at, listed = next(iter(self._lists.items()), (0, []))
         in_list = {one.key: one for one in listed}
@@ -84,7 +85,7 @@ class RememberedTexts:
 
 
 def remembered_in_message(message: Mapping[str, Any], said_at: int | None) -> list[RememberedText]:
-    """Return what a message of a ChatGPT chat shows of its memory; nothing for other messages."""
+    """Return the memories that a message of a ChatGPT chat contains."""
     content = message.get("content") or {}
     if content.get("content_type") == "model_editable_context":
         listed = content.get("model_set_context")
@@ -99,7 +100,7 @@ def remembered_in_message(message: Mapping[str, Any], said_at: int | None) -> li
 
 
 def _instructions(message: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a person's custom instructions, without the words that ChatGPT puts around them."""
+    """Yield a person's custom instructions, without the text that ChatGPT adds to them."""
     given = (message.get("metadata") or {}).get("user_context_message_data") or {}
     for name in ("about_user_message", "about_model_message"):
         if isinstance(text := given.get(name), str) and text.strip():
@@ -107,7 +108,7 @@ def _instructions(message: Mapping[str, Any]) -> Iterator[str]:
 
 
 def lines_of(text: Any) -> list[str]:
-    """Return the entries of a list, one a line, without bullets, numbers and dates."""
+    """Return the lines of a list, without bullets, numbers and dates."""
     if not isinstance(text, str):
         return []
     entries = (_DATE.sub("", _BULLET.sub("", line)).strip() for line in text.splitlines())
@@ -115,7 +116,7 @@ def lines_of(text: Any) -> list[str]:
 
 
 def paragraphs_of(text: str) -> list[str]:
-    """Return the paragraphs of a text, each behind the heading that it stands under."""
+    """Return the paragraphs of a text, each after its heading."""
     paragraphs: list[str] = []
     heading = ""
     for paragraph in _PARAGRAPH.split(normal_text(text).strip()):
@@ -139,14 +140,15 @@ def propose_remembered(
         user: The user.
         author: The agent that the import is for; the system for a list.
         text: The line, which counts as untrusted.
-        expires_after: The lifetime of the proposal in microseconds; None is for ever.
+        expires_after: The lifetime of the proposal in microseconds; None if it
+            never expires.
 
     Returns:
-        False if the memory says so already.
+        False if the memory or a proposal contains the line already.
 
     Raises:
         Invalid, Conflict, Forbidden, TooLong: if the memory takes no such proposal, for example
-            because a hundred wait, or the user declined the same lately.
+            because a hundred proposals wait, or the user rejected this one lately.
     """
     scope = Scope(user.organization_id)
     memory = user_memory.open_memory(tx, scope, user.id, makes=True)

@@ -29,14 +29,14 @@ class UploadForm(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     file: UploadFile = Field(
-        description="The file as it was exported: JSON, or a zip file. With `pasted`, a text with a "
-        "memory a line."
+        description="The file as it was exported: JSON, or a zip file. With `pasted`, a text "
+        "whose lines are memories."
     )
     kind: Literal["chatgpt", "claude", "openwebui", "mem0", "pasted"] = Field(
         description="Where it is from."
     )
     user: str | None = Field(
-        None, description="Whose it is, by id or name; by default the caller's own, or everybody's."
+        None, description="The user, by id or name; by default the caller's user, or everybody."
     )
     agent: str | None = Field(
         None, description="Id of the agent to give it to; by default one is made for it."
@@ -68,8 +68,8 @@ async def upload(context: RequestContext, body: Annotated[UploadForm, File()]) -
     context = await for_user(context, body.user or None, reads=False)
     if body.kind != "pasted" and not body.agent and not context.scope.may("agents:write"):
         raise Forbidden(
-            "Your key lacks the scope agents:write, so no agent can be made. Say in agent whom to "
-            "give it to."
+            "Your key lacks the scope agents:write, so no agent can be made. Name an existing agent "
+            "in the field `agent`."
         )
     if body.kind in ("mem0", "pasted") and not context.scope.may("archives:write", "memory:write"):
         raise Forbidden("Your key lacks the scope archives:write, so no memories are taken.")

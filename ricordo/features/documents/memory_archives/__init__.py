@@ -1,1 +1,1 @@
-"""One person's whole memory as a zip archive: out of one server, and into another."""
+"""Export one person's whole memory as a zip archive, and restore it on another server."""

@@ -5,12 +5,12 @@
     history.jsonl         every version with its text, oldest first
     proposals.jsonl       every proposal with its texts and its outcome, oldest first
     settings-log.jsonl    every change of a block's settings
-    git-objects.jsonl     what came by git and versions alone do not give
-    facts.jsonl …         facts with their evidence, folders and files: the files of features
-    manifest.json         whose memory it is, and a hash of each file
+    git-objects.jsonl     pushed git objects that cannot be computed from the versions
+    facts.jsonl …         the files of features: facts with their evidence, folders, files
+    manifest.json         the person, and a hash of each file
 
-Little of it is in memory at a time. Texts and history are as they were when the export began;
-settings and proposals are read after them.
+Only a small part of the archive is in memory at a time. Texts and history are from the moment when
+the export began. Settings and proposals are read after them.
 """
 
 import asyncio
@@ -51,21 +51,21 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.proposals import ProposalFilter
 
-# Characters that separate paths on Windows, where a name with them would lead to another folder.
+# Windows treats these characters as parts of a path, so they could lead to another folder.
 _ODD = str.maketrans({"\\": "%5C", ":": "%3A"})
 _PORTION = 20  # versions or proposals, with their texts, in memory at a time
 Records = AsyncIterator[Sequence[Json]]
 
 
 class _Sink(list[bytes]):
-    """The file that the archive is written to: the bytes since the last `take`."""
+    """A file for the zip writer. It holds the bytes written since the last `take`."""
 
     def write(self, chunk: Any) -> int:
         self.append(bytes(chunk))
         return len(chunk)
 
     def flush(self) -> None:
-        """Do nothing, since no bytes are held back."""
+        """Do nothing, since `write` stores the bytes at once."""
 
     def take(self) -> bytes:
         content = b"".join(self)

@@ -1,7 +1,9 @@
-"""The records of a memory archive: one class for each file of JSON lines, in both directions.
+"""The records of a memory archive: one class for each file of JSON lines.
 
-`docs/people/memory-archives.md` documents the format. Unknown fields are ignored, so that archives
-of later servers can be read.
+A class both writes and reads its records.
+
+`docs/people/memory-archives.md` documents the format. Unknown fields are ignored, so
+archives of later servers can be read.
 """
 
 import hashlib
@@ -66,7 +68,7 @@ class ArchivedUser(_Record):
 class Manifest(_Record):
     """The archive's format, its person, the tip of the history, and a SHA-256 for each file.
 
-    `content` is a SHA-256 over the names and hashes of all files: equal memories have equal ones.
+    `content` is a SHA-256 over the names and hashes of all files. Equal memories have equal ones.
     """
 
     format: str
@@ -80,7 +82,7 @@ class Manifest(_Record):
 
 
 class VersionRecord(_Record):
-    """One version of one block, with its text; null if the version deleted the block."""
+    """One version of one block. `body` is its text; null if the version deleted the block."""
 
     number: int = Field(ge=1)
     sha: _GitId
@@ -101,7 +103,7 @@ class VersionRecord(_Record):
 
     @staticmethod
     def of(version: BlockVersion, text: str | None) -> Json:
-        """Return the record of a version: the fields of the API, and those that it leaves out."""
+        """Return the record of a version: the fields of the API, the author's name and the text."""
         return {
             **VersionResponse.of(version),
             "author_name": version.author.name,
@@ -137,7 +139,7 @@ class VersionRecord(_Record):
 
 
 class BlockRecord(_Record):
-    """The settings of a block. Its text is the one of its version."""
+    """The settings of a block. Its text is in the record of its version."""
 
     id: _Name
     label: _Name
@@ -165,7 +167,7 @@ class BlockRecord(_Record):
 
     @staticmethod
     def of(block: Block, pending: int) -> Json:
-        """Return the record of a block: the fields of the API without its text, and more."""
+        """Return the record of a block: the fields of the API except the text, and others."""
         response = UserBlockResponse.of(block, pending=pending)
         return {
             **{name: field for name, field in response.items() if name != "body"},
@@ -241,7 +243,7 @@ class ProposalRecord(_Record):
 
     @staticmethod
     def of(proposal: Proposal) -> Json:
-        """Return the record of a proposal: the fields of the API, and those that it leaves out."""
+        """Return the record of a proposal: the fields of the API, and two more."""
         return {
             **ProposalResponse.of(proposal),
             "author_name": proposal.author.name,
@@ -279,7 +281,7 @@ class ProposalRecord(_Record):
 
 
 class SettingsRecord(_Record):
-    """A change of a block's settings, or its deletion with all its settings."""
+    """A change of a block's settings, or a deletion with all settings of the block."""
 
     block_id: _Name
     changed: dict[str, Any]
@@ -312,10 +314,10 @@ class SettingsRecord(_Record):
 
 
 class GitObjectRecord(_Record):
-    """An object that came by git and that versions alone do not give, its body in hex digits.
+    """A pushed git object that cannot be computed from versions. Its body is in hex digits.
 
-    The kind `forgotten` marks the id of a version from before its history was rewritten; its body
-    is the id of the version that replaced it.
+    The kind `forgotten` marks a version that was replaced when the history was rewritten. `id` is
+    the old version's id, and `body` is the new version's id.
     """
 
     id: _GitId

@@ -1,7 +1,7 @@
 """Read a memory archive: its manifest, and its records one by one.
 
-An archive is foreign content: each size is bounded, each file has to have the hash that the
-manifest names, and each record is checked by its class. Refusals name the file and the line.
+An archive is untrusted. Each size has a limit, each file must have the hash in the manifest, and
+each record is checked by its class. Errors name the file and the line.
 """
 
 import hashlib
@@ -29,7 +29,8 @@ from ricordo.features.documents.memory_archives.models import (
 R = TypeVar("R", bound=BaseModel)
 _MOST_MANIFEST = 16 * 1024 * 1024
 _LONGEST_LINE = 64 * 1024 * 1024
-# A NUL in JSON, which no text here may hold. After an odd number of backslashes it is plain text.
+# A NUL in JSON, which stored texts cannot contain. An odd number of backslashes before it makes it
+# plain text.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _NO_ARCHIVE = (
     "This is no archive of a person's memory. Send the memory.zip that a Ricordo server exported."
@@ -59,8 +60,8 @@ class MemoryArchive:
     """An archive that is open for reading.
 
     Attributes:
-        manifest: What it says of itself.
-        names: Its files, without the manifest.
+        manifest: The manifest.
+        names: The names of its other files.
     """
 
     def __init__(self, archive: zipfile.ZipFile, most_bytes: int | None) -> None:
@@ -71,7 +72,7 @@ class MemoryArchive:
             most_bytes: The bytes that its files may have together, unpacked; None sets no limit.
 
         Raises:
-            Invalid: if it is no archive of a memory, or of a later format.
+            Invalid: if the file is no memory archive, or has a later format.
             TooLong: if its files are larger than allowed.
         """
         self._archive = archive
@@ -107,7 +108,7 @@ class MemoryArchive:
                 raise Invalid(_CHANGED.format(name))
 
     def text(self, name: str) -> str:
-        """Return the text of a file. Raises Invalid if it is not what the manifest says."""
+        """Return the text of a file. Raises Invalid if its hash is not the one in the manifest."""
         content = self._content(name)
         if hashlib.sha256(content).hexdigest() != self.manifest.files[name]:
             raise Invalid(_CHANGED.format(name))
@@ -117,15 +118,16 @@ class MemoryArchive:
             raise Invalid(_DAMAGED.format(name)) from None
 
     def records(self, name: str, record: type[R]) -> Iterator[R]:
-        """Yield the records of a file; nothing if there is no such file.
+        """Yield the records of a file; none if the archive lacks the file.
 
-        Raises Invalid for a faulty record, and at the end if the file was changed.
+        Raises Invalid for a faulty record. After the last record, raises Invalid if the file was
+        changed.
         """
         for number, line in self._lines(name):
             yield _parsed(record, line, name, number)
 
     def plain_records(self, name: str) -> Iterator[Json]:
-        """Yield the records of a file of a feature, which checks them. Raises as `records`."""
+        """Yield the records of a feature's file. The feature checks them. Raises like `records`."""
         for number, line in self._lines(name):
             yield _parsed(_PlainRecord, line, name, number).model_dump()
 
@@ -146,7 +148,7 @@ class MemoryArchive:
 
     def _content(self, name: str) -> bytes:
         with self._opened(name) as file:
-            # One byte more than the zip file says, so that a false size is noticed.
+            # Read one byte more than the stated size, to detect a false size.
             content = file.read(self._sizes[name] + 1)
         if len(content) != self._sizes[name]:
             raise Invalid(_DAMAGED.format(name))
@@ -162,7 +164,7 @@ class MemoryArchive:
 
 
 class _PlainRecord(BaseModel, extra="allow"):
-    """A record of any fields."""
+    """A record with any fields."""
 
 
 @contextmanager

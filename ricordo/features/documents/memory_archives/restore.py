@@ -1,8 +1,8 @@
-"""Restore a person's memory from an archive, in one transaction: all of it, or none.
+"""Restore a person's memory from an archive in one transaction: all of it or nothing.
 
-Each version keeps its id, which is computed from its texts, its author, its time and the versions
-before it. So an archive in which one word was changed has other ids than it says, and is refused.
-Rows keep their own ids too, and the next export of the memory has the same content hash.
+Each version keeps its id. The id is computed from texts, author, time and earlier versions. If one
+word of an archive was changed, the computed id differs from the stored id, and the archive is
+refused. Rows keep their ids too. So the next export of the memory has the same content hash.
 """
 
 from collections.abc import Iterable, Mapping
@@ -44,10 +44,10 @@ _KNOWN = {BLOCKS, HISTORY, PROPOSALS, SETTINGS_LOG, GIT_OBJECTS}
 
 @dataclass(frozen=True, slots=True)
 class RestoredMemory:
-    """The outcome: whose memory it is, how much was restored, and what was left out.
+    """The outcome: the user, the numbers of restored items, and the parts left out.
 
-    `records` counts the records of features by their file. `left_out` has a sentence for each thing
-    that this server cannot take or use.
+    `records` counts the records of features by file. `left_out` has a sentence for each part that
+    this server cannot store or use.
     """
 
     user: User
@@ -67,7 +67,7 @@ def restore(
     user_files: Mapping[str, UserFile],
     user_name: str | None = None,
 ) -> RestoredMemory:
-    """Restore the archive as the memory of this user, who may have none yet.
+    """Restore the archive as the memory of this user, who must not have memory yet.
 
     Args:
         tx: The transaction; after an error it has to be rolled back.
@@ -79,7 +79,7 @@ def restore(
 
     Raises:
         Conflict: if the user has memory here, or this server has a part of the archive already.
-        Invalid: if the history does not have the ids that it says.
+        Invalid: if computed ids differ from those in the history.
     """
     user = _user(tx, scope, archive, user_name)
     users.lock(tx, user.id)
@@ -126,7 +126,7 @@ def _user(tx: Transaction, scope: Scope, archive: MemoryArchive, name: str | Non
 
 
 def _empty_chain(tx: Transaction, scope: Scope, user: User) -> Chain:
-    """Return the stored chain of a user without memory. Raises Conflict for one with memory."""
+    """Return the empty chain of the user, stored if it is new. Raises Conflict if it has memory."""
     chain = versions.of_owner(tx, scope, "user", user.id)
     if chain is None:
         chain = Chain(new_id("chain"), user.organization_id, "user", user.id)
@@ -143,7 +143,7 @@ def _empty_chain(tx: Transaction, scope: Scope, user: User) -> Chain:
 def _restore_objects(
     tx: Transaction, chain: Chain, archive: MemoryArchive
 ) -> dict[bytes, ChainObject]:
-    """Store the objects that came by git, and return the commits among them."""
+    """Store the pushed git objects, and return the commits among them."""
     commits: dict[bytes, ChainObject] = {}
     portion: list[ChainObject] = []
     for record in archive.records(GIT_OBJECTS, GitObjectRecord):
@@ -164,7 +164,7 @@ def _restore_objects(
 class _HistoryRestore:
     """Stores the versions of an archive, oldest first, and checks their ids.
 
-    `texts` are the current texts by label; each new text is stored as a delta of the one before.
+    `texts` are the current texts by label. A new text may be stored as a delta from the old one.
     `commits` are the ids of the versions so far.
     """
 
@@ -183,7 +183,7 @@ class _HistoryRestore:
         versions.insert_rows(self.tx, self.rows)
         head = archive.manifest.head
         if head is not None and head != (self.chain.head or b"").hex():
-            # A commit that changed nothing has no version of its own.
+            # The last commit changed nothing, so no version has its id.
             self._require_tree(bytes.fromhex(head), self.chain.versions)
             self.chain = replace(self.chain, head=bytes.fromhex(head))
         elif head is None and self.chain.head is not None:
@@ -219,7 +219,7 @@ class _HistoryRestore:
             blob = text.id
             self.texts[record.label] = (text.id, text.depth, record.body)
         change = Change(record.label, record.body, None, record.old_label)
-        # The parents are those that the archive names: a merge has two, and the first version none.
+        # The archive names the parents. A merge has two, and the first version has none.
         made_from, other_parent = (*record.parent_ids, None, None)[:2]
         row = versions.row_of(
             chain, change, record.metadata(), id=record.id, blob=blob, now=record.created_at
@@ -244,7 +244,7 @@ class _HistoryRestore:
                 )
 
     def _require_tree(self, id: bytes, number: int) -> None:
-        """Raise Invalid unless the commit came by git and has the tree of the current texts."""
+        """Raise Invalid unless the commit was pushed and has the tree of the current texts."""
         pushed = self.pushed.get(id)
         if pushed is None or not pushed.body.startswith(b"tree %s\n" % self._tree().hex().encode()):
             raise _changed(number)
@@ -310,7 +310,7 @@ def _restore_log(tx: Transaction, chain: Chain, archive: MemoryArchive) -> None:
 
 
 def _require_texts(archive: MemoryArchive, stored: Iterable[Block]) -> None:
-    """Raise Invalid if the readable texts are others than the texts of the history."""
+    """Raise Invalid if the files of texts differ from the newest texts of the history."""
     readable = sorted(
         blob_id(archive.text(name)) for name in archive.names if name.startswith(TEXTS)
     )
@@ -319,7 +319,7 @@ def _require_texts(archive: MemoryArchive, stored: Iterable[Block]) -> None:
 
 
 def _unseen_blocks(tx: Transaction, scope: Scope, stored: Iterable[Block]) -> list[str]:
-    """Return a sentence for each block that only an agent unknown to this server would see."""
+    """Return a sentence for each block that is limited to an agent unknown to this server."""
     limited = {block.label: block.agent_id for block in stored if block.agent_id}
     return [
         f'The block "{label}" is only for the agent {agent_id}, which is not on this server. It was '

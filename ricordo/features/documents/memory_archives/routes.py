@@ -19,27 +19,27 @@ from ricordo.memory import user_memory
 router = Routes(prefix="/users/{user_id}", tags=["users' memory"], scope="memory")
 _imports = Routes(prefix="/v1/imports", tags=["imports"], scope="memory")
 _ZIP = "application/zip"
-# A restore is one transaction, in which nobody else writes on SQLite.
+# A restore is one transaction. On SQLite it blocks all other writes.
 _MOST_UNPACKED = 256 * 1024 * 1024
 
 
 class ArchiveForm(BaseModel):
-    """An archive, with the user that it is for."""
+    """An archive, and the user who gets its memory."""
 
     model_config = ConfigDict(extra="forbid")
 
     file: UploadFile = Field(description="The memory.zip that a Ricordo server exported.")
     user: str | None = Field(
-        None, description="Whose it becomes, by id or name; by default the archive's own user."
+        None, description="The user who gets it, by id or name; by default the archive's user."
     )
 
 
 class RestoredMemoryResponse(ResponseModel):
-    """What was restored, and for whom.
+    """The user of a restored memory, the numbers of restored items, and the parts left out.
 
-    `content` is the content hash of the archive: the next export of this memory has the same.
-    `records` counts the records of other features by file. `left_out` has a sentence for each thing
-    that this server cannot take or use.
+    `content` is the content hash of the archive. The next export of this memory has the same hash.
+    `records` counts the records of other features by file. `left_out` has a sentence for each part
+    that this server cannot store or use.
     """
 
     user_id: str
@@ -56,7 +56,7 @@ class RestoredMemoryResponse(ResponseModel):
 async def export(context: RequestContext, user_id: str) -> StreamingResponse:
     """Return the user's whole memory as a zip archive, which another server can restore.
 
-    It has blocks as files, and history, proposals and facts as lines of JSON.
+    It contains blocks as files. History, proposals and facts are lines of JSON.
     """
     owned = await context.store.read(lambda tx: user_memory.open_memory(tx, context.scope, user_id))
     headers = {"content-disposition": 'attachment; filename="memory.zip"'}
@@ -67,7 +67,7 @@ async def export(context: RequestContext, user_id: str) -> StreamingResponse:
 @_imports.post("/memory", response_model=RestoredMemoryResponse)
 @needs("memory:approve", "memory:override")
 async def restore(context: RequestContext, body: Annotated[ArchiveForm, File()]) -> Json:
-    """Restore a person's whole memory, of which this server has none yet: all of it, or nothing.
+    """Restore a person's whole memory, or nothing. The person must not have memory here yet.
 
     Versions, proposals and facts keep their ids, times and authors.
     """

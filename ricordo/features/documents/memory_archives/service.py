@@ -16,23 +16,23 @@ async def restore_archive(
     user_name: str | None,
     most_bytes: int | None = None,
 ) -> RestoredMemory:
-    """Restore an archive for this user, or for the archive's own.
+    """Restore an archive for this user, or for the archive's user.
 
     Args:
         runtime: The server.
         scope: The caller, who may create users and write the memory of each.
         file: The zip file, which can be read at any position.
         user_name: The id or identifier of the user; a new identifier makes a user.
-        most_bytes: The bytes that the archive may have unpacked; None sets no limit.
+        most_bytes: The limit of the unpacked archive in bytes; None sets no limit.
 
     Raises:
-        Invalid, TooLong: if it cannot be read.
-        Conflict: if the user has memory here.
+        Invalid, TooLong: if the archive cannot be read.
+        Conflict: if the user has memory on this server.
     """
     user_files = runtime.plugins.user_files()
 
     def work(tx: Transaction) -> RestoredMemory:
-        # Opened here, since a transaction may run again.
+        # Open the archive inside the transaction, since a transaction may run again.
         file.seek(0)
         with opened_archive(file, most_bytes) as archive:
             return restore(tx, scope, archive, user_files, user_name)

@@ -114,7 +114,7 @@ async def _deliver(
 async def catch_up(runtime: Runtime, _job_of_all: Job, _report: Report) -> None:
     """Add jobs for conversations whose messages were not all sent.
 
-    A kill prevented it, or their job failed too often.
+    They remain if the server was killed, or if their job failed too often.
     """
     if is_on():
         since = runtime.store.clock.now() - _CATCH_UP

@@ -287,7 +287,7 @@ class ForgettingWork(PortionedWork[Forgetting]):
         await self._write(finish)
 
 
-# Tables that change with the others.
+# Every removal counts as a change of these tables.
 _TOUCHED = ("blobs", "blocks", "blocks_log", "git_objects", "proposals", "forget_requests", "runs")
 
 

@@ -90,7 +90,7 @@ def retrieve(tx: Transaction, context: RequestContext, note_id: str) -> Json:
 
 @router.post("/{note_id}/update", response_model=OpenWebUINote)
 def update(tx: Transaction, context: RequestContext, note_id: str, body: NoteUpdate) -> Response:
-    """Change the text of a note: a version by its owner.
+    """Change the text of a note. The change is a version by its owner.
 
     For a note that has text, an empty text is refused.
     """
@@ -162,9 +162,9 @@ def _content(text: str) -> Json:
 
 
 def _with_same_end(text: str, before: str) -> str:
-    """Return the text with the line ends at its end that it had before.
+    """Return the new text with the final line ends of the old text.
 
-    Editors remove or add them.
+    Editors remove or add final line ends.
     """
     text = text.replace("\r\n", "\n")
     if not text.strip("\n"):

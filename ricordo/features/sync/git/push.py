@@ -382,7 +382,7 @@ def _line(text: str, offset: int) -> int:
 def known_parents(push: Push, remote_tip: bytes) -> list[bytes]:
     """Return the stored parents of the new commits.
 
-    At these the new commits branch off from the memory.
+    The new commits branch off from them.
     """
     order = push.new_commits(remote_tip)
     new = {commit.id for commit in order}

@@ -15,7 +15,10 @@ _FIELD_KEYS = ("kind", "description", "required", "max_length", "max_items", "de
 
 
 def schema_problems(course: Course, data_dir: Path) -> list[Problem]:
-    """Return a problem for each schema that has the same name but was not written by a course."""
+    """Return a problem for each block whose schema would replace another person's schema.
+
+    That is a schema of the same name with other fields, not written by a course.
+    """
     problems = []
     for block in course.blocks:
         if block.schema is None or not _is_foreign(block, data_dir):
@@ -31,7 +34,7 @@ def schema_problems(course: Course, data_dir: Path) -> list[Problem]:
 def write_schemas(course: Course, data_dir: Path) -> None:
     """Write the fields of the course's blocks as schemas of the data folder.
 
-    The course has no `schema_problems`. Raises Unavailable if a file cannot be written.
+    Call it only if `schema_problems` returns none. Raises Unavailable if a file cannot be written.
     """
     for block in course.blocks:
         if block.schema is None:

@@ -1,4 +1,4 @@
-"""The skills that a course names, and the checks of how they depend on each other. Pure."""
+"""The skills of a course, and the checks of their prerequisites. No side effects."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,8 @@ class CourseSkill:
     """A skill that a course teaches.
 
     `prerequisites` are names of other skills. `examples` are exercises, and `misconceptions` are
-    mistakes that students often make. `line` is its place in the file.
+    mistakes that students often make. `line` is the skill's line in the file, and `places` are the
+    lines of its keys.
     """
 
     name: str
@@ -32,7 +33,7 @@ class CourseSkill:
         return self.title or self.name
 
     def line_of(self, *key: str) -> int:
-        """Return the line of a key or of a name in its list, else of the skill."""
+        """Return the line of a key, or of a name in the key's list; else the line of the skill."""
         return self.places.get(key) or self.places.get(key[:1]) or self.line
 
 
@@ -63,7 +64,10 @@ def _cycle_problem(cycle: Sequence[str], skills: Sequence[CourseSkill]) -> Probl
 
 
 def _cycles(skills: Sequence[CourseSkill]) -> Iterator[list[str]]:
-    """Yield cycles of prerequisites, each as names in order; every cycle meets one of them."""
+    """Yield cycles of prerequisites, each as names in order.
+
+    A cycle that is not yielded shares a skill with a yielded one.
+    """
     needed = {skill.name: skill.prerequisites for skill in skills}
     finished: set[str] = set()
     for start, first_needed in needed.items():

@@ -1,1 +1,1 @@
-"""Learner state: what a student can do, by evidence, and what is due for review."""
+"""Learner state: a student's skills with their evidence, and the reviews that are due."""

@@ -1,6 +1,6 @@
-"""A student's choices for courses in an archive of the memory: out of this server, and into it.
+"""Export and restore a student's choices for courses, as a file of the memory archive.
 
-What is noted of skills is in the archive as facts.
+Observations, levels and claims are facts, so the archive has them in `facts.jsonl`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ _NAME = "learning.jsonl"
 
 
 class ChoiceRecord(BaseModel):
-    """A student's choice for a course, as an archive has it."""
+    """A student's choice for a course, as stored in an archive."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -34,7 +34,7 @@ class ChoiceRecord(BaseModel):
 def read_choices(
     tx: Transaction, scope: Scope, user_id: str, _after: str | None
 ) -> tuple[Sequence[Json], None]:
-    """Return the user's choice for each course, by its name; all of them at once."""
+    """Return the user's choices in the order of the courses' names. One call returns all."""
     user = users.require(tx, scope, user_id)
     chosen = queries.choices_of_user(tx, user.organization_id, user.id)
     records = [
@@ -50,7 +50,7 @@ def read_choices(
 
 
 def store_choices(tx: Transaction, user: User, records: Iterable[Mapping[str, Any]]) -> int:
-    """Store the choices of an archive as this user's, and return how many.
+    """Store an archive's choices for this user, and return their number.
 
     Raises Invalid for a faulty record.
     """

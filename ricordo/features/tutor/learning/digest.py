@@ -1,6 +1,6 @@
-"""Where the students of a course are stuck, by week, in counts alone. Pure.
+"""Count the students of a course who are stuck, by week and skill. The code has no side effects.
 
-No count of one to four students is shown, so that none of them can be told apart.
+Counts of one to four students are hidden, since they could reveal a single student.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from ricordo.features.tutor.learning.records import (
     skill_of,
 )
 
-# The smallest group of students whose number is shown.
+# Smaller groups of students are not shown.
 LEAST_GROUP = 5
 
 
@@ -31,10 +31,10 @@ class MisconceptionCount:
 
 @dataclass(frozen=True, slots=True)
 class SkillWeek:
-    """How many students worked on a skill in a week, and how many of them were stuck at its end.
+    """Counts of the students who worked on a skill in a week, and who were stuck at its end.
 
-    `week` is the ISO week, as 2026-W07. A count is None where it lies between 1 and 4. A student is
-    stuck if the newest result of the week is failed or hard.
+    `week` is the ISO week, such as 2026-W07. A count between 1 and 4 is None. A student is stuck if
+    the newest result of the week is failed or hard.
     """
 
     week: str
@@ -46,7 +46,7 @@ class SkillWeek:
 
 @dataclass(frozen=True, slots=True)
 class SkillLevels:
-    """How many students have each level of a skill now; None where it lies between 1 and 4."""
+    """The current number of students at each level of a skill. A count from 1 to 4 is None."""
 
     skill: str
     levels: dict[str, int | None]
@@ -58,7 +58,7 @@ def shown_count(count: int) -> int | None:
 
 
 def weeks_of(course: Course, observations: Iterable[UserFact]) -> list[SkillWeek]:
-    """Return a row for each week and skill that students worked on, the newest week first.
+    """Return a row for each week and each skill practised in it, the newest week first.
 
     Args:
         course: The course whose skills are counted.
@@ -102,7 +102,7 @@ def _row(week: str, skill: str, observations: Sequence[UserFact]) -> SkillWeek:
 
 
 def levels_of(course: Course, levels: Iterable[UserFact]) -> list[SkillLevels]:
-    """Return for each skill of the course how many students have each level."""
+    """Count the students at each level, for each skill of the course."""
     counts = {skill.name: dict.fromkeys(LEVELS, 0) for skill in course.skills}
     for fact in levels:
         of_skill = counts.get(skill_of(fact, course.name) or "", {})

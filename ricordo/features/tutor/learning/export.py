@@ -12,7 +12,7 @@ from ricordo.storage.engine.store import Transaction
 
 
 def course_summary(learner: Learner, states: Sequence[SkillState]) -> Json:
-    """Return a course of the student in numbers."""
+    """Return the counts of a student's course: skills, levels, due reviews, waiting facts."""
     return {
         "name": learner.course.name,
         "title": learner.course.title,
@@ -35,7 +35,7 @@ def to_markdown(tx: Transaction, learner: Learner) -> str:
 
 
 def record_of(tx: Transaction, learner: Learner) -> Json:
-    """Return the student's skills in a course with their evidence, and the choices."""
+    """Return the student's choices and skills in a course, with the evidence of the skills."""
     return {
         "course": learner.course.name,
         "title": learner.course.title,

@@ -1,4 +1,4 @@
-"""The job that deletes evidence of skills once it is older than its student or course allows."""
+"""The job that deletes old evidence of skills. The student or the course sets the age."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ async def retain(runtime: Runtime, _job: Job, report: Report) -> None:
 
 
 def students_with_old_evidence(tx: Transaction) -> list[tuple[Course, str]]:
-    """Return the students with evidence that is kept no longer, each with the course."""
+    """Return pairs of course and student where some evidence is too old."""
     aged = []
     for stored in courses.everyone(tx, SCOPE):
         course = applied_course(stored.source, stored.name)

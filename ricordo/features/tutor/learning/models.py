@@ -17,15 +17,15 @@ from ricordo.features.tutor.learning.records import (
 
 
 class LearnerChoiceRequest(RequestModel):
-    """What a student chooses for a course; fields that are left out stay as they are."""
+    """A student's choices for a course. Missing fields keep their values."""
 
-    is_off: bool | None = Field(None, description="Nothing is noted and shown.")
-    shares: bool | None = Field(None, description="The course's teachers see the skills.")
+    is_off: bool | None = Field(None, description="If true, nothing is noted or shown.")
+    shares: bool | None = Field(None, description="If true, the course's teachers see the skills.")
     retention_days: int | None = Field(
         None,
         ge=1,
         le=3650,
-        description="Delete evidence that is older; null leaves it to the course.",
+        description="Evidence is deleted after so many days. Null uses the course's setting.",
     )
 
 
@@ -36,7 +36,7 @@ class DisputeRequest(RequestModel):
 
 
 class NotedResponse(ResponseModel):
-    """An observation, a level or a dispute, with the words it rests on.
+    """An observation, a level or a dispute, with the student's words as evidence.
 
     `what` is observation, level or dispute.
     """
@@ -102,7 +102,7 @@ class SkillResponse(ResponseModel):
 
 
 class LearningCourseResponse(ResponseModel):
-    """A course with skills that the student takes part in."""
+    """A course with skills in which the student takes part."""
 
     name: str
     title: str
@@ -116,8 +116,9 @@ class LearningCourseResponse(ResponseModel):
 class LearnerResponse(ResponseModel):
     """A student's state in a course.
 
-    `policy` says what becomes of what agents note: off, propose or direct. `kept_days` is the
-    number of days for which evidence is kept, by the student's choice or the course's.
+    `policy` decides on agents' notes: off refuses them, propose lets them wait for the student,
+    direct lets them hold at once. `kept_days` is the number of days for which evidence is kept. The
+    student's choice or the course sets it.
     """
 
     user_id: str
@@ -135,7 +136,7 @@ LearnerChoiceRequest.take_back(LearnerResponse)
 
 
 class LearningRecordResponse(ResponseModel):
-    """A student's skills in a course, to be taken along: choices, levels and their evidence."""
+    """The export of a student's skills in a course: choices, levels and their evidence."""
 
     user_id: str
     course: str
@@ -147,26 +148,29 @@ class LearningRecordResponse(ResponseModel):
 
 
 class RemovedResponse(ResponseModel):
-    """How many observations, levels and disputes were deleted."""
+    """The number of deleted observations, levels and disputes."""
 
     removed: int
 
 
 class ApprovedResponse(ResponseModel):
-    """How many waiting observations and levels were approved."""
+    """The number of approved observations and levels."""
 
     approved: int
 
 
 class MisconceptionResponse(ResponseModel):
-    """A misconception, and how many students showed it."""
+    """A misconception, and the number of students who showed it."""
 
     misconception: str
     students: int
 
 
 class SkillWeekResponse(ResponseModel):
-    """Students who worked on a skill in a week, and were stuck; null for one to four."""
+    """Counts of the students who worked on a skill in a week, and of those who were stuck.
+
+    Counts of one to four students are null.
+    """
 
     week: str
     skill: str
@@ -176,14 +180,14 @@ class SkillWeekResponse(ResponseModel):
 
 
 class SkillLevelsResponse(ResponseModel):
-    """Students by their level of a skill; null for one to four."""
+    """The number of students at each level of a skill; null for one to four students."""
 
     skill: str
     levels: dict[str, int | None]
 
 
 class DigestResponse(ResponseModel):
-    """A course in counts: levels now, and by week who worked and was stuck where.
+    """Counts of a course: students by current level, and students by week and skill.
 
     Counts of one to four students are null.
     """

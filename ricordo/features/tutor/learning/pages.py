@@ -22,14 +22,14 @@ _LONGEST_DAYS = 4  # digits of a number of days
 
 @_home.get("")
 async def show_own(request: Request) -> Response:
-    """Lead to the caller's own page."""
+    """Show the caller's page."""
     scope: Scope = request.scope[REQUEST_SCOPE]
     return await show_courses(request, scope.subject or scope.user_id)
 
 
 @router.get("")
 async def show_courses(request: Request, user_id: str) -> Response:
-    """Show the courses that name skills, each with what is known and due."""
+    """Show the courses with skills, each with its number of levels and due reviews."""
     owner = await _owner(request, user_id)
     courses: list[Any] = await Api(request).get(f"/v1/users/{owner.id}/learning")
     return await render(request, "tutor.learning/courses.html", owner=owner, courses=courses)
@@ -56,7 +56,7 @@ async def show_skills(request: Request, user_id: str, course_name: str) -> Respo
 @router.post("/{course_name}")
 @needs("memory:approve", "memory:override")
 async def decide(request: Request, user_id: str, course_name: str) -> Response:
-    """Choose for a course, dispute a level, approve what waits, or delete."""
+    """Do the form's action: set choices, dispute a level, approve waiting facts, or delete."""
     form = await form_of(request)
     action = form.get("action", "")
     path = f"/v1/users/{user_id}/learning/{course_name}"
@@ -85,7 +85,7 @@ async def decide(request: Request, user_id: str, course_name: str) -> Response:
 @_of_teachers.get("/skills")
 @needs("agents:write")
 async def show_digest(request: Request, course_name: str) -> Response:
-    """Show where students are stuck, by week, in counts alone."""
+    """Show the numbers of students who are stuck, by week and skill."""
     digest: Any = await Api(request).get(f"/v1/courses/{course_name}/skills")
     weeks: dict[str, list[Any]] = {}
     for row in digest["weeks"]:
@@ -102,7 +102,7 @@ async def show_digest(request: Request, course_name: str) -> Response:
 
 
 def _choice_of(form: dict[str, str]) -> dict[str, Any]:
-    """Return the choices of a form. Raises Invalid for a number of days that is none."""
+    """Return the choices of a form. Raises Invalid if the days are not a number."""
     days = form.get("retention_days", "").strip()
     if days and not (days.isascii() and days.isdigit() and len(days) <= _LONGEST_DAYS):
         raise Invalid("Write the number of days in digits, or leave it empty.")

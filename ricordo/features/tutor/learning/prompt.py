@@ -1,7 +1,8 @@
-"""The block `learner_state`: agents of a course with skills see the state of their student.
+"""The block `learner_state`, which shows a student's state to the agents of a course.
 
-The block is stored empty. A prompt shows in it the state of the conversation's user alone, as of
-the day, so that the prompt changes only when the state or the day does.
+The block is stored empty. A prompt fills it with the state of the conversation's user, and of no
+other user. The text has dates but no times. So the prompt changes only when the state or the day
+changes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ _MOST_EXAMPLES = 2
 
 
 def with_learner(tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
-    """Return the states; those with the block and a user get the user's learner state."""
+    """Return the states. States with the block and a user get the user's learner state."""
     return [_with_learner(tx, state) for state in states]
 
 
@@ -57,7 +58,7 @@ def _learner_of(tx: Transaction, state: AgentState) -> Learner | None:
 
 
 def learner_text(tx: Transaction, learner: Learner) -> str:
-    """Return what a prompt says of a student's skills."""
+    """Return the text about a student's skills for a prompt."""
     if learner.choice.is_off:
         return _OFF
     return "\n".join(_lines(service.states_of(tx, learner), learner.timezone))
@@ -87,7 +88,7 @@ def _lines(states: Sequence[SkillState], timezone: str) -> Iterator[str]:
 
 
 def due_first(states: Sequence[SkillState]) -> list[SkillState]:
-    """Return the states of skills that are due today, the longest waiting first."""
+    """Return the states of the skills due today. The skill that was due first comes first."""
     return sorted((state for state in states if state.is_due), key=lambda state: state.due_at or 0)
 
 

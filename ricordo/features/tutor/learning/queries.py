@@ -14,7 +14,7 @@ from ricordo.storage.engine.repository import Replacing, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import flag, numbers, reference, seq, strings, table
 
-# What a student chose for one course. The levels and their evidence are facts.
+# One row for a student's choices for one course. Levels and their evidence are facts.
 learner_choices = table(
     "learner_choices",
     seq(),
@@ -33,7 +33,7 @@ _CHOICES = select(learner_choices).where(equal(learner_choices, "organization_id
 _OF_COURSE = _CHOICES.where(equal(learner_choices, "course"))
 _OF_USER = _CHOICES.where(equal(learner_choices, "user_id"))
 _CHOICE = _OF_COURSE.where(equal(learner_choices, "user_id"))
-# A prompt and a page read at most this number of a student's newest facts of a course.
+# The most facts of a student in a course that a prompt or a page reads; the newest are read.
 MOST_READ = 2_000
 EVERY_FACT = 1_000_000
 _STATES = ("current", "proposed")
@@ -43,10 +43,10 @@ _LIVE = one_of(user_facts.c.state, "states")
 
 @dataclass(frozen=True, slots=True)
 class LearnerChoice:
-    """What a student chose for a course; the default is the choice of a student who chose nothing.
+    """A student's choices for a course. The defaults apply to a student who chose nothing.
 
-    `is_off`: nothing is noted and shown. `shares`: the course's teachers see the levels.
-    `retention_days`: evidence that is older is deleted; None leaves it to the course.
+    `is_off`: nothing is noted or shown. `shares`: the course's teachers see the levels.
+    `retention_days`: older evidence is deleted; None uses the course's setting.
     """
 
     is_off: bool = False
@@ -64,7 +64,7 @@ def choice_of(tx: Transaction, organization_id: str, user_id: str, course: str) 
 def choices_of_course(
     tx: Transaction, organization_id: str, course: str
 ) -> dict[str, LearnerChoice]:
-    """Return the choices of all students that chose something for a course, by user id."""
+    """Return the students' stored choices for a course, by user id."""
     rows = tx.all(_OF_COURSE, {"organization_id": organization_id, "course": course})
     return {row.user_id: _choice(row) for row in rows}
 
@@ -105,7 +105,7 @@ def facts_of(
     states: Iterable[str] = _STATES,
     limit: int = MOST_READ,
 ) -> list[UserFact]:
-    """Return a student's newest facts of a course in these states, the newest first."""
+    """Return a student's facts of a course in these states, the newest first."""
     statement = (
         FACTS.select.where(equal(user_facts, "user_id"), _LIVE, _of_course(course))
         .order_by(user_facts.c.seq.desc())
@@ -115,7 +115,7 @@ def facts_of(
 
 
 def facts_of_user(tx: Transaction, user_id: str) -> list[UserFact]:
-    """Return a student's newest facts of all courses, the newest first."""
+    """Return a student's current and proposed facts of all courses, the newest first."""
     slot = user_facts.c.slot
     is_of_skill = or_(*(slot.startswith(prefix, autoescape=True) for prefix in PREFIXES))
     statement = (
@@ -133,7 +133,7 @@ def facts_of_slot(tx: Transaction, user_id: str, slot: str) -> list[UserFact]:
 
 
 def levels_of_students(tx: Transaction, organization_id: str, course: str) -> list[UserFact]:
-    """Return the levels that hold of all students of an organization in a course."""
+    """Return the current levels of all students of an organization in a course."""
     of_course = _of_course(course, LEVEL)
     statement = FACTS.select.where(equal(user_facts, "organization_id"), _LIVE, of_course)
     return FACTS.all(tx, statement, {"organization_id": organization_id, "states": ["current"]})
@@ -142,7 +142,10 @@ def levels_of_students(tx: Transaction, organization_id: str, course: str) -> li
 def observations_of_students(
     tx: Transaction, organization_id: str, course: str, since: int
 ) -> list[UserFact]:
-    """Return the observations of all students that hold, of messages since this time."""
+    """Return the current observations of all students from messages since this time.
+
+    `since` is in microseconds.
+    """
     statement = FACTS.select.where(
         equal(user_facts, "organization_id"),
         _LIVE,
@@ -171,7 +174,7 @@ def remove(tx: Transaction, facts: Sequence[UserFact]) -> None:
 
 
 def _of_course(course: str, *prefixes: str) -> ColumnElement[bool]:
-    """Return the condition that a fact is of a course, and of one of these kinds of slots."""
+    """Return the condition that a fact is of this course and its slot has one of the prefixes."""
     slot = user_facts.c.slot
     return or_(
         *(slot.startswith(f"{prefix}{course}/", autoescape=True) for prefix in prefixes or PREFIXES)

@@ -1,8 +1,8 @@
-"""The nouns of learner state, and how they are stored as facts.
+"""The nouns of learner state, and their form as facts.
 
 An observation is a fact with one slot for each skill and message: a message shows one thing about a
-skill. A level is a fact with one slot for each skill, so that a new level ends the old one. So is a
-claim, the student's own view of a skill.
+skill. A level is a fact with one slot for each skill, so a new level ends the old one. A claim is
+the student's view of a skill. It also has one slot for each skill.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ RESULTS: tuple[Result, ...] = get_args(Result)
 LEVEL = "level:"
 CLAIM = "claim:"
 PREFIXES = (OBSERVATION, LEVEL, CLAIM)
-# Results that show that the student tried, and that the student managed.
+# TRIED: the student did an exercise. MANAGED: the student solved it. STUCK: it went badly.
 TRIED = frozenset({"failed", "hard", "good", "easy"})
 MANAGED = frozenset({"good", "easy"})
 STUCK = frozenset({"failed", "hard"})
@@ -64,7 +64,7 @@ def is_claim(fact: UserFact) -> bool:
 
 
 def observed_value(result: Result, misconception: str) -> str:
-    """Return how an observation's result and misconception are stored in a fact's value."""
+    """Return the value of a fact that stores this result and this misconception."""
     return f"{result} {misconception}".strip()
 
 
@@ -81,9 +81,9 @@ def misconception_of(fact: UserFact) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SkillState:
-    """What is known of one student about one skill.
+    """A student's state in one skill.
 
-    `level`, `claim` and `observations` are facts that hold; `waiting` are proposed facts. The
+    `level`, `claim` and `observations` are current facts; `waiting` are proposed facts. The
     newest observation is first. `due_at` is the time of the next review in microseconds; None if
     the student has not tried the skill yet.
     """
@@ -103,7 +103,7 @@ class SkillState:
 
     @property
     def misconceptions(self) -> dict[str, int]:
-        """The misconceptions that were observed, each with how often."""
+        """The number of observations of each misconception."""
         counts: dict[str, int] = {}
         for fact in self.observations:
             if name := misconception_of(fact):

@@ -1,7 +1,7 @@
-"""When a skill is due for review, by the FSRS scheduler.
+"""Compute with the FSRS scheduler when a skill is due for review.
 
-The schedule is computed from the dated results of a student's observations, so nothing of it is
-stored: an observation that is deleted or forgotten counts no longer.
+The schedule is computed from the dated results of a student's observations. It is not stored, so a
+deleted or forgotten observation no longer counts.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,10 @@ _RATINGS: dict[Result, int] = {"failed": 1, "hard": 2, "good": 3, "easy": 4}
 
 @cache
 def scheduler() -> "Scheduler":
-    """Return the scheduler: days between reviews, without chance.
+    """Return a scheduler with intervals of days and without random variation.
 
-    Steps of minutes are for flashcards, so the first result already leads to an interval of days.
+    FSRS's steps of minutes are for flashcards. Without them the first result leads to an interval
+    of days.
     """
     from fsrs import Scheduler  # imported with the first review: it takes 0.1 s
 
@@ -31,9 +32,9 @@ def scheduler() -> "Scheduler":
 
 
 def due_at(observations: Sequence[UserFact]) -> int | None:
-    """Return when the skill of these observations is due, in microseconds UTC.
+    """Return the time when the skill of these observations is due, in microseconds UTC.
 
-    Returns None if the student never tried it.
+    Returns None if the student never tried the skill.
     """
     results = [(fact.said_at, result_of(fact)) for fact in observations]
     reviews = sorted((at, _RATINGS[result]) for at, result in results if result in TRIED)
@@ -42,7 +43,10 @@ def due_at(observations: Sequence[UserFact]) -> int | None:
 
 @lru_cache(maxsize=20_000)
 def _due_after(reviews: tuple[tuple[int, int], ...]) -> int:
-    """Return when a card is due after these reviews: times in microseconds with FSRS ratings."""
+    """Return the time when a card is due after these reviews.
+
+    A review is a time in microseconds and an FSRS rating.
+    """
     from fsrs import Card, Rating
 
     first, _ = reviews[0]

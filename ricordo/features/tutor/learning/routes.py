@@ -32,13 +32,13 @@ from ricordo.storage.engine.store import Transaction
 router = Routes(prefix="/v1/users/{user_id}/learning", tags=["learning"], scope="memory")
 _of_teachers = Routes(prefix="/v1/courses/{course_name}", tags=["learning"], scope="agents")
 
-# What a shared level, dispute or observation shows in place of words.
+# These fields replace the words in a shared level, dispute or observation.
 _NO_WORDS: Json = {"sentence": "", "evidence": []}
 
 
 @router.get("", response_model=list[LearningCourseResponse])
 def list_learning(tx: Transaction, context: RequestContext, user_id: str) -> list[Json]:
-    """List the courses with skills that the user takes part in."""
+    """List the courses with skills in which the user takes part."""
     user = users.require(tx, context.scope, user_id)
     return [
         LearningCourseResponse.of(None, **export.course_summary(learner, states))
@@ -50,7 +50,7 @@ def list_learning(tx: Transaction, context: RequestContext, user_id: str) -> lis
 def retrieve_learning(
     tx: Transaction, context: RequestContext, user_id: str, course_name: str
 ) -> Json:
-    """Return the user's skills in a course: levels with their evidence, and what is due."""
+    """Return the user's skills in a course: levels, evidence and due reviews."""
     return _response(tx, _learner(tx, context, user_id, course_name))
 
 
@@ -63,7 +63,7 @@ def choose_learning(
     course_name: str,
     body: LearnerChoiceRequest,
 ) -> Json:
-    """Choose for a course: whether anything is noted, who sees it, how long it is kept."""
+    """Set the user's choices for a course: noting, sharing, and days of retention."""
     learner = _owned(tx, context, user_id, course_name)
     chosen = {
         name: field
@@ -81,7 +81,7 @@ def choose_learning(
 def delete_learning(
     tx: Transaction, context: RequestContext, user_id: str, course_name: str
 ) -> Json:
-    """Delete all that is noted of the user's skills in a course. The messages stay."""
+    """Delete all observations, levels and disputes of the user in a course. Messages stay."""
     learner = _owned(tx, context, user_id, course_name)
     return RemovedResponse.of(None, removed=service.remove_all(tx, learner))
 
@@ -91,7 +91,7 @@ def delete_learning(
 def approve_learning(
     tx: Transaction, context: RequestContext, user_id: str, course_name: str
 ) -> Json:
-    """Approve all observations and levels that wait in a course."""
+    """Approve all waiting observations and levels of a course."""
     learner = _owned(tx, context, user_id, course_name)
     approved = service.approve_all(tx, learner, context.scope.user_id)
     return ApprovedResponse.of(None, approved=approved)
@@ -107,7 +107,7 @@ def dispute_skill(
     skill_name: str,
     body: DisputeRequest,
 ) -> Json:
-    """Say "I can do this". It changes no level: the tutor is told to check it."""
+    """Dispute the level of a skill. The level stays, and the prompt asks the tutor to check it."""
     learner = _owned(tx, context, user_id, course_name)
     fact = service.claim(tx, learner, learner.skill(skill_name), body.words)
     return NotedResponse.from_fact(fact)
@@ -118,7 +118,10 @@ def dispute_skill(
 def delete_noted(
     tx: Transaction, context: RequestContext, user_id: str, course_name: str, noted_id: str
 ) -> Json:
-    """Delete an observation, a level or a dispute. A level goes with its last observation."""
+    """Delete an observation, a level or a dispute.
+
+    Deleting the last observation of a level deletes the level too.
+    """
     learner = _owned(tx, context, user_id, course_name)
     return RemovedResponse.of(None, removed=service.remove_fact(tx, learner, noted_id))
 
@@ -144,9 +147,9 @@ def retrieve_digest(
     tx: Transaction,
     context: RequestContext,
     course_name: str,
-    weeks: Annotated[int, Query(ge=1, le=60, description="How many weeks back.")] = 10,
+    weeks: Annotated[int, Query(ge=1, le=60, description="The number of past weeks.")] = 10,
 ) -> Json:
-    """Return where the course's students are stuck, by week, in counts alone."""
+    """Return the numbers of students who are stuck, by week and skill, and of each level."""
     teacher = teachers.require_teacher(context.scope)
     course = service.course_with_skills(tx, teacher, course_name)
     organization_id = teacher.organization_id
@@ -191,7 +194,7 @@ def _owned(tx: Transaction, context: RequestContext, user_id: str, course_name: 
 
 
 def _response(tx: Transaction, learner: Learner, *, is_shared: bool = False) -> Json:
-    """Return the learner as JSON; what is shared has no quotes, and nothing that waits."""
+    """Return the learner as JSON. With `is_shared`, quotes and waiting facts are left out."""
     skills = [SkillResponse.from_state(state) for state in service.states_of(tx, learner)]
     if is_shared:
         skills = [_without_words(skill) for skill in skills]
@@ -207,7 +210,7 @@ def _response(tx: Transaction, learner: Learner, *, is_shared: bool = False) -> 
 
 
 def _without_words(skill: Json) -> Json:
-    """Return a skill without what the student said, what tutors wrote of it, and what waits."""
+    """Return a skill without quotes, tutors' sentences and waiting facts."""
     level, dispute = skill["level"], skill["dispute"]
     return {
         **skill,

@@ -1,7 +1,7 @@
-"""What is noted of a student's skills: observations, levels, claims, and their removal.
+"""Store and remove the observations, levels and claims about a student's skills.
 
-All of it is stored as facts with evidence. Whoever changes the facts of a student has locked the
-student's row.
+They are facts with evidence. Each function that changes a student's facts locks the student's row
+first.
 """
 
 from collections.abc import Sequence
@@ -80,9 +80,9 @@ class Learner:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What an agent observed about a skill in a message of its student.
+    """An agent's observation about a skill, from a message of its student.
 
-    `is_guarded`: the step had read untrusted content, so the student decides in any case.
+    `is_guarded`: the step had read untrusted content, so the student must approve it.
     """
 
     skill: CourseSkill
@@ -96,7 +96,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class NewLevel:
-    """A level that an agent proposes for a skill, and why."""
+    """A level that an agent proposes for a skill, with its reason."""
 
     skill: CourseSkill
     level: Level
@@ -107,7 +107,7 @@ class NewLevel:
 
 
 def course_with_skills(tx: Transaction, scope: Scope, name: str) -> Course:
-    """Return a course as it was applied last. Raises NotFound, also for one without skills."""
+    """Return the last applied form of a course. Raises NotFound, also if it has no skills."""
     stored = courses.get(tx, scope, name)
     course = applied_course(stored.source, stored.name)
     if course is None or not course.skills:
@@ -121,10 +121,10 @@ def learner_of(tx: Transaction, user: User, course: Course) -> Learner:
 
 
 def learning_of(tx: Transaction, user: User) -> list[tuple[Learner, list[SkillState]]]:
-    """Return the courses with skills that the user takes part in, each with its states.
+    """Return the courses with skills in which the user takes part, each with its states.
 
-    These are the courses whose agents the user talked with, or that something is noted for. The
-    number of statements does not depend on the number of courses.
+    A user takes part after talking with an agent of the course, or if a fact of the course is
+    stored. The number of statements does not depend on the number of courses.
     """
     scope = Scope(user.organization_id)
     stored = {course.name: course for course in courses.everyone(tx, scope)}
@@ -152,13 +152,16 @@ def require_shared(learner: Learner) -> None:
 
 
 def kept_days(learner: Learner) -> int | None:
-    """Return for how many days evidence is kept: the shorter of two choices; None for no bound."""
+    """Return the days for which evidence is kept, or None for no limit.
+
+    It is the smaller of the student's and the course's number.
+    """
     bounds = (learner.choice.retention_days, learner.course.retention_days)
     return min((days for days in bounds if days is not None), default=None)
 
 
 def states_of(tx: Transaction, learner: Learner) -> list[SkillState]:
-    """Return the state of each skill; none for a student who chose that nothing is noted."""
+    """Return the state of each skill; an empty list if the student switched the course off."""
     if learner.choice.is_off:
         return []
     return _states(tx, learner, queries.facts_of(tx, learner.user.id, learner.course.name))
@@ -177,10 +180,10 @@ def has_due(tx: Transaction, user: User, course: Course) -> bool:
 
 
 def policy_for(tx: Transaction, learner: Learner) -> FactPolicy:
-    """Return the policy for what is noted: the student's, the organization's or the course's.
+    """Return the policy for notes: the student's, else the organization's, else the course's.
 
-    The setting for facts that are read from conversations does not count: it says what is read of
-    everybody, and a course with skills says what is noted of its students.
+    `RICORDO_FACTS` does not count. That setting is about reading facts from all conversations. A
+    course with skills asks for notes by itself.
     """
     if learner.choice.is_off:
         return "off"
@@ -195,7 +198,7 @@ def note(tx: Transaction, learner: Learner, observation: Observation) -> UserFac
     The same observation of the same message is stored once.
 
     Raises:
-        Invalid: nothing may be noted of this student, or not this.
+        Invalid: if notes about this student are off, or this sentence is refused.
     """
     users.lock(tx, learner.user.id)
     policy = _require_on(tx, learner)
@@ -219,10 +222,10 @@ def note(tx: Transaction, learner: Learner, observation: Observation) -> UserFac
 
 
 def propose_level(tx: Transaction, learner: Learner, new: NewLevel) -> UserFact:
-    """Store a level as policy allows, with the observations it rests on; return its fact.
+    """Store a level with its observations as the policy allows, and return its fact.
 
     Raises:
-        Invalid: nothing may be noted of this student, or the observations do not show this level.
+        Invalid: if notes about this student are off, or the observations do not show the level.
     """
     users.lock(tx, learner.user.id)
     policy = _require_on(tx, learner)
@@ -248,9 +251,9 @@ def propose_level(tx: Transaction, learner: Learner, new: NewLevel) -> UserFact:
 
 
 def claim(tx: Transaction, learner: Learner, skill: CourseSkill, words: str) -> UserFact:
-    """Store the student's own view of a skill. It changes no level: the tutor is asked to check.
+    """Store the student's view of a skill, and return its fact.
 
-    Raises Invalid.
+    The level stays. The prompt asks the tutor to check it. Raises Invalid.
     """
     users.lock(tx, learner.user.id)
     if learner.choice.is_off:
@@ -273,9 +276,9 @@ def claim(tx: Transaction, learner: Learner, skill: CourseSkill, words: str) -> 
 
 
 def remove_fact(tx: Transaction, learner: Learner, fact_id: str) -> int:
-    """Delete an observation, a level or a claim of the student; return the number of facts.
+    """Delete an observation, a level or a claim; return the number of deleted facts.
 
-    A level goes with its last observation. Raises NotFound.
+    Deleting a level's last observation deletes the level too. Raises NotFound.
     """
     users.lock(tx, learner.user.id)
     found = _every_fact(tx, learner)
@@ -296,9 +299,9 @@ def remove_all(tx: Transaction, learner: Learner) -> int:
 
 
 def remove_older(tx: Transaction, learner: Learner, before: int) -> int:
-    """Delete the observations of messages before this time, and levels that rest on no other.
+    """Delete observations and claims from before this time; return the number of deleted facts.
 
-    Returns the number of deleted facts.
+    Levels without remaining observations are deleted too. `before` is in microseconds.
     """
     users.lock(tx, learner.user.id)
     found = _every_fact(tx, learner)
@@ -312,7 +315,7 @@ def remove_older(tx: Transaction, learner: Learner, before: int) -> int:
 
 
 def approve_all(tx: Transaction, learner: Learner, by: str | None) -> int:
-    """Approve all that waits for the student in the course, the oldest first."""
+    """Approve the student's waiting facts of the course, oldest first; return their number."""
     users.lock(tx, learner.user.id)
     waiting = queries.facts_of(tx, learner.user.id, learner.course.name, ["proposed"])
     for fact in reversed(waiting):
@@ -363,7 +366,7 @@ def _every_fact(tx: Transaction, learner: Learner) -> list[UserFact]:
 
 
 def _drop_unfounded(tx: Transaction, learner: Learner, found: Sequence[UserFact]) -> int:
-    """Take removed evidence out of levels, delete levels without any, and return their number."""
+    """Remove deleted evidence from levels. Delete levels without evidence; return their number."""
     remaining = {
         (skill_of(fact, learner.course.name), piece)
         for fact in found
@@ -385,7 +388,7 @@ def _drop_unfounded(tx: Transaction, learner: Learner, found: Sequence[UserFact]
 def _sentence(tx: Transaction, learner: Learner, text: str) -> str:
     """Return a text as the sentence of a fact.
 
-    Raises Invalid for an empty text, a secret, and what the student wants never remembered.
+    Raises Invalid for an empty text, a secret, and a text that the student's rules forbid.
     """
     sentence = " ".join(normal_text(text).split())
     if not sentence:
@@ -427,9 +430,10 @@ def _new_fact(
 
 
 def _file(tx: Transaction, fact: UserFact, *, is_direct: bool) -> UserFact:
-    """Store a fact, or the new evidence of the known fact that says the same; return it.
+    """Store a fact and return it.
 
-    A waiting fact of the same slot is replaced. Raises Conflict for what the student rejected.
+    If a stored fact of the slot has the same value, it gets the new evidence instead. A waiting
+    fact of the slot is replaced. Raises Conflict if the student rejected the same fact.
     """
     same_slot = queries.facts_of_slot(tx, fact.user_id, fact.slot)
     for rejected in [other for other in same_slot if other.state == "rejected"]:
@@ -476,7 +480,7 @@ def require_result(text: str) -> Result:
 
 
 def require_misconception(skill: CourseSkill, text: str) -> str:
-    """Return a misconception of the skill by its words; empty for none. Raises Invalid."""
+    """Return the skill's misconception with this text; empty for an empty text. Raises Invalid."""
     wanted = " ".join(text.split()).casefold()
     if not wanted:
         return ""

@@ -1,4 +1,4 @@
-"""A student's state in a course, made from facts. Pure."""
+"""Compute a student's state in a course from facts. The code has no side effects."""
 
 from collections.abc import Sequence
 
@@ -49,7 +49,7 @@ def _state(
     )
     due = due_at(observations)
     level = next((fact for fact in current if is_level(fact)), None)
-    # A level that is newer has answered the student's claim.
+    # A level newer than the student's claim has answered it.
     answered_at = level.holds_from if level else 0
     claims = [fact for fact in current if is_claim(fact) and fact.said_at > answered_at]
     return SkillState(

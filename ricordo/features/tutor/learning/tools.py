@@ -1,4 +1,4 @@
-"""The tools with which agents note what a student can do, and propose levels and grades."""
+"""The tools for agents to note evidence of skills, and to propose levels and grades."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 
-# The student's newest messages in which a quote is looked for.
+# A quote is searched in this number of the student's newest messages.
 _MOST_SEARCHED = 200
 
 
@@ -156,9 +156,9 @@ def _learner(tx: Transaction, context: ToolContext) -> Learner:
 def _message(
     tx: Transaction, context: ToolContext, learner: Learner, text: str
 ) -> tuple[Message, str]:
-    """Return the newest message of the student that holds these words, and the words.
+    """Return the student's newest message that contains this quote, and the quote.
 
-    The id of a message will do too. Raises Invalid.
+    The id of a message works in place of a quote. Raises Invalid.
     """
     quote = " ".join(text.strip().strip('"“”').split())
     for said in _said(tx, context, learner):
@@ -172,7 +172,10 @@ def _message(
 
 
 def _said(tx: Transaction, context: ToolContext, learner: Learner) -> Sequence[Message]:
-    """Return what the student said in this conversation or before it was forked, newest first."""
+    """Return the student's messages, newest first.
+
+    They are from this conversation, and from the student's newest one with the agent.
+    """
     state = context.state
     scope = replace(Scope(state.agent.organization_id), subject_id=learner.user.id)
     ids = {
