@@ -12,10 +12,13 @@ from datetime import tzinfo
 from functools import partial
 
 from ricordo.agents.conversations import require_own
+from ricordo.domain.agent import effective
 from ricordo.domain.clock import parse_timestamp, zone
+from ricordo.domain.egress import IN_PROCESS, Clearance, join
 from ricordo.domain.message import Message, Role, TextPart
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, Conflict, Invalid
+from ricordo.prompt.egress import cleared_state
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, conversations, messages
 from ricordo.storage.engine.store import Store, Transaction
@@ -27,7 +30,8 @@ PORTION = 250
 class PastMessage:
     """One message to import.
 
-    `created_at` is ISO 8601, in the agent's time zone if it has none.
+    `created_at` is ISO 8601, in the agent's time zone if it has none. `egress` is the label of the
+    texts that it was made of.
     """
 
     role: Role
@@ -35,6 +39,7 @@ class PastMessage:
     name: str | None = None
     created_at: str | None = None
     otid: str | None = None
+    egress: str | None = None
 
 
 async def import_messages(
@@ -59,8 +64,12 @@ async def import_messages(
         )
     id = conversation_id or conversations.default_id(agent_id)
 
+    # A message has the label of its conversation, and those of the blocks that it repeats.
+    clearance = Clearance()
+
     def check(tx: Transaction) -> str:
         state = agents.load(tx, scope, agent_id, id)
+        cleared_state(effective(state), IN_PROCESS, clearance)
         require_own(scope, state.conversation)
         if len(past) > PORTION:  # a single portion is checked when it is stored
             _stored_ids(tx, id, past)
@@ -79,9 +88,13 @@ async def import_messages(
                 message = conversation.new_message(
                     past_message.role, map(TextPart, past_message.texts), created_at
                 )
-                new_messages.append(
-                    replace(message, otid=past_message.otid, name=past_message.name)
+                message = replace(
+                    message,
+                    otid=past_message.otid,
+                    name=past_message.name,
+                    egress=join(past_message.egress, conversation.egress),
                 )
+                new_messages.append(clearance.with_labels(message))
                 message_id = message.id
             ids.append(message_id)
         if new_messages:

@@ -19,6 +19,7 @@ from ricordo.domain.agent import (
     AgentState,
     effective,
 )
+from ricordo.domain.egress import join, permits
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import Message, TextPart
@@ -27,7 +28,7 @@ from ricordo.domain.run import Run
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.usage import Expense, Purpose
 from ricordo.errors import ModelError, RicordoError
-from ricordo.llm.egress import whole_reply
+from ricordo.llm.egress import destination_of, whole_reply
 from ricordo.memory.commit import commit
 from ricordo.memory.edits import EditContext, EditGuard, EditReason, GuardSources, WorkingMemory
 from ricordo.memory.fact_lines import FactEdit, person_block, with_correction, with_fact
@@ -117,14 +118,18 @@ async def _take(
     ]
     for number, index in enumerate(indexes, 1):
         message = window[index]
-        question = _question_before(window, index)
+        asked = _asked_before(window, index)
+        if asked and not permits(asked.egress, destination_of(model, runtime.new_clearance())):
+            asked = None
+        question = _question_in(asked)
+        label = asked.egress if asked else None
         statements = stated(message.text)
         notes: list[str] = []
         reply: ModelReply | None = None
         if statements:
             try:
                 async with asyncio.timeout(TIMEOUT):
-                    request = _request(state, message, statements, question)
+                    request = _request(state, message, statements, question, label)
                     reply = await whole_reply(model, request, runtime.new_clearance())
                 notes = notes_in(_text(reply), [*statements, question])
             except (ModelError, TimeoutError):
@@ -133,7 +138,15 @@ async def _take(
                 log.warning("no notes were taken by the model", extra={"run": run_id})
             notes += unnoted(statements, notes) if fills_gaps else []
         await write(
-            partial(_write, runtime=runtime, job=job, message=message, notes=notes, reply=reply)
+            partial(
+                _write,
+                runtime=runtime,
+                job=job,
+                message=message,
+                asked=asked,
+                notes=notes,
+                reply=reply,
+            )
         )
         report(number, len(indexes))
 
@@ -176,10 +189,10 @@ def _is_before(message: Message, of_run: Sequence[Message]) -> bool:
     return bool(of_run) and message.created_at < of_run[0].created_at
 
 
-def _question_before(window: Sequence[Message], index: int) -> str:
-    """Return the question that a short message answers; "" if there is none."""
+def _asked_before(window: Sequence[Message], index: int) -> Message | None:
+    """Return the answer with the question that a short message answers; None without one."""
     if len(window[index].text.split()) > _SHORT_ANSWER:
-        return ""
+        return None
     before = next(
         (
             message
@@ -188,14 +201,17 @@ def _question_before(window: Sequence[Message], index: int) -> str:
         ),
         None,
     )
-    spoken = before.text.strip() if before else ""
-    if spoken.endswith("?"):
-        return spoken.replace("\n", " ").rsplit(". ", 1)[-1]
-    return ""
+    return before if before and before.text.strip().endswith("?") else None
+
+
+def _question_in(asked: Message | None) -> str:
+    """Return the last sentence of an answer that asks something; "" without an answer."""
+    spoken = asked.text.strip() if asked else ""
+    return spoken.replace("\n", " ").rsplit(". ", 1)[-1]
 
 
 def _request(
-    state: AgentState, message: Message, statements: Sequence[str], question: str
+    state: AgentState, message: Message, statements: Sequence[str], question: str, label: str | None
 ) -> ModelRequest:
     prompt = f"Message: {' '.join(statements)}"
     if question:
@@ -204,7 +220,7 @@ def _request(
         "system", (TextPart(text("note_taker")),), message.created_at
     )
     user = state.conversation.new_message("user", (TextPart(prompt),), message.created_at)
-    user = replace(user, egress=message.egress)
+    user = replace(user, egress=join(message.egress, label))
     settings = ModelSettings(
         temperature=0, max_output_tokens=ANSWER_TOKENS, reasoning_effort="none"
     )
@@ -221,6 +237,7 @@ def _write(
     runtime: Runtime,
     job: Job,
     message: Message,
+    asked: Message | None,
     notes: Sequence[str],
     reply: ModelReply | None,
 ) -> None:
@@ -241,6 +258,8 @@ def _write(
     # Notes are the user's words, so a labelled message gives none for a block that more may see.
     clearance = runtime.new_clearance()
     clearance.show(f"message:{message.id}", message.egress, message.text)
+    if asked:
+        clearance.know(f"message:{asked.id}", asked.egress, _question_in(asked))
     guard = EditGuard(GuardSources, clearance)
     memory = WorkingMemory(state, guard, schemas)
     for phrase in to_forget(message.text):

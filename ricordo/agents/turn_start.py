@@ -386,7 +386,10 @@ def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> StoredInput
         )
         for new_message in request.messages
     ]
-    turn.clearance.exempt |= {message.id for message in new_messages if not message.egress}
+    # An answer that a client sends back is not what the user says.
+    turn.clearance.exempt |= {
+        message.id for message in new_messages if not message.egress and message.role != "assistant"
+    }
     if turn.clearance.texts:
         new_messages = [turn.clearance.with_labels(message) for message in new_messages]
     approval = _approval_to_apply(tx, turn, request.approval) if request.approval else None

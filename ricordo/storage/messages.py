@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import bindparam, insert
+from sqlalchemy import bindparam, insert, select
 
 from ricordo.domain.message import Message, Part, TextPart, parts_from_json, parts_to_json
 from ricordo.domain.run import Run
@@ -91,6 +91,22 @@ def between(
         "limit": limit,
     }
     return _ROWS.all(tx, _BETWEEN, parameters)
+
+
+def labelled(tx: Transaction, agent_id: str, user_id: str | None, most: int) -> list[Message]:
+    """Return those of the agent's newest messages with a user that have an egress label.
+
+    `most` limits the messages that are looked at.
+    """
+    recent = (
+        select(messages.c.id)
+        .where(messages.c.agent_id == agent_id, messages.c.user_id.is_not_distinct_from(user_id))
+        .order_by(messages.c.created_at.desc(), messages.c.seq.desc())
+        .limit(most)
+        .subquery()
+    )
+    is_labelled = messages.c.egress.is_not(None) & messages.c.id.in_(select(recent.c.id))
+    return _ROWS.all(tx, _ROWS.select.where(is_labelled).order_by(messages.c.seq), {})
 
 
 def by_otids(tx: Transaction, conversation_id: str, otids: Sequence[str]) -> list[Message]:

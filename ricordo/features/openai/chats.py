@@ -32,6 +32,7 @@ from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.openai.answers import AnswerReader
+from ricordo.features.openai.clearance import labels_of_messages
 from ricordo.features.openai.models import ChatMessage
 from ricordo.features.openai.queries import (
     AnsweredState,
@@ -230,12 +231,21 @@ async def continue_chat(
     else:
         summary = {}
     conversation = await create_conversation(context.runtime, context.scope, chat.agent_id, summary)
-    past = [
-        PastMessage("user" if message.role == "user" else "assistant", (message.text,))
+    earlier = [
+        message
         for message in chat.messages[:new_from]
         if message.role in ("user", "assistant") and message.text.strip()
     ]
-    if past:
+    if earlier:
+        labels = await context.store.read(lambda tx: labels_of_messages(tx, context, chat.agent_id))
+        past = [
+            PastMessage(
+                "user" if message.role == "user" else "assistant",
+                (message.text,),
+                egress=labels.get(answer_key(message.text)),
+            )
+            for message in earlier
+        ]
         await import_messages(context.store, context.scope, chat.agent_id, past, conversation.id)
     return Continuation(conversation.id, new_from, is_begun=False, own_answers=own_answers)
 

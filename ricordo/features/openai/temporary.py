@@ -15,12 +15,14 @@ from ricordo.domain.agent import (
     AgentState,
     effective,
 )
+from ricordo.domain.egress import Clearance
 from ricordo.domain.event import Event, Failed, ReasoningDelta, RunEnded, RunStarted, TextDelta
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.model import ModelReply, ModelRequest, ReasoningChunk, TextChunk
 from ricordo.domain.run import Run, StopReason
 from ricordo.errors import Invalid, ModelError
+from ricordo.features.openai.clearance import chat_clearance
 from ricordo.features.openai.models import ChatMessage, ChatRequest
 from ricordo.features.openai.queries import NamedAgent
 from ricordo.features.openai.turns import parts_of, save_cost, state_within_budget
@@ -45,6 +47,7 @@ class TemporaryTurn:
     model: ChatModel
     request: ModelRequest
     run: Run
+    clearance: Clearance
 
     async def events(self) -> AsyncGenerator[Event]:
         """Yield the events of the answer, as those of a turn."""
@@ -52,8 +55,7 @@ class TemporaryTurn:
         step_id = new_id("step")
         message_id = new_id("message")
         try:
-            clearance = self.context.runtime.new_clearance()
-            async for piece in ask(self.model, self.request, clearance):
+            async for piece in ask(self.model, self.request, self.clearance):
                 chunks = [piece]
                 if isinstance(piece, ModelReply):
                     self.run = replace(self.run, usage=piece.usage)
@@ -92,14 +94,14 @@ async def temporary_turn(
     runtime = context.runtime
     scope = context.scope
 
-    def read(tx: Transaction) -> tuple[AgentState, Message]:
+    def read(tx: Transaction) -> tuple[AgentState, Message, Clearance]:
         state = state_within_budget(tx, context, agent.id)
         conversation = replace(state.conversation, user_id=scope.subject, window=())
         state = effective(replace(state, conversation=conversation))
         system, _ = system_message(tx, runtime, state)
-        return state, system
+        return state, system, chat_clearance(tx, context, state)
 
-    state, system = await context.store.read(read)
+    state, system, clearance = await context.store.read(read)
     providers = await runtime.organization_providers.of(scope.organization_id)
     now = context.store.clock.now()
     run = Run(
@@ -114,7 +116,9 @@ async def temporary_turn(
         stream=body.stream,
         user_id=scope.user_id,
     )
-    return TemporaryTurn(context, providers.get(state.agent.model), request, run)
+    # What the user says now is the user's decision.
+    clearance.exempt = frozenset({request.messages[-1].id})
+    return TemporaryTurn(context, providers.get(state.agent.model), request, run, clearance)
 
 
 def _fitting(

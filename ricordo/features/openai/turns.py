@@ -5,7 +5,7 @@ A task, such as a title for a chat, is not a turn.
 
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ricordo.agents.budgets import has_budget, require_budget
 from ricordo.agents.request import (
@@ -18,6 +18,7 @@ from ricordo.agents.request import (
 from ricordo.api.call import RequestContext
 from ricordo.api.messages import sent_again
 from ricordo.domain.agent import AgentState
+from ricordo.domain.egress import Clearance
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import ImagePart, Message, Part, TextPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings, ToolSchema
@@ -33,6 +34,7 @@ from ricordo.features.openai.chats import (
     continue_call,
     continue_chat,
 )
+from ricordo.features.openai.clearance import chat_clearance, labels_of_messages
 from ricordo.features.openai.models import ChatMessage, ChatRequest, ContentPart, ToolDefinition
 from ricordo.features.openai.queries import NamedAgent
 from ricordo.features.openai.shown_answers import answer_key
@@ -125,7 +127,13 @@ async def chat_turn(
     notes = ChatNotes(context.store, states, continuation.is_begun)
     new_messages = body.messages[continuation.new_from :]
     system = () if continuation.is_begun else _system_messages(body.messages)
-    said = _said(context, continuation, new_messages, parts)
+    labels: Mapping[str, str] = {}
+    if continuation.shown or any(message.role == "assistant" for message in new_messages):
+        labels = await context.store.read(lambda tx: labels_of_messages(tx, context, agent.id))
+    said = [
+        _with_label(message, labels)
+        for message in _said(context, continuation, new_messages, parts)
+    ]
     approval = _results_of_tools(new_messages) if chat.is_answer else None
     request = TurnRequest(
         scope=context.scope,
@@ -170,6 +178,14 @@ def _said(
             else:
                 said.append(_as_client_shows(context, message.text))
     return said
+
+
+def _with_label(message: NewMessage, labels: Mapping[str, str]) -> NewMessage:
+    """Return an answer that the client sends back with the egress label that it was given."""
+    if message.role != "assistant":
+        return message
+    text = "".join(part.text for part in message.parts if isinstance(part, TextPart))
+    return replace(message, egress=labels.get(answer_key(text)))
 
 
 def _as_client_shows(context: RequestContext, text: str) -> NewMessage:
@@ -223,7 +239,12 @@ async def task_reply(context: RequestContext, agent: NamedAgent, body: ChatReque
 
     Only its cost is stored.
     """
-    state = await context.store.read(lambda tx: state_within_budget(tx, context, agent.id))
+
+    def read(tx: Transaction) -> tuple[AgentState, Clearance]:
+        state = state_within_budget(tx, context, agent.id)
+        return state, chat_clearance(tx, context, state)
+
+    state, clearance = await context.store.read(read)
     providers = await context.runtime.organization_providers.of(context.scope.organization_id)
     model = providers.get(state.agent.model)
     now = context.store.clock.now()
@@ -238,7 +259,7 @@ async def task_reply(context: RequestContext, agent: NamedAgent, body: ChatReque
     reply = await whole_reply(
         model,
         ModelRequest(messages, settings=settings, user_id=context.scope.subject),
-        context.runtime.new_clearance(),
+        clearance,
     )
     await save_cost(context, agent.id, model.info.handle, reply.usage)
     return reply

@@ -1,19 +1,39 @@
 """One server with a cloud provider and a local one, for each module."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx2
 import pytest
+from pydantic import SecretStr
 
 from tests.features.egress.providers import World, two_providers
 from tests.seams.jobs import quick_jobs
+from tests.support import postgres
 
 __all__ = ["http", "quick_jobs", "running_world", "world"]
 
 
+@pytest.fixture(
+    scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)]
+)
+def on_database(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    """The settings for a server on SQLite, and under `make soak` on PostgreSQL too."""
+    if request.param == "sqlite":
+        yield {}
+        return
+    url = postgres.server().new_database()
+    try:
+        yield {"database_url": SecretStr(url), "database_connections": 4}
+    finally:
+        postgres.server().drop(url)
+
+
 @pytest.fixture(scope="module")
-def running_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with two_providers(tmp_path_factory.mktemp("egress")) as world:
+def running_world(
+    tmp_path_factory: pytest.TempPathFactory, on_database: dict[str, Any]
+) -> Iterator[World]:
+    with two_providers(tmp_path_factory.mktemp("egress"), **on_database) as world:
         yield world
 
 

@@ -5,12 +5,14 @@ returns nothing. Afterwards no byte that the forbidden provider got may hold the
 """
 
 import base64
+import time
 from collections.abc import Callable
 from typing import Any
 
 import httpx2
 import pytest
 
+from tests.features.automation.schedules.conftest import wait_for
 from tests.features.egress.providers import (
     CLOUD,
     EMBEDDING,
@@ -352,6 +354,185 @@ def by_a_sleeping_agent(world: World, http: httpx2.Client) -> None:
     wait_for_jobs(world.server)
 
 
+def in_a_supervised_group(world: World, http: httpx2.Client) -> None:
+    manager, member = local_agent(http), agent_of(http, model=CLOUD)
+    config = {"manager_type": "supervisor", "manager_agent_id": manager}
+    body = {"agent_ids": [member], "description": "Two", "manager_config": config}
+    group = ok(http.post("/v1/groups/", json=body))["id"]
+    arguments = {"message": f"In other words: {CANARY}"}
+    tool = "send_message_to_all_agents_in_group"
+    world.local.script.append(says("", (tool, arguments)))
+    said = {"messages": [{"role": "user", "content": "Hello."}]}
+    ok(http.post(f"/v1/groups/{group}/messages", json=said))
+    assert world.cloud.bodies
+
+
+def in_a_batch(world: World, http: httpx2.Client) -> None:
+    agent = local_agent(http)
+    world.local.script.append(says(f"In other words: {CANARY}"))
+    say(http, agent, "Hello.")
+    switch(http, agent, CLOUD)
+    request = {"agent_id": agent, "messages": [{"role": "user", "content": "Hello."}]}
+    ok(http.post("/v1/messages/batches", json={"requests": [request]}))
+    wait_for_jobs(world.server)
+    assert world.cloud.saw("withheld from openai")
+
+
+def in_a_background_turn(world: World, http: httpx2.Client) -> None:
+    agent = local_agent(http)
+    switch(http, agent, CLOUD)
+    body = {"messages": [{"role": "user", "content": "Hello."}]}
+    ok(http.post(f"/v1/agents/{agent}/messages/async", json=body))
+    wait_for_jobs(world.server)
+    assert world.cloud.saw("withheld from openai")
+
+
+def in_a_scheduled_turn(world: World, http: httpx2.Client) -> None:
+    agent = local_agent(http)
+    switch(http, agent, CLOUD)
+    at = time.time() + 0.5
+    body = {
+        "messages": [{"role": "user", "content": "Hello."}],
+        "schedule": {"type": "one-time", "scheduled_at": at * 1000},
+    }
+    ok(http.post(f"/v1/agents/{agent}/schedule", json=body))
+    wait_for(lambda: world.cloud.saw("withheld from openai"))
+
+
+def chat(
+    http: httpx2.Client, agent: str, *said: tuple[str, str], path: str = "", name: str = ""
+) -> str:
+    """Send a whole chat, as OpenAI's clients do; returns the answer."""
+    messages = [{"role": role, "content": text} for role, text in said]
+    headers = {"x-openwebui-chat-id": name} if name else {}
+    body = {"model": agent, "messages": messages}
+    answer = http.post(f"/v1/chat/completions{path}", json=body, headers=headers)
+    return str(ok(answer)["choices"][0]["message"]["content"])
+
+
+def told_chat(world: World, http: httpx2.Client, name: str) -> tuple[str, list[tuple[str, str]]]:
+    """A chat in which a local model told the canary; afterwards the agent's model is another."""
+    agent = local_agent(http)
+    world.local.script.append(says(f"In other words: {CANARY}"))
+    said = [("user", "What do you know?")]
+    said.append(("assistant", chat(http, agent, *said, name=name)))
+    assert CANARY in said[-1][1]
+    switch(http, agent, CLOUD)
+    return agent, said
+
+
+def in_a_chat_of_an_openai_client(world: World, http: httpx2.Client) -> None:
+    agent, said = told_chat(world, http, "")
+    chat(http, agent, *said, ("user", "Say it again."))
+    assert world.cloud.bodies
+
+
+def in_an_edited_chat(world: World, http: httpx2.Client) -> None:
+    agent, said = told_chat(world, http, "")
+    chat(http, agent, ("user", "Another question."), said[1], ("user", "Say it again."))
+    assert world.cloud.bodies
+
+
+def in_an_edited_chat_with_a_name(world: World, http: httpx2.Client) -> None:
+    agent, said = told_chat(world, http, "edited")
+    chat(http, agent, ("user", "No."), said[1], ("user", "Again."), name="edited")
+    assert world.cloud.bodies
+
+
+def in_an_answer_of_the_api(world: World, http: httpx2.Client) -> None:
+    agent, _ = told_chat(world, http, "")
+    body = {"model": agent, "input": "What do you know?"}
+    ok(http.post("/v1/responses", json=body))
+    assert world.cloud.saw("withheld from openai")
+
+
+def in_a_copy_that_a_client_shows(world: World, http: httpx2.Client) -> None:
+    agent = local_agent(http)
+    switch(http, agent, CLOUD)
+    chat(http, agent, ("user", "A."), ("assistant", SECRET), ("user", "Again."))
+    assert world.cloud.bodies
+
+
+def in_a_title(world: World, http: httpx2.Client) -> None:
+    agent, said = told_chat(world, http, "title")
+    history = "\n".join(f"{role.upper()}: {text}" for role, text in said)
+    task = f"### Task:\nGenerate a title.\n<chat_history>\n{history}\nUSER: {SECRET}\n"
+    chat(http, agent, ("user", task), name="title")
+    assert world.cloud.saw("Generate a title.")
+
+
+def in_the_history_of_a_temporary_chat(world: World, http: httpx2.Client) -> None:
+    agent, said = told_chat(world, http, "kept")
+    chat(http, agent, *said, ("assistant", SECRET), ("user", "Again."), name="local:2")
+    assert world.cloud.bodies
+
+
+def in_a_call(world: World, http: httpx2.Client) -> None:
+    agent = local_agent(http)
+    switch(http, agent, CLOUD)
+    body = {"messages": [{"role": "user", "content": "Hello."}], "stream": True}
+    http.post(f"/v1/voice-beta/{agent}/chat/completions", json=body).read()
+    assert world.cloud.saw("withheld from openai")
+
+
+def in_notes_of_a_question(world: World, http: httpx2.Client) -> None:
+    agent = local_agent(http, model_profile="notes")
+    world.local.script.append(says(f"Is it still {CANARY}?"))
+    say(http, agent, "Hello.")
+    wait_for_jobs(world.server)
+    switch(http, agent, CLOUD)
+    say(http, agent, "I like green tea.")
+    wait_for_jobs(world.server)
+    assert any("green tea" in body and "Message: " in body for body in world.cloud.bodies)
+
+
+def in_notes_of_a_conversation(world: World, http: httpx2.Client) -> None:
+    agent = agent_of(http, ("human", ""), model=LOCAL, model_profile="notes")
+    conversation = conversation_of(http, agent)
+    allow(http, f"conversations/{conversation}", "local")
+    tell(http, conversation, f"I like the orchid {CANARY}.")
+    wait_for_jobs(world.server)
+    switch(http, agent, CLOUD)
+    say(http, agent, "Hello.")
+    assert world.cloud.bodies
+
+
+def in_facts_read_by_another_model(world: World, http: httpx2.Client) -> None:
+    agent = agent_of(http, ("human", ""), model=LOCAL)
+    conversation = conversation_of(http, agent)
+    allow(http, f"conversations/{conversation}", "local")
+    tell(http, conversation, f"I live in {CANARY}.")
+    wait_for_jobs(world.server)
+    switch(http, agent, CLOUD)
+    say(http, agent, "I like maths.")
+    assert world.cloud.bodies
+
+
+def in_a_past_message(world: World, http: httpx2.Client) -> None:
+    agent = agent_of(http, model=LOCAL)
+    conversation = conversation_of(http, agent)
+    allow(http, f"conversations/{conversation}", "local")
+    past = [{"role": "user", "content": f"The orchid is {CANARY}"}]
+    body = {"conversation_id": conversation, "messages": past}
+    ok(http.post(f"/v1/agents/{agent}/messages/import", json=body))
+    switch(http, agent, CLOUD)
+    world.cloud.script.append(says("", ("conversation_search", {"query": "orchid"})))
+    say(http, agent, "Search for the orchid.")
+    assert not world.cloud.script
+
+
+def by_the_memory_tool(world: World, http: httpx2.Client) -> None:
+    path = "/users/tooled/blocks/human"
+    ok(http.put(path, json={"body": SECRET}))
+    user = {"x-ricordo-user": "tooled"}
+    blocks = ok(http.get("/v1/blocks/", params={"user_id": "tooled", "value_search": SECRET}))
+    block = next(block for block in blocks if block["value"] == SECRET)
+    ok(http.put(f"/v1/blocks/{block['id']}/egress", json={"allowed": ["local"]}, headers=user))
+    arguments = {"command": "rename", "old_path": "/memories/human", "new_path": "/memories/old"}
+    ok(http.post("/v1/users/tooled/memory-tool", json=arguments))
+    http.post("/users/tooled/ask", json={"question": "What is her code word?", "model": CLOUD})
+
+
 PATHS: tuple[Callable[[World, httpx2.Client], None], ...] = (
     in_a_block,
     in_a_description,
@@ -385,6 +566,23 @@ PATHS: tuple[Callable[[World, httpx2.Client], None], ...] = (
     heard_from_another_agent,
     in_a_group,
     by_a_sleeping_agent,
+    in_a_supervised_group,
+    in_a_batch,
+    in_a_background_turn,
+    in_a_scheduled_turn,
+    in_a_chat_of_an_openai_client,
+    in_an_edited_chat,
+    in_an_edited_chat_with_a_name,
+    in_an_answer_of_the_api,
+    in_a_copy_that_a_client_shows,
+    in_a_title,
+    in_the_history_of_a_temporary_chat,
+    in_a_call,
+    in_notes_of_a_question,
+    in_notes_of_a_conversation,
+    in_facts_read_by_another_model,
+    in_a_past_message,
+    by_the_memory_tool,
 )
 
 

@@ -19,9 +19,14 @@ PIECES = (SECRET, "search for her bank account is that right", "vuqkzoq-tool", "
 
 
 @pytest.fixture(scope="module")
-def running_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with two_providers(tmp_path_factory.mktemp("tools"), allow_private_providers=True) as world:
-        yield world
+def running_world(
+    tmp_path_factory: pytest.TempPathFactory, on_database: dict[str, Any]
+) -> Iterator[World]:
+    settings = {"allow_private_providers": True, **on_database}
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RICORDO_SANDBOX_NETWORK", "true")
+        with two_providers(tmp_path_factory.mktemp("tools"), **settings) as world:
+            yield world
 
 
 @pytest.fixture
@@ -131,3 +136,17 @@ def test_a_text_with_a_policy_can_still_be_forgotten(world: World, http: httpx2.
     world.local.script.append(says("", ("forget", {"what": SECRET})))
     (result,) = returned(say(http, agent, f"Forget this: {SECRET}"))
     assert "egress policy" not in result[1]
+
+
+def test_a_tool_in_a_sandbox_with_a_network_gets_it_only_by_name(
+    world: World, http: httpx2.Client
+) -> None:
+    source = 'def post(text: str) -> str:\n    """Post.\n\n    Args:\n        text: The text.\n    """\n    return "Posted."\n'
+    tool = ok(http.post("/v1/tools/", json={"source_code": source}))["id"]
+    agent = agent_of(http, ("human", SECRET), model=LOCAL, tool_ids=[tool])
+    block = block_of(http, agent, "human")
+    for names, is_sent in ((["local"], False), (["local", "sandbox"], True)):
+        allow(http, f"blocks/{block}", *names)
+        world.local.script.append(says("", ("post", {"text": SECRET})))
+        ((_, text),) = returned(say(http, agent, "Post it."))
+        assert ("may not go to sandbox, by its egress policy" in text) is not is_sent, text

@@ -1,0 +1,38 @@
+"""Egress policies of answers that clients send back: in tasks, temporary chats, and edited chats.
+
+A client sends the texts of a chat without their labels. The labels are found again here.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+
+from ricordo.api.call import RequestContext
+from ricordo.domain.agent import AgentState
+from ricordo.domain.egress import IN_PROCESS, Clearance
+from ricordo.features.openai.shown_answers import answer_key
+from ricordo.memory.egress import spans_of
+from ricordo.prompt.egress import cleared_state
+from ricordo.storage import messages
+from ricordo.storage.engine.store import Transaction
+
+MOST = 500
+"""So many of the agent's last messages with the user are compared."""
+
+
+def chat_clearance(tx: Transaction, context: RequestContext, state: AgentState) -> Clearance:
+    """Return a clearance that knows the labelled texts of the agent and of its recent messages."""
+    runtime = context.runtime
+    clearance = runtime.new_clearance()
+    # Only the texts matter here, which are noted for every destination.
+    cleared_state(state, IN_PROCESS, clearance, partial(spans_of, runtime.settings.data_dir))
+    for message in messages.labelled(tx, state.agent.id, context.scope.subject, MOST):
+        clearance.know(f"message:{message.id}", message.egress, message.text)
+    return clearance
+
+
+def labels_of_messages(
+    tx: Transaction, context: RequestContext, agent_id: str
+) -> Mapping[str, str]:
+    """Return the labels of the agent's recent messages with the user, by `answer_key`."""
+    found = messages.labelled(tx, agent_id, context.scope.subject, MOST)
+    return {answer_key(message.text): message.egress for message in found if message.egress}
