@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.features.automation.schedules.conftest import wait_for
+from tests.features.automation.schedules.conftest import make_due, wait_for
 from tests.features.egress.providers import (
     CLOUD,
     EMBEDDING,
@@ -390,12 +390,13 @@ def in_a_background_turn(world: World, http: httpx2.Client) -> None:
 def in_a_scheduled_turn(world: World, http: httpx2.Client) -> None:
     agent = local_agent(http)
     switch(http, agent, CLOUD)
-    at = time.time() + 0.5
+    at = time.time() + 3600
     body = {
         "messages": [{"role": "user", "content": "Hello."}],
         "schedule": {"type": "one-time", "scheduled_at": at * 1000},
     }
-    ok(http.post(f"/v1/agents/{agent}/schedule", json=body))
+    made = ok(http.post(f"/v1/agents/{agent}/schedule", json=body))
+    make_due(world.server, made["id"])
     wait_for(lambda: world.cloud.saw("withheld from openai"))
 
 
