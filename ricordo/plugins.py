@@ -33,6 +33,7 @@ from ricordo.installed_plugins import load_part, read_entries, read_feature
 
 # Every command of `ricordo` imports this module, so slow modules are imported only for types.
 if TYPE_CHECKING:
+    from pydantic import BaseModel
     from starlette.types import ASGIApp
 
     from ricordo.domain.agent import Agent, AgentState
@@ -241,6 +242,7 @@ class UserFile:
             records and the next mark. The first mark is None, and a returned None ends the file.
             Records must not contain the user's id or values that change by themselves. Then the
             archive of a restored memory is the same.
+        record: The Pydantic class of a record. The reader of the archive checks each record by it.
         store: A function of a transaction, a user and the records. The user has no such records
             yet. The records are untrusted. It returns the number of stored records, and raises
             Invalid or Conflict.
@@ -248,7 +250,8 @@ class UserFile:
 
     name: str
     read: "Callable[[Transaction, Scope, str, str | None], tuple[Sequence[Mapping[str, Any]], str | None]]"
-    store: "Callable[[Transaction, User, Iterable[Mapping[str, Any]]], int]"
+    record: "type[BaseModel]"
+    store: "Callable[[Transaction, User, Iterable[Any]], int]"
 
 
 # The names of methods that make an object a plugin.

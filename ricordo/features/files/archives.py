@@ -6,11 +6,10 @@ again.
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from ricordo.domain.clock import stamp, to_micros
 from ricordo.domain.egress import LABEL
@@ -32,18 +31,10 @@ from ricordo.storage.engine.store import Transaction
 _FOLDERS, _FILES, _WORKSPACE = "folders.jsonl", "files.jsonl", "workspace.jsonl"
 _PORTION = 20
 _LONGEST = 1_000
-R = TypeVar("R", bound=BaseModel)
-
-
-def _with_zone(time: datetime) -> datetime:
-    if time.tzinfo is None:
-        raise ValueError("a time needs a zone")
-    return time
 
 
 _Text = Annotated[str, Field(max_length=_LONGEST)]
 _Id = Annotated[str, Field(pattern=r"^[a-z]+-[0-9a-f-]{36}$")]
-_Time = Annotated[datetime, AfterValidator(_with_zone)]
 
 
 class FolderRecord(BaseModel):
@@ -57,7 +48,7 @@ class FolderRecord(BaseModel):
     instructions: str | None = None
     metadata: dict[str, Any]
     egress: Annotated[str, Field(max_length=4000, pattern=LABEL)] | None = None
-    created_at: _Time
+    created_at: AwareDatetime
 
 
 class FileRecord(BaseModel):
@@ -72,7 +63,7 @@ class FileRecord(BaseModel):
     type: _Text | None = None
     size: int = Field(ge=0)
     text: str
-    created_at: _Time
+    created_at: AwareDatetime
 
 
 class WorkspaceRecord(BaseModel):
@@ -105,10 +96,10 @@ def read_folders(
     return records, folders[-1].id if folders else None
 
 
-def store_folders(tx: Transaction, user: User, records: Iterable[Mapping[str, Any]]) -> int:
+def store_folders(tx: Transaction, user: User, records: Iterable[FolderRecord]) -> int:
     """Store the folders of an archive. Raises Invalid, Conflict."""
     count = 0
-    for record in _checked(FolderRecord, _FOLDERS, records):
+    for record in records:
         if folder_queries.is_folder_there(tx, record.id):
             raise _known_here(f'the folder "{record.name}"')
         at = to_micros(record.created_at)
@@ -158,13 +149,13 @@ def read_files(
     return records, files[-1].id if files else None
 
 
-def store_files(tx: Transaction, user: User, records: Iterable[Mapping[str, Any]]) -> int:
+def store_files(tx: Transaction, user: User, records: Iterable[FileRecord]) -> int:
     """Store the files of an archive with their texts, and add the jobs that embed them.
 
     The folders have to be stored first. Raises Invalid, Conflict.
     """
     count = 0
-    for record in _checked(FileRecord, _FILES, records):
+    for record in records:
         folder = folder_queries.find_users_folder(tx, user.id, record.folder_id)
         if folder is None:
             raise Invalid(f"{_FILES}: {record.folder_id} is no folder of this archive.")
@@ -213,14 +204,14 @@ def read_workspace(
     return records, None
 
 
-def store_workspace(tx: Transaction, user: User, records: Iterable[Mapping[str, Any]]) -> int:
+def store_workspace(tx: Transaction, user: User, records: Iterable[WorkspaceRecord]) -> int:
     """Store the files of an archive in the user's workspace.
 
     Raises Invalid, PreconditionFailed for a file that is there already, and TooLong.
     """
     space = Space(user.organization_id, user.id)
     count = 0
-    for record in _checked(WorkspaceRecord, _WORKSPACE, records):
+    for record in records:
         path = path_of(record.path)
         if path != record.path:
             raise Invalid(f"{_WORKSPACE}: {record.path} is no path of a workspace.")
@@ -233,17 +224,6 @@ def store_workspace(tx: Transaction, user: User, records: Iterable[Mapping[str, 
     return count
 
 
-def _checked(record: type[R], name: str, records: Iterable[Mapping[str, Any]]) -> Iterable[R]:
-    """Yield the records as objects of this class. Raises Invalid, with the faulty line."""
-    for number, fields in enumerate(records, 1):
-        try:
-            yield record.model_validate(fields)
-        except ValidationError as error:
-            fault = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(str(part) for part in fault["loc"])
-            raise Invalid(f"{name}, line {number}: {place}: {fault['msg']}.") from None
-
-
 def _known_here(what: str) -> Conflict:
     return Conflict(
         f"This server has {what} of this archive already, so it is here under another user. Forget "
@@ -252,7 +232,7 @@ def _known_here(what: str) -> Conflict:
 
 
 FILES = (
-    UserFile(_FOLDERS, read_folders, store_folders),
-    UserFile(_FILES, read_files, store_files),
-    UserFile(_WORKSPACE, read_workspace, store_workspace),
+    UserFile(_FOLDERS, read_folders, FolderRecord, store_folders),
+    UserFile(_FILES, read_files, FileRecord, store_files),
+    UserFile(_WORKSPACE, read_workspace, WorkspaceRecord, store_workspace),
 )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from ricordo.api.models.memory import ProposalResponse, UserBlockResponse, VersionResponse
 from ricordo.domain.block import Block, Policy
@@ -36,12 +36,6 @@ _ID_BYTES = 20
 _LONGEST_NAME = 1_000
 
 
-def _with_zone(time: datetime) -> datetime:
-    if time.tzinfo is None:
-        raise ValueError("a time needs a zone")
-    return time
-
-
 def _git_id(digits: str) -> str:
     if len(digits) != 2 * _ID_BYTES or len(bytes.fromhex(digits)) != _ID_BYTES:
         raise ValueError("an id has 40 hex digits")
@@ -50,7 +44,6 @@ def _git_id(digits: str) -> str:
 
 _Name = Annotated[str, Field(max_length=_LONGEST_NAME)]
 _GitId = Annotated[str, AfterValidator(_git_id)]
-_Time = Annotated[datetime, AfterValidator(_with_zone)]
 
 
 class _Record(BaseModel):
@@ -75,7 +68,7 @@ class Manifest(_Record):
     version: int
     user: ArchivedUser
     head: _GitId | None
-    made_at: _Time
+    made_at: AwareDatetime
     made_by: _Name
     files: dict[str, str]
     content: str
@@ -93,7 +86,7 @@ class VersionRecord(_Record):
     author_id: str
     author_name: str
     message: str
-    timestamp: _Time
+    timestamp: AwareDatetime
     is_untrusted: bool = False
     approved_by: _Name | None = None
     proposal_id: _Name | None = None
@@ -162,8 +155,8 @@ class BlockRecord(_Record):
     writes: int = Field(1, ge=1)
     created_by: _Name | None = None
     updated_by: _Name | None = None
-    created_at: _Time
-    updated_at: _Time
+    created_at: AwareDatetime
+    updated_at: AwareDatetime
 
     @staticmethod
     def of(block: Block, pending: int) -> Json:
@@ -233,9 +226,9 @@ class ProposalRecord(_Record):
     is_untold: bool = False
     run_id: _Name | None = None
     step_id: _Name | None = None
-    created_at: _Time
-    expires_at: _Time | None = None
-    resolved_at: _Time | None = None
+    created_at: AwareDatetime
+    expires_at: AwareDatetime | None = None
+    resolved_at: AwareDatetime | None = None
     resolved_by: _Name | None = None
     note: str | None = None
     version: _GitId | None = None
@@ -288,7 +281,7 @@ class SettingsRecord(_Record):
     author_kind: ActorKind
     author_id: str
     author_name: str
-    created_at: _Time
+    created_at: AwareDatetime
     deleted_label: _Name | None = None
 
     @staticmethod

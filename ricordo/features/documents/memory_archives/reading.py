@@ -16,7 +16,6 @@ from typing import IO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ricordo.domain.text import Json
 from ricordo.errors import Invalid, TooLong
 from ricordo.features.documents.memory_archives.models import (
     FORMAT,
@@ -126,11 +125,6 @@ class MemoryArchive:
         for number, line in self._lines(name):
             yield _parsed(record, line, name, number)
 
-    def plain_records(self, name: str) -> Iterator[Json]:
-        """Yield the records of a feature's file. The feature checks them. Raises like `records`."""
-        for number, line in self._lines(name):
-            yield _parsed(_PlainRecord, line, name, number).model_dump()
-
     def _lines(self, name: str) -> Iterator[tuple[int, bytes]]:
         if name not in self._sizes:
             return
@@ -161,10 +155,6 @@ class MemoryArchive:
                 yield file
         except _FAULTS:
             raise Invalid(_DAMAGED.format(name)) from None
-
-
-class _PlainRecord(BaseModel, extra="allow"):
-    """A record with any fields."""
 
 
 @contextmanager

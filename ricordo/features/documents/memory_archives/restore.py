@@ -96,8 +96,8 @@ def restore(
     counts: dict[str, int] = {}
     left_out = _unseen_blocks(tx, scope, stored_blocks)
     for name in archive.names:
-        if name in user_files:
-            counts[name] = user_files[name].store(tx, user, archive.plain_records(name))
+        if file := user_files.get(name):
+            counts[name] = file.store(tx, user, archive.records(name, file.record))
         elif name not in _KNOWN and not name.startswith(TEXTS):
             left_out.append(f"{name}: no feature of this server reads this file.")
     return RestoredMemory(
@@ -188,6 +188,8 @@ class _HistoryRestore:
             self.chain = replace(self.chain, head=bytes.fromhex(head))
         elif head is None and self.chain.head is not None:
             raise Invalid("The manifest names no tip of the history, and the history has versions.")
+        files = {label: (blob, depth) for label, (blob, depth, _) in self.texts.items()}
+        self.chain = replace(self.chain, files=files)
         versions.advance(self.tx, self.chain, 0)
 
     def _add_commit(self, records: list[VersionRecord]) -> None:
@@ -228,8 +230,7 @@ class _HistoryRestore:
         if len(self.rows) == _PORTION:
             versions.insert_rows(self.tx, self.rows)
             self.rows.clear()
-        files = {label: (blob, depth) for label, (blob, depth, _) in self.texts.items()}
-        self.chain = replace(chain, head=record.id, versions=record.number, files=files)
+        self.chain = replace(chain, head=record.id, versions=record.number)
 
     def _require_parents(self, record: VersionRecord) -> None:
         """Raise Invalid if the archive lacks a commit before this one.

@@ -1,16 +1,15 @@
 """A user's facts in an archive of the user's memory: out of this server, and into it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from ricordo.domain.clock import to_micros
 from ricordo.domain.egress import LABEL
 from ricordo.domain.scope import Scope, User
 from ricordo.domain.text import Json
-from ricordo.errors import Conflict, Invalid
+from ricordo.errors import Conflict
 from ricordo.features.knowledge.facts import queries
 from ricordo.features.knowledge.facts.queries import FactFilter
 from ricordo.features.knowledge.facts.records import (
@@ -119,12 +118,12 @@ def read_facts(
     return records, facts[-1].id if facts else None
 
 
-def store_facts(tx: Transaction, user: User, records: Iterable[Mapping[str, Any]]) -> int:
+def store_facts(tx: Transaction, user: User, records: Iterable[FactRecord]) -> int:
     """Store the facts of an archive as this user's, and return how many.
 
-    Raises Invalid for a faulty record, and Conflict if this server has one of the facts.
+    Raises Conflict if this server has one of the facts.
     """
-    facts = [_fact(record, number, user) for number, record in enumerate(records, 1)]
+    facts = [record.fact(user) for record in records]
     if queries.by_ids(tx, [fact.id for fact in facts]):
         raise Conflict(
             "This server has facts of this archive already, so they are here under another user. "
@@ -134,16 +133,7 @@ def store_facts(tx: Transaction, user: User, records: Iterable[Mapping[str, Any]
     return len(facts)
 
 
-FILE = UserFile(_NAME, read_facts, store_facts)
-
-
-def _fact(record: Mapping[str, Any], number: int, user: User) -> UserFact:
-    try:
-        return FactRecord.model_validate(record).fact(user)
-    except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in fault["loc"])
-        raise Invalid(f"{_NAME}, line {number}: {place}: {fault['msg']}.") from None
+FILE = UserFile(_NAME, read_facts, FactRecord, store_facts)
 
 
 def _micros(time: datetime | None) -> int | None:

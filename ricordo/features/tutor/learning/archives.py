@@ -3,14 +3,12 @@
 Observations, levels and claims are facts, so the archive has them in `facts.jsonl`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from ricordo.domain.scope import Scope, User
 from ricordo.domain.text import Json
-from ricordo.errors import Invalid
 from ricordo.features.tutor.learning import queries
 from ricordo.features.tutor.learning.queries import LearnerChoice
 from ricordo.plugins import UserFile
@@ -49,23 +47,15 @@ def read_choices(
     return records, None
 
 
-def store_choices(tx: Transaction, user: User, records: Iterable[Mapping[str, Any]]) -> int:
-    """Store an archive's choices for this user, and return their number.
-
-    Raises Invalid for a faulty record.
-    """
+def store_choices(tx: Transaction, user: User, records: Iterable[ChoiceRecord]) -> int:
+    """Store an archive's choices for this user, and return their number."""
     chosen: dict[str, LearnerChoice] = {}
-    for number, record in enumerate(records, 1):
-        try:
-            one = ChoiceRecord.model_validate(record)
-        except ValidationError as error:
-            fault = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(str(part) for part in fault["loc"])
-            raise Invalid(f"{_NAME}, line {number}: {place}: {fault['msg']}.") from None
-        chosen[one.course] = LearnerChoice(one.is_off, one.shares, one.retention_days)
+    for record in records:
+        choice = LearnerChoice(record.is_off, record.shares, record.retention_days)
+        chosen[record.course] = choice
     for course, choice in chosen.items():
         queries.set_choice(tx, user.organization_id, user.id, course, choice)
     return len(chosen)
 
 
-FILE = UserFile(_NAME, read_choices, store_choices)
+FILE = UserFile(_NAME, read_choices, ChoiceRecord, store_choices)
