@@ -20,6 +20,7 @@ from ricordo.errors import Conflict, Invalid
 from ricordo.features.files.folders import queries as folder_queries
 from ricordo.features.files.folders.ingestion import add_ingestion
 from ricordo.features.files.folders.records import READABLE, File, Folder
+from ricordo.features.files.folders.texts import lines_in
 from ricordo.features.files.workspaces import queries as workspace_queries
 from ricordo.features.files.workspaces.queries import Space
 from ricordo.features.files.workspaces.service import LARGEST, path_of, write
@@ -171,7 +172,7 @@ def store_files(tx: Transaction, user: User, records: Iterable[FileRecord]) -> i
             original_name=record.original_name,
             type=record.type,
             size=record.size,
-            lines=text.count("\n") + bool(text and text[-1] != "\n"),
+            lines=lines_in(text),
             characters=len(text),
             status="embedding",
             user_id=user.id,

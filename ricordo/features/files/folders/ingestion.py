@@ -14,7 +14,7 @@ from ricordo.domain.passage import Archive, Passage
 from ricordo.errors import Invalid, NotFound, Unavailable
 from ricordo.features.files.folders import queries
 from ricordo.features.files.folders.records import File, FilePiece
-from ricordo.features.files.folders.texts import Chunk, chunks_of, text_of
+from ricordo.features.files.folders.texts import Chunk, chunks_of, lines_in, text_of
 from ricordo.offload import offload
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_passages
@@ -66,9 +66,7 @@ async def ingest(runtime: Runtime, job: Job, report: Report) -> None:
         text = file_text.text
         type, note = file_text.notes_for(file.type)
         file = replace(file, type=type, error_message=note)
-        file = replace(
-            file, lines=text.count("\n") + bool(text and text[-1] != "\n"), characters=len(text)
-        )
+        file = replace(file, lines=lines_in(text), characters=len(text))
     chunks = await offload(lambda: list(chunks_of(text)), len(text))
     pieces = None
     if file.status != "embedding":

@@ -121,6 +121,11 @@ async def text_of(sandbox: Sandbox, name: str, content: bytes) -> FileText:
     return FileText(await offload(lambda: _tidy(text), len(text)), encoding)
 
 
+def lines_in(text: str) -> int:
+    """Return the number of lines; a line break at the end begins no further line."""
+    return text.count("\n") + bool(text and text[-1] != "\n")
+
+
 def chunks_of(text: str) -> Iterator[Chunk]:
     """Cut a text into chunks. The same text always gives the same chunks."""
     number = start = first = line = 0
