@@ -175,6 +175,11 @@ FORMS: dict[str, Mapping[str, str]] = {
     "/ui/people/{user_id}/new": {"label": "fresh", "value": "Mine."},
     "/ui/people/{user_id}/facts/policy": {"policy": "propose"},
     "/ui/people/{user_id}/facts/{fact_id}": {"action": "change", "sentence": "I like tea."},
+    "/ui/people/{user_id}/guardians": {
+        "action": "choose",
+        "guardian": "{guardian_id}",
+        "sees": "levels",
+    },
     "/ui/people/{user_id}/learning/{course_name}": {"action": "dispute", "skill": "sums"},
     "/ui/people/{user_id}/decide": {"id": "{diff_id}", "decision": "reject"},
     "/ui/people/{user_id}/forget-one": {"text": "Two"},
