@@ -54,6 +54,7 @@ BODIES: dict[tuple[str, str], Any] = {
     },
     ("POST", "/v1/agents/messages/search"): {"query": "vuqkzoqada", "agent_id": "{agent_id}"},
     ("POST", "/v1/passages/search"): {"query": "vuqkzoqada", "agent_id": "{agent_id}"},
+    ("POST", "/v1/agents/{agent_id}/ag-ui"): {"threadId": "mine", "runId": "1", "messages": TEXT},
     ("POST", "/v1/chat/completions"): {"model": "{agent_id}", "messages": TEXT},
     ("POST", "/v1/chat/completions/chat/completions"): {"model": "{agent_id}", "messages": TEXT},
     ("POST", "/v1/voice-beta/{agent_id}/chat/completions"): {"messages": TEXT},
