@@ -181,6 +181,7 @@ class World(People):
         self.shared["user"] = self.id_of("fay")
         self.key("gil")
         self.shared["identity_id"] = self.id_of("gil").replace("user-", "identity-")
+        self._watch()
         self.key("carl")
         gone = self.send(OPERATOR, "DELETE", "/users/carl").json()
         self.shared["receipt_id"] = gone["id"]
@@ -188,6 +189,16 @@ class World(People):
             lambda: self.send(OPERATOR, "GET", f"/v1/receipts/{gone['id']}").status_code == 200
         )
         return self
+
+    def _watch(self) -> None:
+        """Give Ada a guardian, and make her the guardian of a student who shows her levels."""
+        self.key("hugo", "guardian")
+        self.shared["guardian_id"] = "hugo"
+        self.own["student_id"] = self.new_student("kim")["user_id"]
+        for student, guardian in (("ada", "hugo"), ("kim", "ada")):
+            self.ask(OPERATOR, "PUT", f"/v1/users/{student}/guardians/{guardian}")
+        kim = "/v1/users/kim/guardians/ada"
+        self.ask(OPERATOR, "PATCH", kim, json={"sees": "levels"})
 
     def invite(self, name: str) -> str:
         """Invite a person, and return the invitation's id."""
@@ -545,7 +556,11 @@ class World(People):
     @property
     def secrets(self) -> set[str]:
         """What no other may be told: her canary and the ids of what is hers alone."""
-        hers = {value for name, value in self.own.items() if name not in ("user_id", "label")}
+        hers = {
+            value
+            for name, value in self.own.items()
+            if name not in ("user_id", "label", "student_id")
+        }
         return {CANARY, self.ada_id, *hers}
 
 

@@ -56,6 +56,7 @@ BODIES: dict[tuple[str, str], Any] = {
     },
     ("POST", "/v1/agents/messages/search"): {"query": "vuqkzoqada", "agent_id": "{agent_id}"},
     ("POST", "/v1/passages/search"): {"query": "vuqkzoqada", "agent_id": "{agent_id}"},
+    ("POST", "/v1/agents/{agent_id}/ag-ui"): {"threadId": "mine", "runId": "1", "messages": TEXT},
     ("POST", "/v1/chat/completions"): {"model": "{agent_id}", "messages": TEXT},
     ("POST", "/v1/chat/completions/chat/completions"): {"model": "{agent_id}", "messages": TEXT},
     ("POST", "/v1/voice-beta/{agent_id}/chat/completions"): {"messages": TEXT},
@@ -200,6 +201,11 @@ FORMS: dict[str, Mapping[str, str]] = {
             ("", {}, "mine"),
             ("/{skill_name}", {"action": "save"}, "{skill_name}"),
         )
+    },
+    "/ui/people/{user_id}/guardians": {
+        "action": "choose",
+        "guardian": "{guardian_id}",
+        "sees": "levels",
     },
     "/ui/people/{user_id}/learning/{course_name}": {"action": "dispute", "skill": "sums"},
     "/ui/people/{user_id}/decide": {"id": "{diff_id}", "decision": "reject"},
