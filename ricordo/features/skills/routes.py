@@ -140,7 +140,8 @@ def _add_reads(router: Routes, place: _Owner) -> None:
         page = Page(limit=_MOST_PROPOSALS, is_bounded=True)
         rows = proposals.page(tx, context.scope, page, waiting)
         if not rows:
-            service.get(tx, owner, skill_name)  # raises NotFound for an unknown skill
+            # Raises NotFound for a skill that never existed.
+            page_of(tx, owner.chain.id, label_of(skill_name), 1, None)
         return [ProposalResponse.of(proposal) for proposal in rows]
 
 
