@@ -31,6 +31,7 @@ PROMISES = (
         (
             "test_a_server_that_is_killed_in_the_middle_of_turns_loses_nothing_it_acknowledged",
             "test_servers_of_which_one_is_killed_again_and_again_lose_no_turn_and_no_job",
+            "test_a_kill_at_each_statement_and_await_of_each_write_loses_and_doubles_nothing",
             "test_a_kill_at_every_await_of_a_turn_loses_nothing",
             "test_no_turn_is_lost_or_doubled_by_crashes_of_postgresql",
             "test_a_server_that_is_killed_in_a_turn_or_an_approval_answers_the_next_message",
@@ -77,13 +78,15 @@ PROMISES = (
         ("test_requests_about_one_block_have_one_order",),
     ),
     Promise(
-        "A write-ahead log that was cut off or torn, and a disk that fills up or refuses writes, "
-        "leave the beginning of what was acknowledged, without a gap",
+        "A write-ahead log that was cut off or torn, and a disk that fills up, refuses writes or "
+        "stands still, leave the beginning of what was acknowledged, without a gap",
         (
             "test_a_cut_or_torn_log_leaves_the_beginning_of_what_was_acknowledged",
             "test_a_disk_that_fills_up_at_any_write_of_a_turn_loses_nothing_acknowledged",
             "test_a_disk_that_refuses_writes_from_any_statement_of_a_turn_loses_nothing_"
             "acknowledged",
+            "test_a_disk_that_stands_still_at_any_write_of_a_turn_loses_and_doubles_nothing",
+            "test_turns_on_a_disk_that_is_slow_at_every_write_are_answered_once",
         ),
     ),
     Promise(
