@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 # Everything that may lie in the root. Add a name only with something that belongs there.
 ROOT_NAMES = set(
     ".ci .dockerignore .gitignore CHANGELOG.md Containerfile LICENSE Makefile README.md SECURITY.md"
-    " bench deploy docs examples pyproject.toml requirements ricordo tests zensical.toml".split()
+    " bench clients deploy docs examples pyproject.toml requirements ricordo tests zensical.toml".split()
 )
 # Databases, locks, keys and logs: files that a running server writes.
 SERVER_FILES = re.compile(r"\.(db|db-wal|db-shm|sqlite|lock|key|log)$")

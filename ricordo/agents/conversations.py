@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+import orjson
 
 from ricordo.agents.agent_types import memory_in_prompt, profile_of, with_profile
 from ricordo.agents.deletion import delete_conversation
@@ -16,7 +19,7 @@ from ricordo.agents.run_end import CANCELLED, cancel_open, denied
 from ricordo.agents.step_decisions import rulebook
 from ricordo.domain.agent import AgentState, Conversation, effective
 from ricordo.domain.egress import Destination
-from ricordo.domain.ids import new_id
+from ricordo.domain.ids import is_any_id, new_id
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Collision, Conflict, Forbidden, Invalid, NotFound
@@ -31,6 +34,7 @@ from ricordo.storage.engine.repository import require_found
 from ricordo.storage.engine.store import Transaction
 
 DEFAULT = "default"
+_SUMMARY_LENGTH = 200  # characters of a program's name that a new conversation shows
 SHARED = (
     "This conversation is shared, and what you say in it would be too. "
     "Make one of your own: POST /v1/conversations/."
@@ -78,6 +82,35 @@ async def open_conversation(
         return await runtime.store.write(lambda tx: begin_default(tx, runtime, scope, owner_id))
     except Collision:
         return await runtime.store.read(lambda tx: resolve_conversation(tx, scope, name, agent_id))
+
+
+async def open_named_conversation(
+    runtime: Runtime, scope: Scope, agent_id: str, name: str
+) -> Conversation:
+    """Return the caller's conversation under the name that a program gave it; create it if missing.
+
+    The name is the id of a conversation that the caller may see, or any text. A text names a
+    separate conversation for each user and agent, since the conversation's id is derived from all
+    three. Raises NotFound.
+    """
+    if is_any_id(name, "conv"):
+        return await open_conversation(runtime, scope, name, agent_id)
+    key = orjson.dumps([scope.organization_id, scope.subject_id, agent_id, name]).decode()
+    id = f"conv-{uuid5(NAMESPACE_URL, key)}"
+    try:
+        return await open_conversation(runtime, scope, id, agent_id)
+    except NotFound:
+        values = {"summary": name[:_SUMMARY_LENGTH]}
+    try:
+        return await create_conversation(runtime, scope, agent_id, values, id=id)
+    except Collision:
+        return await open_conversation(runtime, scope, id, agent_id)
+
+
+async def waiting_message(runtime: Runtime, conversation: Conversation) -> Message | None:
+    """Return the conversation's last message if its calls wait for an answer, else None."""
+    last = await runtime.store.read(lambda tx: messages.by_ids(tx, conversation.window[-1:]))
+    return next((message for message in last if message.is_waiting), None)
 
 
 def begin_default(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> Conversation:

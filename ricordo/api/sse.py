@@ -4,6 +4,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import orjson
@@ -267,25 +268,34 @@ async def sse_stream(
     """
     encoder = SseEncoder(view, clock, has_tokens=has_tokens)
     run_id = ""
-    upcoming: asyncio.Future[Event] | None = None
-    try:
-        while True:
-            upcoming = upcoming or asyncio.ensure_future(anext(events))
-            finished, _ = await asyncio.wait({upcoming}, timeout=keepalive)
-            event = upcoming.result() if finished else None
+    async with aclosing(with_pauses(events, keepalive)) as events_and_pauses:
+        async for event in events_and_pauses:
             if isinstance(event, RunStarted):
                 run_id = event.run.id
             if has_pings and (event is None or isinstance(event, RunStarted)):
                 yield ping(run_id, None, clock)
-            if event is None:
-                continue
-            upcoming = None
-            if isinstance(event, ToolProgress) and not has_pings:
+            if event is None or (isinstance(event, ToolProgress) and not has_pings):
                 continue
             for chunk in encoder.encode(event):
                 yield chunk
-            if isinstance(event, RunEnded | Failed):
-                return
+
+
+async def with_pauses(events: AsyncGenerator[Event], pause: float) -> AsyncGenerator[Event | None]:
+    """Yield a turn's events to its end, and None after every silence of `pause` seconds.
+
+    The events are closed at the end, also when the reader leaves before.
+    """
+    upcoming: asyncio.Future[Event] | None = None
+    event: Event | None = None
+    try:
+        while not isinstance(event, RunEnded | Failed):
+            upcoming = upcoming or asyncio.ensure_future(anext(events))
+            finished, _ = await asyncio.wait({upcoming}, timeout=pause)
+            event = None
+            if finished:
+                event = upcoming.result()
+                upcoming = None
+            yield event
     finally:
         if upcoming:
             upcoming.cancel()

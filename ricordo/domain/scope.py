@@ -14,7 +14,7 @@ LOCAL_USER = "user-00000000-0000-4000-8000-000000000000"
 # The subject of a caller that may only see shared data.
 NOBODY = "nobody"
 
-Role = Literal["admin", "developer", "user", "service"]
+Role = Literal["admin", "developer", "user", "service", "guardian"]
 ActorKind = Literal["user", "agent", "system", "service", "administrator", "remote"]
 # Key of a request's scope in its ASGI scope.
 REQUEST_SCOPE = "ricordo.scope"
@@ -26,19 +26,22 @@ RECORDED_SCOPE = "ricordo.recorded"
 OVERRIDE = "memory:override"
 IMPERSONATE = "users:impersonate"
 APPROVE = "memory:approve"
+WATCH = "students:read"
 _FAMILIES = ("agents", "messages", "memory", "archives", "tools", "providers", "users")
 SCOPES = (
     *(f"{family}:{kind}" for family in _FAMILIES for kind in ("read", "write")),
     APPROVE,
     OVERRIDE,
     IMPERSONATE,
+    WATCH,
 )
-"""The scopes except `admin`: `<family>:read` and `<family>:write`, and three special ones.
+"""The scopes except `admin`: `<family>:read` and `<family>:write`, and four special ones.
 
 - `memory:approve`: decide on proposals, and write as the owner, for the key's user or the user it
   acts for
 - `memory:override`: write users' blocks directly, whatever their policy
 - `users:impersonate`: act for any user of the organization; each request names the user
+- `students:read`: see what students, or their courses, let their guardians see
 """
 ADMIN = "admin"
 ALL_SCOPES = frozenset((*SCOPES, ADMIN))
@@ -52,7 +55,7 @@ _WORKS = (
     "tools:read",
 )
 ROLE_SCOPES: Mapping[Role, frozenset[str]] = {
-    "admin": ALL_SCOPES - {OVERRIDE, IMPERSONATE},
+    "admin": ALL_SCOPES - {OVERRIDE, IMPERSONATE, WATCH},
     "developer": frozenset(
         f"{family}:{kind}"
         for family in ("agents", "messages", "archives", "tools")
@@ -61,9 +64,10 @@ ROLE_SCOPES: Mapping[Role, frozenset[str]] = {
     | {"providers:read"},
     "user": frozenset((*_WORKS, APPROVE)),
     "service": frozenset((*_WORKS, IMPERSONATE)),
+    "guardian": frozenset((WATCH,)),
 }
 # The scopes of the local administrator and of RICORDO_API_KEY.
-OPERATOR_SCOPES = ALL_SCOPES - {OVERRIDE}
+OPERATOR_SCOPES = ALL_SCOPES - {OVERRIDE, WATCH}
 
 
 @dataclass(frozen=True, slots=True)

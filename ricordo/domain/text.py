@@ -229,3 +229,17 @@ def _pieces(text: str) -> Iterator[str]:
             start = index
             marks = 0
     yield text[start:]
+
+
+def decoded(content: bytes) -> str:
+    """Return the text of a file in the encoding that its bytes are in.
+
+    UTF-16 is recognized by its byte order mark. Other bytes that are not UTF-8 are read as
+    Windows-1252.
+    """
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return content.decode("utf-16", "replace")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("cp1252", "replace")

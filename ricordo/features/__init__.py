@@ -1,6 +1,7 @@
 """The built-in features: packages that can be deleted, each with its name here."""
 
 FEATURES: tuple[str, ...] = (
+    "ag_ui",
     "agent_cards",
     "automation",
     "custom_tools",
@@ -18,6 +19,7 @@ FEATURES: tuple[str, ...] = (
     "openai",
     "openwebui",
     "operations",
+    "skills",
     "sync",
     "tutor",
     "typed_memory",

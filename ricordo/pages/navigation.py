@@ -140,13 +140,25 @@ def navigation(me: Scope, path: str, plugin_pages: Iterable[PluginPage]) -> list
         # A workspace and the notes of sleeptime agents belong to a user, and this key has no user.
         hidden = ("/ui/workspace", "/ui/sleeptime")
         more = tuple(link for link in more if link.path not in hidden)
+    person = links.visible(_PERSON)
     groups = [
-        Group("", links.visible(_PERSON)),
+        Group("", person),
         Group("Build", links.visible(_BUILDER) if builds else ()),
-        Group("More", more, is_folded=True),
+        Group("More", more, is_folded=bool(person)),
         Group("Server", links.visible(_SERVER), is_folded=True),
     ]
     return _with_one_here([group for group in groups if group.links])
+
+
+def first_page(me: Scope, plugin_pages: Iterable[PluginPage]) -> str:
+    """Return the page that a caller sees first who may neither chat, read memory nor see agents.
+
+    It is empty if the home page serves the caller, or if there is no other page.
+    """
+    if me.may("messages:read", "memory:read", "agents:read"):
+        return ""
+    paths = (page.path for page in plugin_pages if page.scopes and me.may(*page.scopes))
+    return next(paths, "")
 
 
 def own_memory(me: Scope) -> str:

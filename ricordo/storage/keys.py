@@ -304,14 +304,14 @@ def _reach_of(key: ApiKey) -> Reach | None:
 def scope_of(key: ApiKey, user: User | None) -> Scope:
     """Return the scope of the key.
 
-    A user sees own and shared data. A service sees shared data until it names a user to act for.
-    The same holds for a developer without `memory:read`. An administrator sees the whole
-    organization.
+    A user or guardian sees own and shared data. A service sees shared data until it names a user
+    to act for. The same holds for a developer without `memory:read`. An administrator sees the
+    whole organization.
     """
     scopes = frozenset(key.scopes) or ROLE_SCOPES[key.role]
     sees_all = key.role == "admin" or (key.role == "developer" and "memory:read" in scopes)
     subject: str | None = NOBODY
-    if user and key.role == "user":
+    if user and key.role in ("user", "guardian"):
         subject = user.id
     elif sees_all:
         subject = None

@@ -203,7 +203,11 @@ def test_every_operation_says_what_it_does_and_what_it_answers(document: dict[st
             if path.startswith("/v1/agents/") and path.endswith("/export")
             else path.rsplit("/", 1)[1]
         )
-        kinds = {"stream": "text/event-stream", "export": "application/zip"}
+        kinds = {
+            "stream": "text/event-stream",
+            "ag-ui": "text/event-stream",
+            "export": "application/zip",
+        }
         if path == "/metrics":
             kinds["metrics"] = "text/plain"
         if path.startswith("/v1/voice-beta/"):

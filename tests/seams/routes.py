@@ -3,7 +3,9 @@
 Of its path, of the schema of its body, and of what no schema says.
 """
 
+import io
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +56,7 @@ BODIES: dict[tuple[str, str], Any] = {
     },
     ("POST", "/v1/agents/messages/search"): {"query": "vuqkzoqada", "agent_id": "{agent_id}"},
     ("POST", "/v1/passages/search"): {"query": "vuqkzoqada", "agent_id": "{agent_id}"},
+    ("POST", "/v1/agents/{agent_id}/ag-ui"): {"threadId": "mine", "runId": "1", "messages": TEXT},
     ("POST", "/v1/chat/completions"): {"model": "{agent_id}", "messages": TEXT},
     ("POST", "/v1/chat/completions/chat/completions"): {"model": "{agent_id}", "messages": TEXT},
     ("POST", "/v1/voice-beta/{agent_id}/chat/completions"): {"messages": TEXT},
@@ -110,6 +113,18 @@ BODIES: dict[tuple[str, str], Any] = {
         "provider_type": "openai",
         "api_key": "sk-1",
         "base_url": "http://127.0.0.1:9",
+    },
+    **{
+        (method, f"/v1/{owner}skills/{{skill_name}}"): body
+        for owner in ("users/{user_id}/", "agents/{agent_id}/", "")
+        for method, body in (
+            ("PUT", {"content": "---\nname: {skill_name}\ndescription: Mine.\n---\nMine.\n"}),
+            ("PATCH", {"policy": "propose"}),
+        )
+    },
+    **{
+        ("POST", f"/v1/{owner}skills/{{skill_name}}/restore"): {"sha": "{sha}"}
+        for owner in ("users/{user_id}/", "agents/{agent_id}/", "")
     },
     ("PUT", "/users/{user_id}/blocks/{label:path}"): {"body": "Mine.", "policy": "direct"},
     ("POST", "/users/{user_id}/forget"): {"text": "Two"},
@@ -175,6 +190,11 @@ FORMS: dict[str, Mapping[str, str]] = {
     "/ui/people/{user_id}/new": {"label": "fresh", "value": "Mine."},
     "/ui/people/{user_id}/facts/policy": {"policy": "propose"},
     "/ui/people/{user_id}/facts/{fact_id}": {"action": "change", "sentence": "I like tea."},
+    "/ui/people/{user_id}/guardians": {
+        "action": "choose",
+        "guardian": "{guardian_id}",
+        "sees": "levels",
+    },
     "/ui/people/{user_id}/learning/{course_name}": {"action": "dispute", "skill": "sums"},
     "/ui/people/{user_id}/decide": {"id": "{diff_id}", "decision": "reject"},
     "/ui/people/{user_id}/forget-one": {"text": "Two"},
@@ -203,12 +223,23 @@ UPLOADS = (
         "/ui/files/{folder_id}/upload",
     ),
     *("/v1/agents/import", "/v1/imports", "/ui/imports", "/ui/workspace/{user_id}/upload"),
+    *("/v1/skills", "/v1/users/{user_id}/skills", "/v1/agents/{agent_id}/skills"),
     *("/ui/shared-workspace/upload", "/v1/imports/memory", "/ui/imports/memory"),
 )
 FILE = b'--x\r\ncontent-disposition: form-data; name="file"; filename="mine.txt"\r\n\r\nMine.\r\n--x--\r\n'
 EXPORT = b'--x\r\ncontent-disposition: form-data; name="kind"\r\n\r\nclaude\r\n' + FILE.replace(
     b"Mine.", b"[]"
 )
+
+
+def zipped_skill() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("SKILL.md", "---\nname: mine\ndescription: Mine.\n---\nMine.\n")
+    return buffer.getvalue()
+
+
+SKILL = FILE.replace(b"Mine.", zipped_skill())
 AGENT_FILE = FILE.replace(
     b"Mine.", b'{"agents": [{"id": "agent-0", "name": "Mine", "model": "scripted/model"}]}'
 )
@@ -263,11 +294,13 @@ class Cell:
             sent = {"content": fill(body.decode("latin-1"), values).encode("latin-1")}
         if self.method == "POST" and self.path.startswith("/ui/"):
             sent = {"data": fill(dict(FORMS.get(self.path, {})), values)}
-        if self.path in UPLOADS:
+        if self.path in UPLOADS and self.method == "POST":
             special = {
                 "/v1/agents/import": AGENT_FILE,
                 "/v1/imports": EXPORT,
                 "/ui/imports": EXPORT,
+                "/v1/skills": SKILL,
+                "/v1/agents/{agent_id}/skills": SKILL,
             }
             sent = {"content": special.get(self.path, FILE)}
         is_known = self.method == "GET" or self.path == "/v1/conversations/"
@@ -279,7 +312,8 @@ class Cell:
     ) -> httpx2.Response:
         """Send the request, with these headers of the caller."""
         http.cookies.clear()  # each caller is another browser
-        return http.request(**self.parts(values), headers={**HEADERS.get(self.path, {}), **headers})
+        own = HEADERS.get(self.path, {}) if self.method == "POST" else {}
+        return http.request(**self.parts(values), headers={**own, **headers})
 
 
 SCHEMAS: dict[tuple[str, str], Any] = {}

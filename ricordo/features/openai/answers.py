@@ -12,7 +12,7 @@ from typing import Protocol
 import orjson
 
 from ricordo.api.models.messages import MessageFormat
-from ricordo.api.sse import DONE, SseEncoder
+from ricordo.api.sse import DONE, SseEncoder, with_pauses
 from ricordo.domain.clock import SECOND, Clock
 from ricordo.domain.event import ApprovalAsked, Event, Failed, RunEnded, RunStarted, StepSaved
 from ricordo.domain.message import Message, ToolCallPart
@@ -214,18 +214,13 @@ async def deltas_of(
     `noting` is called at the start and at the end. With `stops_when_left`, the turn is cancelled if
     its client leaves the stream.
     """
-    events = turn.events()
-    upcoming: asyncio.Future[Event] | None = None
+    events = with_pauses(turn.events(), keepalive)
     has_ended = False
     try:
-        while not has_ended:
-            upcoming = upcoming or asyncio.ensure_future(anext(events))
-            finished, _ = await asyncio.wait({upcoming}, timeout=keepalive)
-            if not finished:
+        async for event in events:
+            if event is None:
                 yield None
                 continue
-            event = upcoming.result()
-            upcoming = None
             has_ended = isinstance(event, RunEnded | Failed)
             for delta in reader.read(event):
                 yield delta
@@ -235,9 +230,6 @@ async def deltas_of(
         if not has_ended and stops_when_left:
             # The turn keeps a reference to the task, so it is not collected.
             asyncio.ensure_future(turn.cancel())  # noqa: RUF006
-        if upcoming:
-            upcoming.cancel()
-            await asyncio.wait({upcoming})  # a generator that is being read cannot be closed
         await events.aclose()
 
 

@@ -1,4 +1,4 @@
-"""Tutoring: courses, their chats and tasks, what students can do, and the pages of teachers."""
+"""Tutoring: courses, chats, tasks, learner state, and pages of teachers and guardians."""
 
 from ricordo.plugins import Commands, Feature, PluginPage
 
@@ -10,10 +10,13 @@ feature = Feature(
         "ricordo.features.tutor.tasks.queries:tasks",
         "ricordo.features.tutor.tasks.queries:task_runs",
         "ricordo.features.tutor.learning.queries:learner_choices",
+        "ricordo.features.tutor.guardians.queries:guardianships",
     ),
     routes=(
         "ricordo.features.tutor.chat.routes",
         "ricordo.features.tutor.courses.routes",
+        "ricordo.features.tutor.guardians.routes",
+        "ricordo.features.tutor.guardians.pages",
         "ricordo.features.tutor.learning.routes",
         "ricordo.features.tutor.learning.pages",
         "ricordo.features.tutor.tasks.routes",
@@ -34,12 +37,18 @@ feature = Feature(
         PluginPage("Tasks", "/ui/tasks"),
         PluginPage("What I can do", "/ui/learning", ("memory:read",)),
         PluginPage("Courses", "/ui/courses", ("agents:write",)),
+        PluginPage("My students", "/ui/guardian", ("students:read",)),
     ),
     commands=(
         Commands(
             "course",
             "ricordo.features.tutor.courses.cli",
             help="Courses: agents and memory for students, in one file.",
+        ),
+        Commands(
+            "guardian",
+            "ricordo.features.tutor.guardians.cli",
+            help="Guardians: who sees a student's skills, if the student allows it.",
         ),
     ),
 )

@@ -16,8 +16,8 @@ from urllib.parse import quote
 import typer
 
 from ricordo.cli.client import Client, any_server
+from ricordo.domain.text import decoded
 from ricordo.errors import Invalid
-from ricordo.features.identity.sign_in_links.people_list import decoded
 from ricordo.features.memory_care.erasure.cli import forget_user
 from ricordo.features.memory_care.forgetting.cli import forget_thing
 
@@ -43,7 +43,7 @@ def create_key(
     user: str | None = typer.Option(
         None, help="Whose key it is: name or id; made where they are new."
     ),
-    role: str = typer.Option("user", help="admin, developer, user or service."),
+    role: str = typer.Option("user", help="admin, developer, user, service or guardian."),
     name: str = typer.Option("", help="What the key is for.  [the user's name]"),
     scopes: str = typer.Option("", help="Scopes, separated by commas.  [those of the role]"),
     expires: str | None = typer.Option(
@@ -131,7 +131,7 @@ def create_user(
 def invite_users(
     name: str | None = typer.Argument(None, help="Name of the person; not with --csv."),
     email: str | None = typer.Option(None, help="The person's e-mail address."),
-    role: str = typer.Option("user", help="user (or student) or developer (or teacher)."),
+    role: str = typer.Option("user", help="user (or student), developer (or teacher) or guardian."),
     course: str | None = typer.Option(None, help="The course whose chat opens first."),
     csv: Path | None = typer.Option(
         None, "--csv", help="Many people: a file with the columns name, email, role, course."

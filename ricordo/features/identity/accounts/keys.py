@@ -21,6 +21,7 @@ from ricordo.domain.scope import (
     LOCAL_ORGANIZATION,
     OVERRIDE,
     ROLE_SCOPES,
+    WATCH,
     Limits,
     Role,
     Scope,
@@ -36,8 +37,8 @@ InOrganization = Annotated[
     str | None,
     Query(max_length=255, description="For the operator: another organization, by id or name."),
 ]
-# Scopes that no role includes, so a key has to name them.
-_BY_NAME = frozenset((OVERRIDE, IMPERSONATE))
+# Scopes that an administrator lacks and may still give to a key.
+_BY_NAME = frozenset((OVERRIDE, IMPERSONATE, WATCH))
 _LONGEST = 10 * 366 * 24 * 3600
 
 

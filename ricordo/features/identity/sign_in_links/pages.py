@@ -23,8 +23,9 @@ from ricordo.domain.scope import (
     Scope,
     User,
 )
+from ricordo.domain.text import decoded
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
-from ricordo.features.identity.sign_in_links import people_list, service
+from ricordo.features.identity.sign_in_links import service
 from ricordo.features.identity.sign_in_links.queries import Kind
 from ricordo.features.memory_care.notifications.options import NotificationSettings
 from ricordo.pages.inside import Api, RefusedByApi
@@ -125,7 +126,7 @@ async def invite(request: Request) -> Response:
         fields = {name: text for name, text in form.items() if isinstance(text, str)}
     body: dict[str, Any] = {"mail": bool(fields.get("mail")), "csv": fields.get("csv", "").strip()}
     if content:
-        body["csv"] = people_list.decoded(content)
+        body["csv"] = decoded(content)
     if not body["csv"]:
         body["people"] = [{name: fields.get(name, "").strip() for name in _PERSON}]
     try:

@@ -10,7 +10,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ricordo.domain.text import normal_name
+from ricordo.domain.text import decoded, normal_name
 from ricordo.errors import Invalid
 
 MOST_PEOPLE = 2_000
@@ -30,6 +30,8 @@ ROLES: Mapping[str, str] = {
     "student": "user",
     "developer": "developer",
     "teacher": "developer",
+    "guardian": "guardian",
+    "parent": "guardian",
 }
 TELL_APART = "Leave one out; if they are two people, give each an e-mail address or an identifier."
 
@@ -65,24 +67,11 @@ def role_named(name: str) -> str:
     role = ROLES.get(name.strip().casefold())
     if role is None:
         raise Invalid(
-            f'No invitation has the role "{name[:40]}". Use user (or student) or developer (or '
-            "teacher); administrators and services get a key: ricordo key create."
+            f'No invitation has the role "{name[:40]}". Use user (or student), developer '
+            "(or teacher) or guardian (or parent); administrators and services get a key: ricordo "
+            "key create."
         )
     return role
-
-
-def decoded(content: bytes) -> str:
-    """Return the text of a file in the encoding that its bytes are in.
-
-    UTF-16 is recognized by its byte order mark. Other bytes that are not UTF-8 are read as
-    Windows-1252.
-    """
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return content.decode("utf-16", "replace")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return content.decode("cp1252", "replace")
 
 
 def read_people(content: bytes | str) -> list[Person]:

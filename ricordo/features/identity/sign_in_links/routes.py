@@ -33,7 +33,7 @@ class PersonRequest(RequestPart):
 
     name: str = Field("", max_length=_NAME, description="By default the e-mail address.")
     email: str | None = Field(None, max_length=_NAME)
-    role: str = Field("user", max_length=40, description="user or developer.")
+    role: str = Field("user", max_length=40, description="user, developer or guardian.")
     course: str | None = Field(
         None, max_length=_NAME, description="The course whose chat opens first."
     )

@@ -7,7 +7,7 @@ from email.message import EmailMessage
 from ricordo.domain.clock import DAY, SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
-from ricordo.domain.scope import LOCAL_USER, Role, Scope, User
+from ricordo.domain.scope import LOCAL_USER, ROLE_SCOPES, Role, Scope, User
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.identity.sign_in_links import queries
 from ricordo.features.identity.sign_in_links.people_list import TELL_APART, Person, role_named
@@ -208,8 +208,11 @@ def accept(
 
 
 def landing_page(tx: Transaction, link: SignInLink) -> str:
-    """Return the first page after the link: the chat of the invitation's course, or else home."""
-    if link.course:
+    """Return the first page after the link: the chat of the invitation's course, or else home.
+
+    A guardian, who may not chat, gets the home page in any case.
+    """
+    if link.course and "messages:read" in ROLE_SCOPES[link.role]:
         agent_id = agent_lookup.of_course(tx, link.organization_id, link.course)
         if agent_id:
             return f"/ui/agents/{agent_id}/chat"

@@ -45,6 +45,7 @@ _COURSE: dict[str, type] = {
     "skill": list,
     "skill_policy": str,
     "retention_days": int,
+    "guardians_see": bool,
 }
 _AGENT: dict[str, type] = {
     "name": str,
@@ -214,7 +215,8 @@ class Course:
     """A course whose file has no fault.
 
     `digest` is the hash of its text. `skill_policy` is the policy for what agents note of skills,
-    and `retention_days` bounds how long it is kept (None: no bound).
+    and `retention_days` bounds how long it is kept (None: no bound). If `guardians_see` is set, the
+    guardians of students see the levels.
     """
 
     name: str
@@ -228,6 +230,7 @@ class Course:
     skills: tuple[CourseSkill, ...] = ()
     skill_policy: SkillPolicy = "propose"
     retention_days: int | None = None
+    guardians_see: bool = False
 
     @property
     def digest(self) -> str:
@@ -329,6 +332,7 @@ def parse_course(text: str, name: str) -> Course:
         skills=tuple(skills),
         skill_policy=cast(SkillPolicy, table.get("skill_policy") or "propose"),
         retention_days=table.get("retention_days"),
+        guardians_see=table.get("guardians_see") is True,
     )
 
 

@@ -21,6 +21,7 @@ def course_summary(learner: Learner, states: Sequence[SkillState]) -> Json:
         "due": sum(state.is_due for state in states),
         "waiting": sum(len(state.waiting) for state in states),
         "is_off": learner.choice.is_off,
+        "guardians_see": learner.course.guardians_see,
     }
 
 

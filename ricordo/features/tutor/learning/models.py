@@ -100,9 +100,33 @@ class SkillResponse(ResponseModel):
             waiting=[noted(fact) for fact in state.waiting],
         )
 
+    @classmethod
+    def shared(cls, state: SkillState, *, has_words: bool = False) -> Json:
+        """Return the state for people with whom the student shares it, without waiting facts.
+
+        Without `has_words` it has no quotes, no tutors' sentences and no dispute's text. Links to
+        the student's conversations are left out in any case.
+        """
+        skill = cls.from_state(state)
+        hidden: Json = {"agent_id": None, "conversation_id": None}
+        if not has_words:
+            hidden |= {"sentence": "", "evidence": []}
+        level, dispute = skill["level"], skill["dispute"]
+        unsaid: Json = {} if has_words else {"value": ""}
+        return {
+            **skill,
+            "waiting": [],
+            "level": {**level, **hidden} if level else None,
+            "dispute": {**dispute, **hidden, **unsaid} if dispute else None,
+            "observations": [{**noted, **hidden, **unsaid} for noted in skill["observations"]],
+        }
+
 
 class LearningCourseResponse(ResponseModel):
-    """A course with skills in which the student takes part."""
+    """A course with skills in which the student takes part.
+
+    `guardians_see`: the course lets the guardians of its students see the levels.
+    """
 
     name: str
     title: str
@@ -111,6 +135,7 @@ class LearningCourseResponse(ResponseModel):
     due: int
     waiting: int
     is_off: bool
+    guardians_see: bool
 
 
 class LearnerResponse(ResponseModel):

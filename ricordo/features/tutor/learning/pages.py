@@ -17,6 +17,12 @@ from ricordo.pages.shell import Pages, done, form_of, render
 router = Pages("/ui/people/{user_id}/learning", scope="memory")
 _home = Pages("/ui/learning", scope="memory")
 _of_teachers = Pages("/ui/courses/{course_name}", scope="agents")
+# What a guardian may see, and its words on the page.
+_SIGHTS = {
+    "nothing": "nothing",
+    "levels": "levels of skills",
+    "words": "levels, and the words they rest on",
+}
 _LONGEST_DAYS = 4  # digits of a number of days
 
 
@@ -31,8 +37,20 @@ async def show_own(request: Request) -> Response:
 async def show_courses(request: Request, user_id: str) -> Response:
     """Show the courses with skills, each with its number of levels and due reviews."""
     owner = await _owner(request, user_id)
-    courses: list[Any] = await Api(request).get(f"/v1/users/{owner.id}/learning")
-    return await render(request, "tutor.learning/courses.html", owner=owner, courses=courses)
+    api = Api(request)
+    courses: list[Any] = await api.get(f"/v1/users/{owner.id}/learning")
+    guardians: list[Any] = await api.get(f"/v1/users/{owner.id}/guardians")
+    return await render(
+        request,
+        "tutor.learning/courses.html",
+        owner=owner,
+        courses=courses,
+        guardians=guardians,
+        sights=_SIGHTS,
+        open_courses=[course["title"] for course in courses if course["guardians_see"]],
+        may_decide=_may_decide(request, owner),
+        may_link=request.scope[REQUEST_SCOPE].may("users:write"),
+    )
 
 
 @router.get("/{course_name}")
@@ -40,8 +58,6 @@ async def show_skills(request: Request, user_id: str, course_name: str) -> Respo
     """Show a student's skills in a course, with the evidence under each."""
     owner = await _owner(request, user_id)
     learner: Any = await Api(request).get(f"/v1/users/{owner.id}/learning/{course_name}")
-    scope: Scope = request.scope[REQUEST_SCOPE]
-    owns = scope.may_decide_for("user", owner.id)
     return await render(
         request,
         "tutor.learning/skills.html",
@@ -49,7 +65,7 @@ async def show_skills(request: Request, user_id: str, course_name: str) -> Respo
         learner=learner,
         titles={skill["name"]: skill["title"] for skill in learner["skills"]},
         waiting=[noted for skill in learner["skills"] for noted in skill["waiting"]],
-        may_decide=owns and scope.may("memory:approve", "memory:override"),
+        may_decide=_may_decide(request, owner),
     )
 
 
@@ -111,6 +127,12 @@ def _choice_of(form: dict[str, str]) -> dict[str, Any]:
         "shares": "shares" in form,
         "retention_days": int(days) if days else None,
     }
+
+
+def _may_decide(request: Request, owner: MemoryOwner) -> bool:
+    scope: Scope = request.scope[REQUEST_SCOPE]
+    owns = scope.may_decide_for("user", owner.id)
+    return owns and scope.may("memory:approve", "memory:override")
 
 
 async def _owner(request: Request, user_id: str) -> MemoryOwner:

@@ -32,9 +32,6 @@ from ricordo.storage.engine.store import Transaction
 router = Routes(prefix="/v1/users/{user_id}/learning", tags=["learning"], scope="memory")
 _of_teachers = Routes(prefix="/v1/courses/{course_name}", tags=["learning"], scope="agents")
 
-# These fields replace the words in a shared level, dispute or observation.
-_NO_WORDS: Json = {"sentence": "", "evidence": []}
-
 
 @router.get("", response_model=list[LearningCourseResponse])
 def list_learning(tx: Transaction, context: RequestContext, user_id: str) -> list[Json]:
@@ -195,9 +192,8 @@ def _owned(tx: Transaction, context: RequestContext, user_id: str, course_name: 
 
 def _response(tx: Transaction, learner: Learner, *, is_shared: bool = False) -> Json:
     """Return the learner as JSON. With `is_shared`, quotes and waiting facts are left out."""
-    skills = [SkillResponse.from_state(state) for state in service.states_of(tx, learner)]
-    if is_shared:
-        skills = [_without_words(skill) for skill in skills]
+    show = SkillResponse.shared if is_shared else SkillResponse.from_state
+    skills = [show(state) for state in service.states_of(tx, learner)]
     return LearnerResponse.of(
         learner.choice,
         user_id=learner.user.id,
@@ -207,18 +203,6 @@ def _response(tx: Transaction, learner: Learner, *, is_shared: bool = False) -> 
         kept_days=service.kept_days(learner),
         skills=skills,
     )
-
-
-def _without_words(skill: Json) -> Json:
-    """Return a skill without quotes, tutors' sentences and waiting facts."""
-    level, dispute = skill["level"], skill["dispute"]
-    return {
-        **skill,
-        "waiting": [],
-        "level": {**level, **_NO_WORDS} if level else None,
-        "dispute": {**dispute, **_NO_WORDS, "value": ""} if dispute else None,
-        "observations": [{**noted, **_NO_WORDS, "value": ""} for noted in skill["observations"]],
-    }
 
 
 router.routes += _of_teachers.routes

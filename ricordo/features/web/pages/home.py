@@ -21,6 +21,7 @@ from ricordo.features.web.pages.memory_rules import put_off_of
 from ricordo.features.web.pages.queries import MemoryOwner
 from ricordo.features.web.pages.suggestions import divided, joined
 from ricordo.pages.inside import Api
+from ricordo.pages.navigation import first_page
 from ricordo.pages.shell import Pages, address_of, base_of, done, form_of, render, require_id
 from ricordo.plugins import Plugins
 from ricordo.runtime import Runtime
@@ -57,6 +58,8 @@ async def show_home(request: Request) -> Response:
             **login_form(request, "/") | {"version": __version__, "is_first": True},
         )
     runtime: Runtime = request.app.state.runtime
+    if first := first_page(me, runtime.plugins.pages()):
+        return done(request, first)
     lists = await runtime.store.read(lambda tx: _lists(tx, me, runtime.plugins))
     suggestions = joined(lists.pop("waiting"), {}, is_self=True)
     now, later = divided(suggestions, put_off_of(request))

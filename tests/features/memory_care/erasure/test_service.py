@@ -606,6 +606,7 @@ def test_every_column_with_somebodys_id_is_erased_blanked_or_counted() -> None:
         "files_agents",
         "folders",
         "forget_requests",
+        "guardianships",
         "honcho_sessions",
         "import_parts",
         "imported_items",

@@ -1,0 +1,140 @@
+"""Link guardians with students, and decide what a guardian may see.
+
+A guardian sees the skills of a course if the student allows it, or if the course does. The student
+may allow the levels alone, or also the words that they rest on. A course allows the levels alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ricordo.domain.scope import LOCAL_USER, Scope, User
+from ricordo.errors import Invalid, NotFound
+from ricordo.features.tutor.guardians import queries
+from ricordo.features.tutor.guardians.queries import Guardianship, Sight
+from ricordo.features.tutor.learning import service as learning
+from ricordo.features.tutor.learning.records import SkillState
+from ricordo.features.tutor.learning.service import Learner
+from ricordo.storage import users
+from ricordo.storage.engine.store import Transaction
+
+MOST_GUARDIANS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedCourse:
+    """A student's course as a guardian sees it. `sees` is `levels` or `words`."""
+
+    learner: Learner
+    states: Sequence[SkillState]
+    sees: Sight
+
+
+def link(tx: Transaction, scope: Scope, student_name: str, guardian_name: str) -> Guardianship:
+    """Make a user a guardian of a student, and return the guardianship.
+
+    Called again, it changes nothing. Both users are named by id or identifier.
+
+    Raises:
+        Forbidden: the caller may not change the organization's users.
+        Invalid: the two are one person, or the student has too many guardians.
+        NotFound: one of the two is unknown.
+    """
+    users.require_all_users(scope)
+    student = users.require(tx, scope, student_name)
+    guardian = users.require(tx, scope, guardian_name)
+    if student.id == guardian.id:
+        raise Invalid("Nobody is their own guardian. Name two users.")
+    if LOCAL_USER in (student.id, guardian.id):
+        raise Invalid("This is the user who runs the server. Name another user.")
+    users.lock(tx, student.id)
+    found = _find(queries.of_student(tx, student.id), guardian.id)
+    if found is None and queries.count(tx, student.id) >= MOST_GUARDIANS:
+        raise Invalid(f"A student has at most {MOST_GUARDIANS} guardians. Remove one first.")
+    queries.add(tx, student, guardian)
+    return _require(tx, student, guardian.id)
+
+
+def unlink(tx: Transaction, scope: Scope, student_name: str, guardian_name: str) -> None:
+    """End a guardianship. Raises Forbidden, NotFound."""
+    users.require_all_users(scope)
+    student = users.require(tx, scope, student_name)
+    guardian = users.require(tx, scope, guardian_name)
+    if not queries.remove(tx, student.id, guardian.id):
+        raise _not_linked(guardian_name)
+
+
+def allow(tx: Transaction, student: User, guardian_name: str, sees: Sight) -> Guardianship:
+    """Store what the student lets this guardian see. Raises NotFound."""
+    guardian = _find(queries.of_student(tx, student.id), guardian_name)
+    if guardian is None:
+        raise _not_linked(guardian_name)
+    queries.set_sees(tx, student.id, guardian.person.id, sees)
+    return _require(tx, student, guardian.person.id)
+
+
+def students_of(tx: Transaction, scope: Scope) -> list[Guardianship]:
+    """Return the caller's students who are not disabled; none for a caller without a user."""
+    if scope.subject is None:
+        return []
+    found = queries.of_guardian(tx, scope.subject)
+    return [guardianship for guardianship in found if guardianship.person.disabled_at is None]
+
+
+def watched_courses(
+    tx: Transaction, scope: Scope, student_name: str
+) -> tuple[User, Sequence[WatchedCourse]]:
+    """Return a student of the caller, and the courses that the caller may see.
+
+    Raises NotFound if the caller is no guardian of such a student.
+    """
+    guardianship = _find(students_of(tx, scope), student_name)
+    if guardianship is None:
+        raise NotFound("You are no guardian of such a student.")
+    return guardianship.person, _courses_of(tx, guardianship)
+
+
+def watched_course(
+    tx: Transaction, scope: Scope, student_name: str, course_name: str
+) -> tuple[User, WatchedCourse]:
+    """Return a student of the caller, and one of the courses that the caller may see.
+
+    Raises NotFound if there is no such student or course, or if the caller may not see it.
+    """
+    student, courses = watched_courses(tx, scope, student_name)
+    for watched in courses:
+        if watched.learner.course.name == course_name:
+            return student, watched
+    raise NotFound("You see no such course of this student. Ask the student to let you see it.")
+
+
+def _courses_of(tx: Transaction, guardianship: Guardianship) -> list[WatchedCourse]:
+    """Return the courses that the student or the course lets the guardian see."""
+    return [
+        WatchedCourse(learner, states, sees)
+        for learner, states in learning.learning_of(tx, guardianship.person)
+        if (sees := _sight_in(learner, guardianship)) != "nothing"
+    ]
+
+
+def _sight_in(learner: Learner, guardianship: Guardianship) -> Sight:
+    if learner.choice.is_off:
+        return "nothing"
+    if guardianship.sees == "nothing" and learner.course.guardians_see:
+        return "levels"
+    return guardianship.sees
+
+
+def _find(guardianships: Sequence[Guardianship], name: str) -> Guardianship | None:
+    """Return the guardianship whose other person has this id or identifier."""
+    return next((g for g in guardianships if name in (g.person.id, g.person.identifier)), None)
+
+
+def _require(tx: Transaction, student: User, guardian_id: str) -> Guardianship:
+    found = _find(queries.of_student(tx, student.id), guardian_id)
+    if found is None:
+        raise _not_linked(guardian_id)
+    return found
+
+
+def _not_linked(name: str) -> NotFound:
+    return NotFound(f'"{name[:80]}" is no guardian of this student.')
