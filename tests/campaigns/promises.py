@@ -90,6 +90,22 @@ PROMISES = (
         ),
     ),
     Promise(
+        "A clock that jumps, connections and listeners that are cut, and a database that goes away "
+        "hold nobody up for long, and cost no turn and no job",
+        (
+            "test_a_server_goes_on_after_its_clock_jumped_ahead_by_a_year_and_back",
+            "test_jobs_and_leases_of_a_wrong_clock_go_on_within_a_minute",
+            "test_connections_that_are_cut_cost_no_job",
+            "test_whatever_befalls_a_wake_up_its_job_runs_once",
+            "test_a_turn_whose_database_goes_away_says_so_and_the_next_message_is_answered",
+            "test_a_job_whose_database_goes_away_is_done_when_it_is_back",
+        ),
+    ),
+    Promise(
+        "A database of each earlier schema keeps its rows, and becomes like a new one",
+        ("test_a_database_of_this_schema_keeps_its_rows_and_becomes_like_a_new_one",),
+    ),
+    Promise(
         "No request breaks the server, and each answer is as documented",
         (
             "test_no_request_breaks_the_server_or_is_answered_otherwise_than_documented",
