@@ -13,7 +13,7 @@ import typer
 
 from ricordo.cli.client import any_server, require_database
 from ricordo.cli.screen import printable
-from ricordo.features.skills.skill import make_skill
+from ricordo.features.skills.skill import make_skill, name_of
 from ricordo.features.skills.zips import from_zip, to_zip
 
 app = typer.Typer(help="Skills of people, agents and the organization.", no_args_is_help=True)
@@ -111,16 +111,20 @@ def delete_skill(
 
 @app.command("proposals")
 def list_proposals(
-    name: str = _NAME,
+    name: str | None = typer.Argument(None, help="The name of one skill.  [all]"),
     user: str | None = _USER,
     agent: str | None = _AGENT,
     server: str | None = _SERVER,
 ) -> None:
-    """List the proposals for a skill that wait, each with its changes."""
+    """List the proposals that wait, each with its changes, also for new skills."""
     lines: list[str] = []
     with _skills(user, agent, server) as ask:
-        for proposal in ask("GET", f"/{quote(name)}/proposals"):
-            lines.append(f"{proposal['id']}  by {proposal['author']}  {proposal['reasoning']}")
+        path = f"s/{quote(name)}/proposals" if name else "-proposals"
+        for proposal in ask("GET", path, stem="skill"):
+            skill = name_of(proposal["label"])
+            lines.append(
+                f"{proposal['id']}  {skill}  by {proposal['author']}  {proposal['reasoning']}"
+            )
             lines += [f"  {line}" for line in proposal["diff"].splitlines()]
     _print(lines or ["Nothing waits."])
 
@@ -201,8 +205,8 @@ def _skills(
     with any_server(
         server, lambda settings: require_database(settings, "no skill to show")
     ) as client:
-        yield lambda method, path, **options: client.ask(
-            method, f"/v1{owner}/skills{path}", **options
+        yield lambda method, path, stem="skills", **options: client.ask(
+            method, f"/v1{owner}/{stem}{path}", **options
         )
 
 

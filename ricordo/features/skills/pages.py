@@ -12,7 +12,7 @@ from fastapi import Request, Response
 
 from ricordo.domain.scope import REQUEST_SCOPE, Scope
 from ricordo.errors import Invalid
-from ricordo.features.skills.skill import Skill, make_skill, parse_skill
+from ricordo.features.skills.skill import Skill, make_skill, name_of, parse_skill
 from ricordo.memory import user_memory
 from ricordo.pages.inside import Api
 from ricordo.pages.shell import Pages, done, form_of, render
@@ -78,11 +78,16 @@ async def show_skills(request: Request) -> Response:
     agents: Any = []
     if place.api == "/v1/skills":
         agents = await api.find("/v1/agents/", limit=_MOST_AGENTS) or []
+    skills: Any = await api.get(place.api)
+    proposals: Any = await api.get(place.api.removesuffix("s") + "-proposals")
+    names = {skill["name"] for skill in skills}
+    proposed = {name_of(proposal["label"]) for proposal in proposals} - names
     return await render(
         request,
         "skills/list.html",
         place=place,
-        skills=await api.get(place.api),
+        skills=skills,
+        proposed=sorted(proposed),
         agents=agents,
         may_write=_may_write(request, place),
         sees_agents=scope.may("agents:read"),

@@ -28,6 +28,11 @@ def test_skills_come_in_and_out_and_are_decided_by_commands(shell: Shell, tmp_pa
         path = "/users/ada/blocks/skills/hi/SKILL/propose"
         first, second = (ok(http.post(path, json={**edit, "agent_id": name})) for name in "ab")
         assert "+Draw the list." in shell.run("skill", "proposals", "hi", *where).stdout
+        all_waiting = shell.run("skill", "proposals", *where).stdout
+        assert [line.split()[1] for line in all_waiting.splitlines() if "  by " in line] == [
+            "hi",
+            "hi",
+        ]
         approved = shell.run("skill", "approve", "hi", first["id"], *where)
         assert approved.stdout == f"{first['id']}: approved\n"
         rejected = shell.run("skill", "reject", "hi", second["id"], *where)

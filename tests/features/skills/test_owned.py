@@ -122,10 +122,13 @@ def test_the_pages_in_a_browser(browser: Browser, skills: Skills, width: int) ->
     user = f"fay{width}"
     skills.put(skills.path(user), "hi", files=FILES)
     skills.say(user, proposing("hi", files={"scripts/hi.py": "print('better')\n"}))
+    skills.say(user, proposing("proposed", instructions=skill_md("proposed")))
     archive = {"name": "b.zip", "mimeType": "application/zip"}
     archive |= {"buffer": to_zip(make_skill(skill_md("zipped"), {}))}  # type: ignore[dict-item]
     with visit(browser, skills.server.url, width=width) as visitor:
         page = visitor.see(f"/ui/people/{user}/skills")
+        new = page.get_by_role("region", name="New skills that wait for a decision")
+        expect(new.get_by_role("link")).to_have_text("proposed")
         expect(page.get_by_role("heading", level=1)).to_have_text(f"Skills of {user}")
         assert (visitor.faults(), visitor.is_wider_than_the_screen()) == ([], False)
         page.get_by_role("link", name="hi", exact=True).click()

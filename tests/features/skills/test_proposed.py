@@ -77,6 +77,9 @@ def test_an_agent_without_a_user_proposes_for_itself_and_for_all(skills: Skills)
     own = proposing("own", instructions=skill_md("own", "Its own."))
     shared = proposing("shared", instructions=skill_md("shared", "Of all."), owner="organization")
     skills.say(None, own, shared)
+    for path, name in ((f"/v1/agents/{skills.agent}", "own"), ("/v1", "shared")):
+        (listed,) = skills.get(f"{path}/skill-proposals")
+        assert listed["label"] == f"skills/{name}/SKILL"
     decide(skills, agents, "own")
     decide(skills, "/v1/skills", "shared")
     prompt = skills.prompt("cleo")
@@ -182,7 +185,11 @@ def test_a_proposal_whose_owner_made_it_no_skill_is_refused(skills: Skills) -> N
 
 def test_proposals_of_skills_are_among_all_that_waits(skills: Skills) -> None:
     skills.say("kim", proposing("hi", instructions=skill_md("hi")))
+    ok(skills.http.put("/users/kim/blocks/human", json={"body": "Kim."}))
     (listed,) = skills.get("/users/kim/diffs")
+    assert [proposal["id"] for proposal in skills.get("/v1/users/kim/skill-proposals")] == [
+        listed["id"]
+    ]
     assert listed["label"] == "skills/hi/SKILL"
     ok(skills.http.post(f"/users/kim/blocks/{listed['label']}/diffs/{listed['id']}/approve"))
     assert [skill["name"] for skill in skills.get(skills.path("kim"))] == ["hi"]
