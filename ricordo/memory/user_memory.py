@@ -113,6 +113,14 @@ def listed(tx: Transaction, memory: UserMemory) -> tuple[Block, ...]:
     return blocks.of_user(tx, memory.scope, memory.user.id)
 
 
+def listed_without_skills(tx: Transaction, memory: UserMemory) -> tuple[Block, ...]:
+    """Return the blocks that may say something about the user, as `listed` does.
+
+    A skill is about a kind of task.
+    """
+    return tuple(block for block in listed(tx, memory) if not is_skill(block.label))
+
+
 def listed_at(tx: Transaction, memory: UserMemory, time: int) -> tuple[Block, ...]:
     """Return the blocks as they were at a time, by the labels that they had then.
 
