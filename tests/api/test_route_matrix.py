@@ -600,7 +600,7 @@ OTHERS: dict[str, Any] = {
 
 # Pages for a person's own choices and chats: a program may be refused there.
 A_PERSONS = re.compile(
-    r"/ui/(notifications|first|say|learning)|/ui/agents/\{agent_id\}/chat(/\w+)?"
+    r"/ui/(notifications|first|say|learning|skills)|/ui/agents/\{agent_id\}/chat(/\w+)?"
 )
 
 
@@ -807,7 +807,7 @@ def test_another_organization_is_another_world(
         cell
         for cell in cells
         if cell.path.startswith(
-            ("/v1/schemas/", "/v1/workspace/", "/v1/skills/")
+            ("/v1/schemas/", "/v1/workspace/", "/v1/skills/", "/ui/skills/")
         )  # each organization has a shared workspace, and skills
         or (elsewhere.fullmatch(f"{cell.method} {cell.path}") and "{" not in cell.path)
     ]

@@ -196,6 +196,18 @@ FORMS: dict[str, Mapping[str, str]] = {
     "/ui/people/{user_id}/new": {"label": "fresh", "value": "Mine."},
     "/ui/people/{user_id}/facts/policy": {"policy": "propose"},
     "/ui/people/{user_id}/facts/{fact_id}": {"action": "change", "sentence": "I like tea."},
+    **{
+        f"{page}{rest}": {**action, "text": f"---\nname: {name}\ndescription: Mine.\n---\nMine.\n"}
+        for page in (
+            "/ui/people/{user_id}/skills",
+            "/ui/agents/{agent_id}/skills",
+            "/ui/skills/organization",
+        )
+        for rest, action, name in (
+            ("", {}, "mine"),
+            ("/{skill_name}", {"action": "save"}, "{skill_name}"),
+        )
+    },
     "/ui/people/{user_id}/guardians": {
         "action": "choose",
         "guardian": "{guardian_id}",

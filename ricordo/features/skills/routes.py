@@ -78,9 +78,21 @@ def _routes(prefix: str, scope: str, owner_of: Callable[..., _Owner]) -> Routes:
     """Return the routes of skills below one kind of owner."""
     router = Routes(prefix=f"{prefix}/skills", tags=["skills"], scope=scope)
     place: _Owner = Depends(owner_of)
+    of_all = Routes(prefix=f"{prefix}/skill-proposals", tags=["skills"], scope=scope)
+
+    @of_all.get("", response_model=list[ProposalResponse])
+    def list_skill_proposals(
+        tx: Transaction, context: RequestContext, place: _Owner = place
+    ) -> list[Json]:
+        """List the proposals for all skills that wait, also for skills that are not made yet."""
+        owner = place.open(tx, context)
+        rows = service.waiting_proposals(tx, context.scope, owner, _MOST_PROPOSALS)
+        return [ProposalResponse.of(proposal) for proposal in rows]
+
     _add_reads(router, place)
     _add_writes(router, place)
     _add_decisions(router, place)
+    router.routes += of_all.routes
     return router
 
 
@@ -140,7 +152,8 @@ def _add_reads(router: Routes, place: _Owner) -> None:
         page = Page(limit=_MOST_PROPOSALS, is_bounded=True)
         rows = proposals.page(tx, context.scope, page, waiting)
         if not rows:
-            service.get(tx, owner, skill_name)  # raises NotFound for an unknown skill
+            # Raises NotFound for a skill that never existed.
+            page_of(tx, owner.chain.id, label_of(skill_name), 1, None)
         return [ProposalResponse.of(proposal) for proposal in rows]
 
 
