@@ -1,6 +1,7 @@
 """A2A 1.0 over JSON-RPC for each agent, at `/v1/agents/{agent_id}/a2a`, with the agent's card."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from typing import Any
 
 import orjson
@@ -140,9 +141,10 @@ async def _send(context: RequestContext, agent_id: str, body: RpcRequest) -> Jso
     turn = await run_turn(context.runtime, request)
     configuration = parameters.configuration
     if configuration and configuration.return_immediately:
-        async for event in turn.events():
-            if isinstance(event, RunStarted):
-                return {"task": (await task_of(context, event.run)).json()}
+        async with aclosing(turn.events()) as events:
+            started = await anext(events)
+        if isinstance(started, RunStarted):
+            return {"task": (await task_of(context, started.run)).json()}
     answer = await collect(turn)
     task = await task_of(context, answer.run)
     return {"task": task.json(answer.messages)}

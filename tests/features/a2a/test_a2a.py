@@ -60,7 +60,11 @@ async def client_of(
     headers = {"authorization": f"Bearer {key}"} if key else {}
     http = httpx.AsyncClient(headers=headers, timeout=LIMIT)
     factory = ClientFactory(ClientConfig(streaming=streaming, httpx_client=http))
-    return await factory.create_from_url(f"{server.url}/v1/agents/{agent}/a2a")
+    try:
+        return await factory.create_from_url(f"{server.url}/v1/agents/{agent}/a2a")
+    except AgentCardResolutionError:
+        await http.aclose()
+        raise
 
 
 @pytest.fixture(params=[False, True], ids=["whole", "streamed"])
