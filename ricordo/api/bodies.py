@@ -60,7 +60,9 @@ class CountedBody:
         self.size += added
         if self.size > LARGE and self.size < self.large_bodies.taken > MOST_AT_ONCE:
             raise HTTPException(
-                503, "Too many large requests are read at once. Send it again in a moment.", _LATER
+                503,
+                "The server is reading too many large requests. Send yours again in a moment.",
+                _LATER,
             )
         return message
 

@@ -355,7 +355,7 @@ def _require_owner(by: Actor, chain: Chain) -> None:
 
 
 def _forbidden(by: Actor) -> Forbidden:
-    return Forbidden(f"{by.kind} {by.id} may not decide about this memory. Its owner does.")
+    return Forbidden(f"{by.kind} {by.id} may not decide about this memory. Ask its owner.")
 
 
 def _require_ended(tx: Transaction, scope: Scope, run_id: str, *, is_known: bool) -> None:
@@ -418,8 +418,7 @@ def _without_change(tx: Transaction, version: BlockVersion, text: str | None) ->
         merged_text = merge_lines(new, old, text)
     if merged_text is None:
         raise Conflict(
-            "What the run wrote was changed since, in the same lines. "
-            "Edit the block, or restore a version."
+            "The lines that the run wrote were changed later. Edit the block, or restore a version."
         )
     return merged_text
 

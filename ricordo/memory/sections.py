@@ -227,7 +227,7 @@ def _value(field: SchemaField, section: _Section) -> tuple[FieldValue, list[Prob
         field_value = "\n".join(_bare(line) for line in lines)
     elif len(lines) > 1:
         return None, [
-            Problem(problem_line, f'"{field.title}" must be one line. Take the other lines out.')
+            Problem(problem_line, f'"{field.title}" must be one line. Remove the other lines.')
         ]
     elif lines:
         field_value = _plain(field.kind, lines[0].strip())

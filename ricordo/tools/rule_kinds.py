@@ -36,10 +36,11 @@ class ParsedRule:
 
     Attributes:
         children: The tools that may follow its tool.
-        arguments: Arguments to fill in: for `run_first` by argument, for children by child and
-            argument.
-        mapping: With `default` and `requires_match` for `conditional`.
-        limit: For `max_count_per_step`.
+        arguments: Arguments to fill in, by name. For rules about children, by child and then by
+            name.
+        mapping: For `conditional`: the next tool by output. `default` and `requires_match` apply to
+            other outputs.
+        limit: For `max_count_per_step`: the most calls.
     """
 
     type: RuleType
@@ -62,7 +63,8 @@ class ParsedRule:
     def successors(self, output: str | None) -> frozenset[str] | None:
         """Return the tools that may follow this output; None: all tools.
 
-        The output None represents any output. An equal text counts before an equal value.
+        The output None represents any output. An output with equal text takes precedence over one
+        with an equal value.
         """
         if self.type != "conditional":
             return self.children
@@ -162,7 +164,7 @@ def _json(value: Any) -> str:
 
 
 def _comparable(text: str) -> tuple[str, Any]:
-    """Return the value of a text, together with its kind.
+    """Return the value that a text represents, with a name for its type.
 
     So 1 equals 1.0 and "1", but not true.
     """
@@ -194,7 +196,7 @@ def _child_arguments(rule: ToolRule, children: frozenset[str]) -> dict[str, dict
                 key in arguments_by_child.setdefault(name, {})
                 and arguments_by_child[name][key] != argument
             ):
-                raise _fault(rule, f"child_arg_nodes fills {key} of {name} in two ways")
+                raise _fault(rule, f"child_arg_nodes gives {key} of {name} two different values")
             arguments_by_child[name][key] = argument
     return arguments_by_child
 

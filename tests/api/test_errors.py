@@ -275,7 +275,7 @@ NONSENSE: list[tuple[dict[str, Any], int, str]] = [
     (
         {"input": [{"type": "image", "source": {"type": "url"}}]},
         400,
-        "A picture needs data in base64, or the url",
+        "A picture needs its data in base64, or its url",
     ),
 ]
 

@@ -132,7 +132,7 @@ def test_a_missing_secret_key_is_warned_of_where_it_may_have_signed_something(sh
     assert "Darjeeling" not in shell.run("chat", said="My favourite tea is Darjeeling.\n").stderr
     (shell.data / FILE).unlink()
     made = shell.run("user", "create", "ada")
-    assert (made.returncode, "there was no secret key beside this database" in made.stderr) == (
+    assert (made.returncode, "this database had no secret key" in made.stderr) == (
         0,
         True,
     )

@@ -259,7 +259,7 @@ def _recipe(model: type[ResponseModel], source: object, fields: Json) -> _Recipe
                 paths[name] = path
             elif field.is_required():
                 raise TypeError(
-                    f"{model.__name__}.{name} is not given, and {type(source).__name__} has no "
+                    f"{model.__name__}.{name} is missing, and {type(source).__name__} has no "
                     f"{path}."
                 )
             else:

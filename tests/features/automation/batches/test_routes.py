@@ -236,7 +236,7 @@ def test_a_repeated_request_makes_no_second_batch(
     ended(api.http, other["id"])
     assert len(said(api.client, agent, "Only once.")) == 2
     monkeypatch.setattr(service, "MAX_OPEN", 0)
-    assert "that is the most" in refused(api.http.post(PATH, json=body), 409)
+    assert "no more are allowed" in refused(api.http.post(PATH, json=body), 409)
 
 
 def test_a_few_agents_answer_at_once_and_a_busy_one_is_waited_for(api: Api) -> None:

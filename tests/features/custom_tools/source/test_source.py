@@ -99,9 +99,9 @@ WRONG = {
     "def f(x: Frobnicator):\n  'Do.'": "Frobnicator is not known",
     "def f(x: Node):\n  'Do.'": "holds itself",
     "def f(x: 1 + 2):\n  'Do.'": "no JSON schema",
-    "x = " + "(" * 5000 + ")" * 5000: "nested too deeply|no valid Python",
+    "x = " + "(" * 5000 + ")" * 5000: "nested too deeply|not valid Python",
     "def f(x: " + "list[" * 50 + "int" + "]" * 50 + "):\n  'Do.'": "nested too deeply",
-    "\0": "no valid Python",
+    "\0": "not valid Python",
 }
 
 

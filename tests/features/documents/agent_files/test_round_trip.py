@@ -300,7 +300,7 @@ def test_a_file_of_another_server_is_read(api: Api) -> None:
         (b"[]", "it has no list of agents"),
         ({"agents": []}, "its list of agents is empty"),
         ({"agents": "many"}, "it has no list of agents"),
-        (json.dumps(OTHERS).encode()[:-300], "It looks cut off"),
+        (json.dumps(OTHERS).encode()[:-300], "It seems to be cut off"),
         (json.dumps(OTHERS, indent=1).encode()[:1500], "cut off"),
         (json.dumps(OTHERS).replace('"groups":', "groups:").encode(), "at line 1, column"),
     ],

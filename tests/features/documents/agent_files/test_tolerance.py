@@ -504,7 +504,7 @@ def test_a_file_that_was_cut_is_refused_with_a_sentence_that_says_where(
         json.dumps(plain_file(), indent=2),
         json.dumps(json.dumps(plain_file())),
     ):
-        with pytest.raises(BadRequestError, match=r"no JSON: .* line \d+, column \d+"):
+        with pytest.raises(BadRequestError, match=r"not JSON: .* line \d+, column \d+"):
             api.client.agents.import_file(
                 file=("agent.af", text[: int(len(text) * share)].encode())
             )

@@ -223,9 +223,9 @@ def test_the_memory_lives_on_where_it_was_restored(
     # It goes as everything of hers goes, and can then be restored once more.
     archive = exported(there, user)
     said = refused(send(there, archive), 409)
-    assert "has memory on this server already" in said
+    assert "already has memory on this server" in said
     said = refused(send(there, archive, new_id("eve")), 409)
-    assert "under another user" in said
+    assert "another user here has" in said
 
 
 def test_what_came_by_git_goes_along(
@@ -303,9 +303,9 @@ def test_folders_and_files_come_back_with_their_texts(
     # Nothing is taken twice, and no record leads out of the archive.
     assert refused(send(there, archive), 409)
     for name, record, said_of in (
-        ("files.jsonl", {"folder_id": new_id("source")}, "no folder of this archive"),
+        ("files.jsonl", {"folder_id": new_id("source")}, "not a folder of this archive"),
         ("workspace.jsonl", {"path": "../up"}, "workspace.jsonl"),
-        ("workspace.jsonl", {"content": "***"}, "no Base64"),
+        ("workspace.jsonl", {"content": "***"}, "not Base64"),
         ("folders.jsonl", {"id": "human"}, "folders.jsonl, line 1: id"),
     ):
         with_other_ids = _with_new_ids(archive)
@@ -378,7 +378,7 @@ def _changes(archive: Archive) -> Iterator[tuple[str, Archive]]:
     other = json.dumps(manifest | {"format": "else"}).encode()
     yield "no archive", archive | {"manifest.json": other}
     no_head = json.dumps(manifest | {"head": None}).encode()
-    yield "no tip", archive | {"manifest.json": no_head}
+    yield "no newest version", archive | {"manifest.json": no_head}
 
 
 def test_what_was_changed_is_refused_and_nothing_of_it_stays(

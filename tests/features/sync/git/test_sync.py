@@ -288,7 +288,7 @@ async def test_a_folder_is_of_one_memory_by_whatever_path(world: World) -> None:
     for address in (link, same):
         with pytest.raises(Conflict, match="another memory"):
             await world.add(Access(str(address)), "eve")
-    with pytest.raises(Invalid, match="is a git repository"):
+    with pytest.raises(Invalid, match="is inside a git repository"):
         await world.add(Access(f"{link}/objects/eve.git"), "eve")
     for address in (
         f"/proc/self/root{world.bare}",
