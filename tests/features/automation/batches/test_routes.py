@@ -175,7 +175,7 @@ def test_a_cancelled_batch_stops_its_turn_and_sends_no_more(api: Api) -> None:
     api.server.answers_with(lambda _request: "ok")
     done = make(api.http, asked(agent, "Third."))["id"]
     ended(api.http, done)
-    with pytest.raises(ConflictError, match="has ended already"):
+    with pytest.raises(ConflictError, match="has already ended"):
         api.client.patch(f"{PATH}/{done}/cancel", cast_to=object)
 
 

@@ -94,7 +94,7 @@ WRONG = {
     "def f(x: int:": "line 1",
     "x = 1": "defines no function",
     "def f(x):\n  'Do.'": "x of f has no type",
-    "def f(x: int): ...": "what f is for",
+    "def f(x: int): ...": "f needs a docstring",
     "def f(*x: int):\n  'Do.'": "without a name",
     "def f(x: Frobnicator):\n  'Do.'": "Frobnicator is not known",
     "def f(x: Node):\n  'Do.'": "holds itself",

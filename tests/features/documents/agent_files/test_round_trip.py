@@ -295,7 +295,7 @@ def test_a_file_of_another_server_is_read(api: Api) -> None:
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        (b"no json", "is no JSON"),
+        (b"no json", "is not JSON"),
         (b"", "is empty"),
         (b"[]", "it has no list of agents"),
         ({"agents": []}, "its list of agents is empty"),

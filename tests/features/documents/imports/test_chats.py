@@ -384,8 +384,8 @@ def test_zip_files_and_odd_elements_are_read() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "no JSON"),
-        (b"hello", "no JSON"),
+        (b"", "not JSON"),
+        (b"hello", "not JSON"),
         (b'[{"id": "x"', "is cut off"),
         (b"PK\x03\x04 nothing", "damaged"),
         (zipped("other.json", b"[]"), r"no conversations\.json"),

@@ -353,16 +353,16 @@ def _changes(archive: Archive) -> Iterator[tuple[str, Archive]]:
     history = records(archive, "history.jsonl")
     for number, version in enumerate(history):
         for field in ("message", "author_name", "label"):
-            yield "have the id", _with(archive, "history.jsonl", number, **{field: "Eve"})
+            yield "not match its id", _with(archive, "history.jsonl", number, **{field: "Eve"})
         if version["body"] is not None:
-            yield "have the id", _with(archive, "history.jsonl", number, body="Likes Eve.")
+            yield "not match its id", _with(archive, "history.jsonl", number, body="Likes Eve.")
         yield (
-            "have the id",
+            "not match its id",
             _with(archive, "history.jsonl", number, timestamp="2020-01-01T00:00:00Z"),
         )
         if number < len(history) - 1:
             yield "is missing", _without_line(archive, "history.jsonl", number)
-    yield "have the id", _without_line(archive, "history.jsonl", len(history) - 1)
+    yield "not match its id", _without_line(archive, "history.jsonl", len(history) - 1)
     endless = _with(archive, "proposals.jsonl", 0, confidence=float("inf"))
     yield "line 1: confidence", endless
     yield "different blocks", _without_line(archive, "blocks.jsonl", 0)

@@ -203,7 +203,7 @@ HOSTILE: dict[str, tuple[bytes | Callable[[], bytes], str | None]] = {
     "lines.txt": (b"\n" * 500_000, ""),
     "long.txt": (b"word " * 2_100_000, "10,000,000 are the most"),
     "nuls.txt": (b"one\0two" + b" text" * 500, ""),
-    "halves.txt": ("one".encode("utf-16-le") + b"\0\xd8", "no text"),
+    "halves.txt": ("one".encode("utf-16-le") + b"\0\xd8", "not text"),
     "lies.txt": (b"text " * 3000 + bytes(range(256)) * 100, ""),
     "../../etc/cron.d/evil.txt": (b"Text.", ""),
     "\u202etxt.exe": (b"Text.", ""),

@@ -75,7 +75,7 @@ def test_unknown_scopes_are_refused_with_those_there_are(http: httpx2.Client) ->
     assert "role admin" in refused(
         http.post("/v1/keys/", json={"user": "ada", "scopes": ["admin"]}), 400
     )
-    assert "names the user" in refused(
+    assert "names a user" in refused(
         http.post("/v1/keys/", json={"user": "ada", "role": "service"}), 400
     )
     assert "name the user" in refused(http.post("/v1/keys/", json={"role": "admin"}), 400)

@@ -221,7 +221,7 @@ LIES: dict[str, tuple[dict[str, Any], str]] = {
     "asked by another": ({"azp": "someone-else"}, "issued to another client"),
     "expired": ({"exp": int(time.time()) - 3600}, "expired"),
     "no end": ({"exp": None}, "expired"),
-    "not valid yet": ({"iat": int(time.time()) + 3600}, "future"),
+    "not valid yet": ({"iat": int(time.time()) + 3600}, "not valid yet"),
     "another issuer": ({"iss": "https://elsewhere.org"}, "another issuer"),
     "another nonce": ({"nonce": "of another login"}, "another login"),
     "no nonce": ({"nonce": None}, "another login"),

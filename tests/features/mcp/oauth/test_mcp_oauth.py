@@ -246,7 +246,7 @@ def test_a_token_is_of_the_person_for_mcp_alone_and_for_no_more_than_they_may(
         ("GET", "/ui/agents"),
         ("POST", "/logout"),
     ):
-        assert "is for /mcp alone" in refused(people.send(made.access, method, path), 403)
+        assert "is only for /mcp" in refused(people.send(made.access, method, path), 403)
     for key in (made.access, made.refresh):
         assert people.http.post("/ui/login", data={"key": key}, headers=OWN).status_code == 401
     assert status(people, made.refresh) == 401

@@ -276,7 +276,7 @@ async def test_a_remote_is_added_once_and_only_where_it_can_be(world: World) -> 
     ):
         with pytest.raises(Invalid):
             await world.add(Access(address))
-    with pytest.raises(Invalid, match="no option but shows_toml"):
+    with pytest.raises(Invalid, match="only takes the option shows_toml"):
         await world.add(Access("https://example.org/x.git", options={"shows_yaml": True}))
 
 
