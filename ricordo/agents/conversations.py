@@ -36,8 +36,8 @@ from ricordo.storage.engine.store import Transaction
 DEFAULT = "default"
 _SUMMARY_LENGTH = 200  # characters of a program's name that a new conversation shows
 SHARED = (
-    "This conversation is shared, and what you say in it would be too. "
-    "Make one of your own: POST /v1/conversations/."
+    "This conversation is shared, so others would see your message. Create a separate one: POST "
+    "/v1/conversations/."
 )
 
 

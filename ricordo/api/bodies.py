@@ -114,7 +114,7 @@ def decode(content: bytes) -> Any:
     else:
         marks = 0
     if marks > MOST_MARKS:
-        message = f"it holds {marks} commas and brackets, and {MOST_MARKS} are the most. Send it in several requests."
+        message = f"it holds {marks} commas and brackets, and {MOST_MARKS} are allowed. Send it in several requests."
         raise RequestValidationError([{"type": "too_long", "loc": ("body",), "msg": message}])
     try:
         return json.loads(content)

@@ -109,7 +109,7 @@ def _require_ids(ids: Mapping[str, str]) -> None:
     for name, id in ids.items():
         prefix = ID_PREFIXES.get(name)
         if prefix and not _ID_PATTERNS[prefix].fullmatch(id):
-            message = f"This is no id: it is {prefix}- and a lower-case UUID of version 4"
+            message = f"This is not an id: it is {prefix}- and a lower-case UUID of version 4"
             raise RequestValidationError(
                 [{"type": "string_pattern_mismatch", "loc": ("path", name), "msg": message}]
             )

@@ -50,8 +50,8 @@ _BLOCK = "/blocks/{label:path}"
 # The most waiting proposals that one request decides.
 DECIDED_AT_ONCE = 100
 _HOW = (
-    "Read base, ours (the current text) and theirs (what was proposed), and approve again with a "
-    '"body" of your own.'
+    "Read base, ours (the current text) and theirs (the proposed text). Then approve again with "
+    'the merged text as "body".'
 )
 Status = Annotated[
     ProposalStatus | Literal["waiting", "all"],

@@ -30,12 +30,12 @@ _VERSION_LIMIT = 100
 # versions. At this limit it takes half a second.
 _COMPARISON_LIMIT = 200_000
 _CONFLICT = (
-    "The block changed in the same lines since this was proposed. "
-    "Settle it with a text of your own, or reject it."
+    "The block changed in the same lines since this was proposed. Approve it with a merged text, "
+    "or reject it."
 )
 _OF_ANOTHER_AGENT = (
-    "A block with this label was made for another agent since this was proposed. "
-    "Settle it with a text of your own, or reject it."
+    "A block with this label was made for another agent since this was proposed. Approve it with "
+    "a merged text, or reject it."
 )
 _DELETED = (
     "The block was deleted since this was proposed. Approve it with a text, which creates it "

@@ -95,7 +95,7 @@ _HINTS = {
     "Expected '='": 'an "=" is missing after the name. Write it as name = "Alice".',
     "Invalid initial character for a key": _NO_NAME,
     "Invalid statement": _NO_NAME,
-    "Invalid value": 'this is no value of TOML. Put text in quotes, as in name = "Alice".',
+    "Invalid value": 'this is not a TOML value. Put text in quotes, such as name = "Alice".',
     "Illegal character '\\n'": _NOT_CLOSED,
     "Expected \"'''\"": _NOT_CLOSED,
     "Unterminated string": _NOT_CLOSED,

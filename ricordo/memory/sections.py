@@ -139,9 +139,8 @@ def read_sections(text: str, schema: BlockSchema) -> ParsedSections:
             problems.append(
                 Problem(
                     section.line,
-                    f'"{section.heading[:80]}" is no field of "{schema.name}". '
-                    f"Use one of {headings}, "
-                    'or write "\\##" where the line belongs to the text above it.',
+                    f'"{section.heading[:80]}" is not a field of "{schema.name}". Use one of '
+                    f'{headings}, or write "\\##" where the line belongs to the text above it.',
                 )
             )
         elif field.name in seen_names:

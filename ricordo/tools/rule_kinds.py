@@ -115,7 +115,7 @@ def parse_rule(rule: ToolRule) -> ParsedRule:
             limit = options["limit"] = rule.options.get("max_count_limit")
             if type(limit) is not int or not 0 <= limit <= _CALL_LIMIT:
                 raise _fault(
-                    rule, f"max_count_limit has to be a whole number from 0 to {_CALL_LIMIT}"
+                    rule, f"max_count_limit must be a whole number from 0 to {_CALL_LIMIT}"
                 )
     return ParsedRule(rule.type, rule.tool_name, **options)
 
@@ -209,14 +209,14 @@ def _branches(rule: ToolRule) -> dict[str, Any]:
         or not all(_is_name(child) for child in mapping.values())
     ):
         raise _fault(
-            rule, "child_output_mapping has to map at least one output to the name of a tool"
+            rule, "child_output_mapping must map at least one output to the name of a tool"
         )
     default = rule.options.get("default_child")
     if default is not None and not _is_name(default):
-        raise _fault(rule, "default_child has to be the name of a tool")
+        raise _fault(rule, "default_child must be the name of a tool")
     requires_match = rule.options.get("require_output_mapping") or False
     if not isinstance(requires_match, bool):
-        raise _fault(rule, "require_output_mapping has to be true or false")
+        raise _fault(rule, "require_output_mapping must be true or false")
     cases = {_text_of(case, None): child for case, child in mapping.items()}
     return {"mapping": cases, "default": default, "requires_match": requires_match}
 
@@ -228,7 +228,7 @@ def _names(rule: ToolRule, option: str) -> frozenset[str]:
         or not names
         or not all(_is_name(name) for name in names)
     ):
-        raise _fault(rule, f"{option} has to name at least one tool")
+        raise _fault(rule, f"{option} must name at least one tool")
     return frozenset(names)
 
 
@@ -236,7 +236,7 @@ def _arguments(rule: ToolRule, arguments: Any) -> dict[str, Any]:
     if arguments is None:
         return {}
     if not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
-        raise _fault(rule, "args has to be an object of arguments by name")
+        raise _fault(rule, "args must be an object of arguments by name")
     return dict(arguments)
 
 

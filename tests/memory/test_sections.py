@@ -173,7 +173,8 @@ def test_a_new_block_starts_with_all_headings_and_the_defaults_and_lacks_what_is
         ),
         (
             "## Hobbies\nTea",
-            'Line 1: "Hobbies" is no field of "student". Use one of "## Name", "## Background", ',
+            'Line 1: "Hobbies" is not a field of "student". Use one of "## Name", "## '
+            'Background", ',
         ),
         ("## Name\nAda\n## name\nEva", 'Line 3: "Name" occurs twice. Keep one of the two.'),
         ("## Age\n\ntwelve", 'Line 3: "Age" must be a whole number. Write it as 12.'),

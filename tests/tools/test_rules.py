@@ -226,7 +226,7 @@ def test_approval_and_order_are_told_apart() -> None:
         (children("plan", "write", child_arg_nodes=["write"]), "not among its children"),
         (
             children("plan", "write", child_arg_nodes=[{"name": "write", "args": [1]}]),
-            "args has to be",
+            "args must be",
         ),
         (
             children(
@@ -236,7 +236,7 @@ def test_approval_and_order_are_told_apart() -> None:
             ),
             "fills a of write in two ways",
         ),
-        (rule("run_first", "plan", args="deep"), "args has to be"),
+        (rule("run_first", "plan", args="deep"), "args must be"),
         (rule("conditional", "plan", child_output_mapping={}), "at least one output"),
         (rule("conditional", "plan", child_output_mapping={"a": 1}), "at least one output"),
         (

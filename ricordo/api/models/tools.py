@@ -131,7 +131,7 @@ def read_rule(row: dict[str, Any]) -> ToolRule:
 def _require_form(name: Any, template: Any, nodes: Any) -> None:
     are_objects = isinstance(nodes, list) and all(isinstance(node, dict) for node in nodes)
     if not isinstance(template or "", str) or not are_objects:
-        sentence = "prompt_template has to be a text, and child_arg_nodes a list of objects"
+        sentence = "prompt_template must be a text, and child_arg_nodes a list of objects"
         raise Invalid(f"The tool rule for {name} is not valid: {sentence}.")
 
 

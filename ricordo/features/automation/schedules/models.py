@@ -68,7 +68,7 @@ class LaterMessage(MessageRequest):
 
     ignored: ClassVar = {
         **MessageRequest.ignored,
-        "otid": "Each time it is sent, the message gets an otid of its own.",
+        "otid": "Each time it is sent, the message gets a new otid. Leave otid out.",
     }
 
 

@@ -128,7 +128,7 @@ def read_chats(kind: str, file: IO[bytes]) -> Iterator[ExportedChat | SkippedMem
             try:
                 entry = orjson.loads(data)
                 if not isinstance(entry, dict):
-                    yield "it is no JSON object"
+                    yield "it is not a JSON object"
                 elif (actual_kind := kind_of(entry)) not in (None, kind):
                     title = TITLES[str(actual_kind)]
                     yield f"it looks like an export of {title}: import it as {actual_kind}"

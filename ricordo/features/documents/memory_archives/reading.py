@@ -32,7 +32,8 @@ _LONGEST_LINE = 64 * 1024 * 1024
 # plain text.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _NO_ARCHIVE = (
-    "This is no archive of a person's memory. Send the memory.zip that a Ricordo server exported."
+    "This is not an archive of a person's memory. Send the memory.zip that a Ricordo server "
+    "exported."
 )
 _DAMAGED = "The archive is damaged: {} cannot be read. Export the memory again."
 _CHANGED = (

@@ -106,7 +106,7 @@ def path_of(text: str) -> str:
     if is_long or len(parts) > _DEEPEST:
         raise Invalid(
             f'"{short_path}" is too long: {_LONGEST_PATH} bytes, {_LONGEST_PART} in each name, and '
-            f"{_DEEPEST} folders are the most."
+            f"{_DEEPEST} folders are allowed."
         )
     return path
 

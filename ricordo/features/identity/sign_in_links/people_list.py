@@ -102,7 +102,7 @@ def read_people(content: bytes | str) -> list[Person]:
             except Invalid as error:
                 faults.append(f"Line {reader.line_num}: {error}")
     except csv.Error as error:
-        faults.append(f"Line {reader.line_num}: this is no CSV ({error}).")
+        faults.append(f"Line {reader.line_num}: this is not CSV ({error}).")
     people = _without_repetitions(people, faults)
     _require_none(faults)
     if not people:

@@ -80,7 +80,7 @@ class ToolList:
             elif not isinstance(schema := tool.get("inputSchema"), dict):
                 self.refuse(name, "It has no schema of its arguments, or one of a wrong type.")
             elif schema.get("type", "object") != "object":
-                self.refuse(name, "The schema of its arguments is no object's.")
+                self.refuse(name, "The schema of its arguments is not of the type object.")
             else:
                 description = tool.get("description")
                 if not isinstance(description, str):

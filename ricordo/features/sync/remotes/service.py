@@ -40,8 +40,8 @@ _SYNC_AFTER = 600 * SECOND
 _TRIES = 5
 _AT_ONCE = 100
 CLAIMED = (
-    "{} holds another user's memory, also where its remote was removed. Choose another address, or "
-    "empty it first if that memory is no longer needed."
+    "{} holds another user's memory, even if its remote was removed. Choose another address, or "
+    "empty this one first if that memory is no longer needed."
 )
 # Paths in these folders lead to open files of processes.
 _MAGIC = ("/proc", "/dev/fd")

@@ -353,5 +353,5 @@ def test_an_unknown_batch_and_a_job_of_another_kind_are_not_found(api: Api) -> N
 
 
 def test_other_messages_are_read_as_before(api: Api, server: ServerInThread) -> None:
-    assert "This is no id" in api.http.get("/v1/messages/other").text
+    assert "This is not an id" in api.http.get("/v1/messages/other").text
     assert server.read(lambda tx: tx.all(batch_items.select())) is not None

@@ -198,7 +198,7 @@ MARKDOWN: dict[str, list[str]] = {
     "---\nblock:\n---\n": ['Line 2: Block label "" cannot be used.*'],
     "---\nblock: a\n---\n\n## Age\ntwelve\n## Hobbies\n": [
         'Line 6: "Age" must be a whole number. Write it as 12.',
-        'Line 7: "Hobbies" is no field of "student".*',
+        'Line 7: "Hobbies" is not a field of "student".*',
         'Line 7: "Name" is required and missing. Add a line "## Name".',
     ],
 }
@@ -210,8 +210,8 @@ TOML: dict[str, list[str]] = {
     "since = 2026-05-31T10:00:00Z\nscore = nan": [
         'Line 1: "name" must be text. Write it as "Alice".',
         (
-            'Line 2: "hobbies" is no field of "student". Use one of: name, background, strengths, '
-            "age, score, enrolled, since."
+            'Line 2: "hobbies" is not a field of "student". Use one of: name, background, '
+            "strengths, age, score, enrolled, since."
         ),
         'Line 3: "strengths" must be a list of texts. Write it as ["one", "two"].',
         'Line 7: "enrolled" must be true or false. Write it as true.',
@@ -238,7 +238,7 @@ TOML: dict[str, list[str]] = {
     ],
     'block = "a<b"\nname = "A"': ['Line 1: Block label "a<b" cannot be used.*'],
     "": ['Line 1: there are neither fields nor a "body". Write body = "" to empty the block.'],
-    'name = "A"\n[address]\nstreet = "B"': ['Line 2: "address" is no field of "student".*'],
+    'name = "A"\n[address]\nstreet = "B"': ['Line 2: "address" is not a field of "student".*'],
     "name = {first = 'A'}": ['Line 1: "name" must be text. Write it as "Alice".'],
 }
 KIND = "must be text, a list of texts, a number, true, false or a day."
