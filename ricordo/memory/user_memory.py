@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
-from ricordo.domain.block import Block, Chain, Policy, new_in, require_label
+from ricordo.domain.block import Block, Chain, Policy, is_skill, new_in, require_label
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope, User
 from ricordo.domain.text import normal_text
@@ -292,7 +292,8 @@ def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: Chang
     this label.
     """
     last_deleted = history.take_deleted(tx, chain, label)
-    belongs_to_agent = chain.owner_kind == "agent" and _agent_exists(tx, chain)
+    is_attachable = chain.owner_kind == "agent" and not is_skill(label)
+    belongs_to_agent = is_attachable and _agent_exists(tx, chain)
     if belongs_to_agent and any(
         other.label == label for other in blocks.attached(tx, chain.owner_id)
     ):

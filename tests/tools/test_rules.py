@@ -219,9 +219,9 @@ def test_approval_and_order_are_told_apart() -> None:
     [
         (ToolRule("plan", "sometimes"), "unknown type"),  # type: ignore[arg-type]
         (ToolRule("", "exit_loop"), "names no tool"),
-        (rule("constrain_child_tools", "plan"), "children has to name"),
-        (children("plan"), "children has to name"),
-        (rule("parent_last_tool", "plan", children="write"), "children has to name"),
+        (rule("constrain_child_tools", "plan"), "children must name"),
+        (children("plan"), "children must name"),
+        (rule("parent_last_tool", "plan", children="write"), "children must name"),
         (children("plan", "write", child_arg_nodes=[{"name": "check"}]), "not among its children"),
         (children("plan", "write", child_arg_nodes=["write"]), "not among its children"),
         (

@@ -256,7 +256,7 @@ ODDS: tuple[Odd, ...] = (
             {"agent_ids": [], "manager_config": {"manager_type": "odd"}}
         ),
     ),
-    Odd("groups: left out, since it is no list", lambda file, _: file.update(groups="many")),
+    Odd("groups: left out, since it is not a list", lambda file, _: file.update(groups="many")),
     Odd(
         "is unknown here; it is kept aside",
         lambda file, _: file["groups"].append({"agent_ids": [], "mood": "good"}),
