@@ -173,7 +173,7 @@ NO_VECTORS: dict[str, tuple[Any, ...]] = {
 def test_what_is_no_vector_is_a_clear_error() -> None:
     for words, vectors in NO_VECTORS.items():
         for vector in vectors:
-            with pytest.raises(ModelError, match=f"ollama sent .*{words}") as caught:
+            with pytest.raises(ModelError, match=f"ollama (gave|sent) .*{words}") as caught:
                 unit(vector, "ollama")
             assert caught.value.kind == "llm_error"
 

@@ -336,7 +336,7 @@ def test_arguments_become_what_the_function_expects_and_results_json(api: Api) -
     )
     assert result["func_return"] == [{"town": "Rome"}, [], "RED", {"wide": 2}, True, 1.0, None, [1]]
     wrong = trial(api, MODELS, args={"place": {"city": "Rome"}, "others": [], **ready})
-    assert (wrong["status"], "The argument place is not right: 1 " in wrong["func_return"]) == (
+    assert (wrong["status"], "The argument place is not valid: 1 " in wrong["func_return"]) == (
         "error",
         True,
     )

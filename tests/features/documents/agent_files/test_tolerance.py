@@ -237,7 +237,7 @@ ODDS: tuple[Odd, ...] = (
     Odd("note is left out", replaced(first_tool, source_code=("", None, "   "))),
     Odd("limit was raised", replaced(second_block, value="long " * 2000), has_block("persona")),
     Odd("is left out, since", replaced(second_block, limit=("many", -1, [])), has_block("persona")),
-    Odd("is no text", replaced(second_block, value=(5, ["a"], {"b": 1})), has_block("persona")),
+    Odd("is not text", replaced(second_block, value=(5, ["a"], {"b": 1})), has_block("persona")),
     Odd("became", replaced(second_block, label="human"), has_block("human_2")),
     Odd("same text", lambda file, _: second_block(file).update(file["blocks"][0], id="block-1")),
     Odd(

@@ -376,7 +376,7 @@ def _changes(archive: Archive) -> Iterator[tuple[str, Archive]]:
     later = json.dumps(manifest | {"version": 2}).encode()
     yield "Update this server", archive | {"manifest.json": later}
     other = json.dumps(manifest | {"format": "else"}).encode()
-    yield "no archive", archive | {"manifest.json": other}
+    yield "not an archive", archive | {"manifest.json": other}
     no_head = json.dumps(manifest | {"head": None}).encode()
     yield "no newest version", archive | {"manifest.json": no_head}
 
@@ -474,7 +474,7 @@ def test_damage_is_refused_in_each_compression_and_each_version_of_zip(
     later = bytearray(zipped(archive))
     needed = later.index(b"PK\x01\x02") + 6  # the version that reading the first file needs
     later[needed : needed + 2] = struct.pack("<H", 200)
-    assert "no archive" in refused(send(there, bytes(later)), 400)
+    assert "not an archive" in refused(send(there, bytes(later)), 400)
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3])

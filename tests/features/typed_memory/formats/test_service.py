@@ -193,7 +193,7 @@ MARKDOWN: dict[str, list[str]] = {
         'Line 2: "format" can be incomplete or free. Write one, or take the line out.'
     ],
     "---\nblock: a/history\n---\n": [
-        'Line 2: Block label "a/history" cannot be used: "history" has a meaning*'
+        'Line 2: Block label "a/history" cannot be used: "history" is reserved*'
     ],
     "---\nblock:\n---\n": ['Line 2: Block label "" cannot be used.*'],
     "---\nblock: a\n---\n\n## Age\ntwelve\n## Hobbies\n": [
@@ -205,7 +205,7 @@ MARKDOWN: dict[str, list[str]] = {
 TOML: dict[str, list[str]] = {
     'name = "Ada"\nage = "twelve"': ['Line 2: "age" must be a whole number. Write it as 12.'],
     'name = "Ada"\nage = 12 years': ["Line 2: a key can have only one value. Put text in quotes."],
-    "name = Ada": ["Line 1: this is no value of TOML.*"],
+    "name = Ada": ["Line 1: this is not a TOML value.*"],
     'name = 3\nhobbies = ["tea"]\nstrengths = [\n  "a",\n  7,\n]\nenrolled = "yes"\n'
     "since = 2026-05-31T10:00:00Z\nscore = nan": [
         'Line 1: "name" must be text. Write it as "Alice".',
