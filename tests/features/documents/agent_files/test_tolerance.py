@@ -318,7 +318,7 @@ ODDS: tuple[Odd, ...] = (
         "earlier message",
         lambda file, _: [one.update(otid="same") for one in agent_of(file)["messages"]],
     ),
-    Odd("no list", replaced(lambda file: file, files=("x", 5, {"a": 1}))),
+    Odd("not a list", replaced(lambda file: file, files=("x", 5, {"a": 1}))),
     Odd(
         "has no text of it",
         lambda file, _: file["files"].append(

@@ -219,7 +219,7 @@ TOML: dict[str, list[str]] = {
         'Line 9: "score" must be a number. Write it as 12.5.',
     ],
     'name = "A"\nstrengths = ["a", "b", "c", "d"]': [
-        'Line 2: "strengths" has 4 items and may have 3. Take 1 out.'
+        'Line 2: "strengths" has 4 items and may have 3. Remove 1.'
     ],
     "age = 12\n": ['Line 1: "name" is required and missing. Add a line that begins with name ='],
     'name = "A"\nbody = ""': ['Line 1: "name" cannot be used with "body". Keep one of the two.'],
