@@ -110,7 +110,7 @@ async def sources_for(
     """
     user_id = scope.subject
     if user_id is None:
-        raise NotFound("Questions are about a user. Name one.")
+        raise NotFound("A question must be about a user. Name the user.")
 
     def messages_of(tx: Transaction) -> MessageFilter:
         return MessageFilter(tuple(agents.ids(tx, scope)), None, ("user", "assistant"), user_id)
