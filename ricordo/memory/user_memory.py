@@ -113,6 +113,14 @@ def listed(tx: Transaction, memory: UserMemory) -> tuple[Block, ...]:
     return blocks.of_user(tx, memory.scope, memory.user.id)
 
 
+def listed_without_skills(tx: Transaction, memory: UserMemory) -> tuple[Block, ...]:
+    """Return the blocks that may say something about the user, as `listed` does.
+
+    A skill is about a kind of task.
+    """
+    return tuple(block for block in listed(tx, memory) if not is_skill(block.label))
+
+
 def listed_at(tx: Transaction, memory: UserMemory, time: int) -> tuple[Block, ...]:
     """Return the blocks as they were at a time, by the labels that they had then.
 
@@ -415,9 +423,7 @@ def propose_edit(
             f'There is no memory block "{label}". Read the list of blocks, or propose it with an '
             "empty old_string."
         )
-    if block and metadata.policy_decision(block.rule, memory.chain) == "refuse":
-        raise Forbidden(f'Block "{label}" is read-only: only its owner may change it.')
-    require_shown(metadata, new_string, before=block.value if block else "")
+    _require_proposable(memory, block, label, new_string, metadata)
     base = block or Block("", memory.chain.organization_id, memory.chain.id, label, "")
     new_text = replaced_piece(base, old_string, new_string, everywhere=options.replace_all)
     summary = change_summary(label, block.value if block else "", new_text, f"Edit {label}")
@@ -425,6 +431,40 @@ def propose_edit(
     return propose(
         tx, draft, replace(metadata, reason=options.reasoning or summary), options.expires_after
     )
+
+
+def propose_line(
+    tx: Transaction,
+    memory: UserMemory,
+    label: str,
+    line: str,
+    metadata: ChangeMetadata,
+    expires_after: int | None = None,
+) -> Proposal:
+    """Propose to append a line to a block. The approval makes the block if it is missing.
+
+    `expires_after` is the lifetime of the proposal in microseconds; None if it never expires.
+
+    Raises Unchanged, Invalid, TooLong, Forbidden, Conflict.
+    """
+    line = normal_text(line)
+    require_storable(line, metadata.reason)
+    memory = _lock_memory(tx, memory)
+    block = find(tx, memory, label)
+    _require_proposable(memory, block, label, line, metadata)
+    before = block.value if block else ""
+    text = f"{before.rstrip()}\n{line}" if before.strip() else line
+    draft = ProposalDraft(memory.chain.id, label, text, block)
+    return propose(tx, draft, metadata, expires_after)
+
+
+def _require_proposable(
+    memory: UserMemory, block: Block | None, label: str, new_text: str, metadata: ChangeMetadata
+) -> None:
+    """Raise Forbidden for a read-only block, and Invalid for text that its readers cannot see."""
+    if block and metadata.policy_decision(block.rule, memory.chain) == "refuse":
+        raise Forbidden(f'Block "{label}" is read-only: only its owner may change it.')
+    require_shown(metadata, new_text, before=block.value if block else "")
 
 
 def _metadata(by: Actor | ChangeMetadata, message: str) -> ChangeMetadata:
