@@ -204,8 +204,8 @@ class Sandbox:
                 await self._slots.acquire()
         except TimeoutError:
             raise Unavailable(
-                f"{self._sandbox_settings.sandbox_calls} programs run in the sandbox already "
-                "(RICORDO_SANDBOX_CALLS). Try again later."
+                f"{self._sandbox_settings.sandbox_calls} programs are already running in the "
+                "sandbox (RICORDO_SANDBOX_CALLS). Try again later."
             ) from None
         try:
             yield
@@ -231,8 +231,8 @@ class Sandbox:
             )
         if backend.name == "landlock" and (folder := exposed(confinement, self._data_dir)):
             raise Unavailable(
-                f"The data folder {self._data_dir} is inside {folder}, which programs can read. "
-                "Move it elsewhere."
+                f"The data folder {self._data_dir} is inside {folder}, which programs in the "
+                "sandbox can read. Move it to another folder."
             )
         process = await start(backend, confinement, self._folder() if backend.is_shared else None)
         try:

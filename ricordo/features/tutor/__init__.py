@@ -43,7 +43,7 @@ feature = Feature(
         Commands(
             "course",
             "ricordo.features.tutor.courses.cli",
-            help="Courses: agents and memory for students, in one file.",
+            help="Courses: agents and student memory, configured in one file.",
         ),
         Commands(
             "guardian",

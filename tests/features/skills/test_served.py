@@ -166,3 +166,17 @@ def test_a_pushed_text_that_is_no_skill_is_kept_from_agents(skills: Skills) -> N
     assert "No front matter." not in prompt
     (opened,) = skills.say("joy", opening("odd"))
     assert "front matter" in opened
+
+
+def test_a_skill_says_nothing_about_its_owner(skills: Skills) -> None:
+    ok(skills.http.put("/users/kay/blocks/human", json={"body": "Likes vuqtea."}))
+    skills.put(skills.path("kay"), "lists", skill_md("lists", body="Use vuqtea sheets."))
+    answers = [
+        skills.http.get("/v1/users/kay/profile"),
+        skills.http.post("/users/kay/ask", json={"question": "What about vuqtea?"}),
+        skills.http.post("/users/kay/memories/search", json={"query": "vuqtea"}),
+    ]
+    for answer in answers:
+        assert answer.status_code == 200, answer.text
+        assert "Likes vuqtea." in answer.text
+        assert "sheets" not in answer.text

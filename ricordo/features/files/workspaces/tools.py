@@ -54,7 +54,7 @@ async def search_workspace(context: ToolContext, query: str, folder: str = "") -
     """
     needle = text_key(query).strip()
     if not needle:
-        raise Invalid("Say what to search for.")
+        raise Invalid("query is empty. Write what to search for.")
     space = _space(context)
     begin = _within(folder)
     contents = await context.store.read(lambda tx: queries.contents(tx, space))
@@ -67,7 +67,7 @@ async def search_workspace(context: ToolContext, query: str, folder: str = "") -
     lines = await offload(lambda: _lines_with(texts, needle), size)
     if lines:
         return "\n".join(lines)
-    return "No line has these words."
+    return "No line contains this text."
 
 
 async def read_workspace_file(

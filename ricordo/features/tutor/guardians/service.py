@@ -137,4 +137,4 @@ def _require(tx: Transaction, student: User, guardian_id: str) -> Guardianship:
 
 
 def _not_linked(name: str) -> NotFound:
-    return NotFound(f'"{name[:80]}" is no guardian of this student.')
+    return NotFound(f'"{name[:80]}" is not a guardian of this student.')

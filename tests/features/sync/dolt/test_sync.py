@@ -720,7 +720,7 @@ async def test_rows_of_youlab_are_those_of_the_user_with_the_prefix(
 ) -> None:
     fill_like_youlab(memory.place)
     monkeypatch.setenv("RICORDO_DOLT_USER_PREFIX", "open-webui:")
-    with pytest.raises(Invalid, match="begins otherwise"):
+    with pytest.raises(Invalid, match="does not begin with it"):
         await memory.sync()
     memory.user = "open-webui:ada"
     memory.remote = await memory.add(user=memory.user)
