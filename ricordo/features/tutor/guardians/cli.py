@@ -77,7 +77,7 @@ def remove(
     """End a guardianship."""
     with any_server(server, lambda _: None) as client:
         client.ask("DELETE", _path(student, guardian))
-    typer.echo(f"{guardian} is no guardian of {student} any more.")
+    typer.echo(f"{guardian} is no longer a guardian of {student}.")
 
 
 def _path(student: str, guardian: str = "") -> str:

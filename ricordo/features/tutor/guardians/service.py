@@ -43,7 +43,7 @@ def link(tx: Transaction, scope: Scope, student_name: str, guardian_name: str) -
     student = users.require(tx, scope, student_name)
     guardian = users.require(tx, scope, guardian_name)
     if student.id == guardian.id:
-        raise Invalid("Nobody is their own guardian. Name two users.")
+        raise Invalid("A student cannot be their own guardian. Name two users.")
     if LOCAL_USER in (student.id, guardian.id):
         raise Invalid("This is the user who runs the server. Name another user.")
     users.lock(tx, student.id)
@@ -85,11 +85,11 @@ def watched_courses(
 ) -> tuple[User, Sequence[WatchedCourse]]:
     """Return a student of the caller, and the courses that the caller may see.
 
-    Raises NotFound if the caller is no guardian of such a student.
+    Raises NotFound if the caller is not a guardian of such a student.
     """
     guardianship = _find(students_of(tx, scope), student_name)
     if guardianship is None:
-        raise NotFound("You are no guardian of such a student.")
+        raise NotFound("You are not a guardian of such a student.")
     return guardianship.person, _courses_of(tx, guardianship)
 
 
