@@ -48,7 +48,7 @@ feature = Feature(
         Commands(
             "guardian",
             "ricordo.features.tutor.guardians.cli",
-            help="Guardians: who sees a student's skills, if the student allows it.",
+            help="Guardians: who sees a student's skills.",
         ),
     ),
 )

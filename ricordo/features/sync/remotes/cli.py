@@ -30,7 +30,7 @@ _REMOTE = "The remote's id or address."
 
 app = typer.Typer()
 remotes = typer.Typer(
-    help="Git repositories and databases that a memory is synced with.", no_args_is_help=True
+    help="Git repositories and databases that a memory is in sync with.", no_args_is_help=True
 )
 app.add_typer(remotes, name="remotes")
 
