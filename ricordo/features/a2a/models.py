@@ -59,7 +59,7 @@ class A2aMessage(RequestPart):
 
 
 class SendSettings(RequestPart):
-    """How a message is answered."""
+    """Options for the answer to a message."""
 
     model_config = _LENIENT
 

@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
-import orjson
 from fastapi import Response
 from pydantic import ValidationError
 
@@ -14,7 +13,7 @@ from ricordo.agents.turn import collect, run_turn
 from ricordo.api.call import RequestContext
 from ricordo.api.models.messages import MessageFormat
 from ricordo.api.routing import Routes
-from ricordo.api.sse import SseEncoder, encoded, sse_response, with_pauses
+from ricordo.api.sse import SseEncoder, encoded, sse_response, wire_of, with_pauses
 from ricordo.domain.event import Failed, RunEnded, RunStarted
 from ricordo.domain.run import DATABASE_FAILED
 from ricordo.domain.text import Json
@@ -225,8 +224,7 @@ async def _events(
                 results = [(await task_of(context, event.run)).update()]
             elif task:
                 for chunk in encoder.encode(event):
-                    wire = orjson.loads(chunk.removeprefix(b"data: "))
-                    results += _results_of(task, wire, known)
+                    results += _results_of(task, wire_of(chunk), known)
             for result in results:
                 yield encoded({"jsonrpc": "2.0", "id": body.id, "result": result})
     finally:

@@ -129,17 +129,16 @@ async def find_task(context: RequestContext, agent_id: str, task_id: str) -> Tas
         first, newest = await context.store.read(find)
     except NotFound as error:
         raise TaskNotFound(f"There is no task {task_id[:100]}.") from error
-    if first.agent_id != agent_id or first.metadata.get(_KEY, {}).get("task"):
+    if first.agent_id != agent_id or _labels_of(first).get("task"):
         raise TaskNotFound(f"There is no task {task_id[:100]}.")
-    own = [run for run in newest if run.metadata.get(_KEY, {}).get("task") == task_id]
-    return await task_of(
-        context, own[0] if own else first, is_last=newest[:1] == (own or [first])[:1]
-    )
+    later = (run for run in newest if _labels_of(run).get("task") == task_id)
+    last = next(later, first)
+    return await task_of(context, last, is_last=newest[:1] == [last])
 
 
 async def task_of(context: RequestContext, run: Run, *, is_last: bool = True) -> Task:
     """Return the task that this run belongs to. `is_last`: no later run is in the conversation."""
-    labels = run.metadata.get(_KEY, {})
+    labels = _labels_of(run)
     waiting = None
     asks = run.stop_reason == "requires_approval"
     if asks:
@@ -155,6 +154,12 @@ async def task_of(context: RequestContext, run: Run, *, is_last: bool = True) ->
         waiting=waiting,
         is_denied=asks and waiting is None and is_last,
     )
+
+
+def _labels_of(run: Run) -> Json:
+    """Return what a run's metadata say about its task and context."""
+    labels: Json = run.metadata.get(_KEY, {})
+    return labels
 
 
 async def task_json(context: RequestContext, task: Task) -> Json:
