@@ -19,6 +19,7 @@ FEATURES: tuple[str, ...] = (
     "openai",
     "openwebui",
     "operations",
+    "pictures",
     "sync",
     "tutor",
     "typed_memory",
