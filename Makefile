@@ -16,7 +16,7 @@ OPEN_WEBUI ?= .venv-openwebui
 # Modules are compiled once: the tests start hundreds of processes of ours.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install run test soak openwebui check site bench bench-retrieval bench-search pictures lock dist
+.PHONY: help install run test soak openwebui check site bench bench-retrieval bench-search pictures lock dist types
 DIST ?= dist
 help:
 	@echo "make run      start the server on http://127.0.0.1:8283; the first time it sets up .venv, in one to three minutes"
@@ -28,6 +28,7 @@ help:
 	@echo "make bench    measure speed and size, and print a table"
 	@echo "make bench-retrieval, make bench-search  measure what search finds, and how fast"
 	@echo "make dist     build the sdist and the wheel into dist/, with the list of packages they need (SBOM)"
+	@echo "make types    write the types of the TypeScript client again, from the OpenAPI document; needs Node.js"
 	@echo "make pictures  make the pictures of the README anew, in a browser"
 	@echo "make install  set up .venv (the others do it when needed)"
 	@echo "make lock     compile requirements/*.txt again"
@@ -65,7 +66,10 @@ lock: .venv/.developing
 	$(LOCK) requirements/dev.in -o requirements/dev.txt
 	$(LOCK) pyproject.toml requirements/base.in -c requirements/dev.txt $(IMAGE_EXTRAS) -o requirements/container.txt
 
-dist: .venv/.developing
+types: .venv/.developing
+	cd clients/typescript && npm ci
+	$(BIN)/python deploy/typescript_types.py
+dist: .venv/.developing types
 	$(BIN)/python -m hatchling build --directory $(DIST)
 	$(BIN)/python deploy/sbom.py $(DIST)
 

@@ -194,7 +194,7 @@ class Settings(BaseSettings):
         "When the memory in the prompt is rendered again after an agent's own edits. step: before "
         "the next call to the model. turn: in the next turn. lazy: at a compaction, on a new day, "
         "or after an edit by others; until then the transcript shows the edit. auto: lazy for "
-        "Ollama, LM Studio, vLLM and llama.cpp, else step.",
+        "OpenAI, Azure, Anthropic, Ollama, LM Studio, vLLM and llama.cpp, else step.",
         "auto",
     )
     tool_search_from: int = about(

@@ -224,6 +224,7 @@ SHOWN = {
         r"^\['grep_files', 'open_files', 'semantic_search_files'\]$",
         r"^\[Viewing file start \(out of 4 lines\)\]\n1: # Bees\n2: \n3: Bees make honey in June\.\n4: Wasps do not\.$",
     ),
+    "skills.md": (r"\Atea propose\nTrue\n\['tea'\]\n\Z",),
     "schedules.md": (
         r"\Arecurring 20[-0-9]+T0[56]:00:00\.000000Z\none-time 20[-0-9]+T[0-9:]+\.\d{6}Z\nTrue\n\Z",
     ),

@@ -36,7 +36,7 @@ from ricordo.errors import DatabaseFailed, Invalid, ModelError, NotFound, Ricord
 from ricordo.logs import note_run
 from ricordo.prompt.truncation import SystemPromptTooLong
 from ricordo.runtime import LiveTurn, Runtime
-from ricordo.storage import messages, runs
+from ricordo.storage import conversations, messages, runs
 from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
@@ -294,7 +294,7 @@ class LiveRun:
                     lambda tx: runs.get(tx, Scope(run.organization_id), run.id)
                 )
             except NotFound:
-                return deleted(run, self._runtime)
+                return await vanished(run, self._runtime)
         await self._after_close(closed_run)
         # A save may have completed while this task was being cancelled. No reader got its messages.
         self._feed.catch_up()
@@ -391,7 +391,7 @@ class PastTurn:
             await self.wait()
             run = await self._read()
         except NotFound:
-            yield deleted(run, self.runtime)
+            yield await vanished(run, self.runtime)
             return
         if new_turn := await self._restart_turn(run):
             async with aclosing(new_turn.events()) as events:
@@ -437,12 +437,22 @@ class PastTurn:
         return await self.runtime.store.read(lambda tx: runs.get(tx, self.scope, self.run_id))
 
 
-def deleted(run: Run, runtime: Runtime) -> Failed:
-    """Return the end of a run that was deleted with its agent or conversation."""
+async def vanished(run: Run, runtime: Runtime) -> Failed:
+    """Return the end of a run that is not in the database any more.
+
+    It was deleted with its agent or conversation. If these are there, the database lost it: by a
+    crash of a PostgreSQL whose `synchronous_commit` is off, or by a restored backup.
+    """
     failed_run = replace(
         run, status="failed", stop_reason="error", ended_at=runtime.store.clock.now()
     )
-    return Failed(failed_run, "deleted", "The agent was deleted while it answered.")
+    try:
+        await runtime.store.read(
+            lambda tx: conversations.require(tx, Scope(run.organization_id), run.conversation_id)
+        )
+    except NotFound:
+        return Failed(failed_run, "deleted", "The agent was deleted while it answered.")
+    return Failed(failed_run, INTERRUPTED, DATABASE_FAILED)
 
 
 async def answer_of(runtime: Runtime, run: Run) -> list[Message]:

@@ -260,6 +260,19 @@ class PromptDirectory:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptSkill:
+    """A skill that the agent may open: its name and description, in the prompt.
+
+    `id` is the skill's block, and `egress` the label of its egress policy.
+    """
+
+    name: str
+    description: str
+    id: str = ""
+    egress: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AgentState:
     """An agent with all its attachments, for a turn and for the wire.
 
@@ -267,10 +280,10 @@ class AgentState:
     for an answer. `user_ids` are the users that the agent is restricted to, as far as the caller
     may see them. `has_other_conversations` is set if conversations other than this one hold
     messages. `message_changes` counts changes of the agent's stored messages, which is the version
-    of their cache. `directories`, `instructions` (from a file of the user) and `shown_texts` are
-    filled in by `Runtime.complete` on request. `shown_texts` are texts that the prompt shows in
-    place of the values of read-only blocks, by the label of the block; `shown_spans` are their
-    lines that have egress labels.
+    of their cache. `directories`, `skills`, `instructions` (from a file of the user) and
+    `shown_texts` are filled in by `Runtime.complete` on request. `shown_texts` are texts that the
+    prompt shows in place of the values of read-only blocks, by the label of the block;
+    `shown_spans` are their lines that have egress labels.
     """
 
     agent: Agent
@@ -284,6 +297,7 @@ class AgentState:
     message_changes: int = 0
     waiting: Message | None = None
     directories: tuple[PromptDirectory, ...] = ()
+    skills: tuple[PromptSkill, ...] = ()
     instructions: str = ""
     is_others_instructions: bool = False
     shown_texts: Mapping[str, str] = field(default_factory=dict)

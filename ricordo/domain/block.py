@@ -21,8 +21,15 @@ NEVER_REMEMBER = "never-remember"
 No agent sees this block, since it names things that agents may not know (`memory.unwanted`).
 """
 
+SKILL_LABEL = "skills/{}/SKILL"
+"""The label of a skill (`features/skills`): a clone has it as the file `skills/<name>/SKILL.md`.
+
+The prompt shows a skill's name and description, so agents do not see its block.
+"""
+_SKILL = re.compile(r"skills/[^/]+/SKILL")
+
 Policy = Literal["direct", "guarded", "explicit", "propose", "read_only"]
-OwnerKind = Literal["user", "agent", "block"]
+OwnerKind = Literal["user", "agent", "block", "organization"]
 # Labels are paths in a git tree and in routes of the API, so they cannot contain these words.
 _RESERVED = {
     ".",
@@ -52,7 +59,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f<>]")
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The line of versions of one owner: a user, an agent or a standalone block.
+    """The line of versions of one owner: a user, an agent, an organization or a standalone block.
 
     `head` is the id of the newest version, which a write must name. `files` maps each label to the
     id of its current text, and to the number of deltas that lead to it from a whole text.
@@ -183,6 +190,11 @@ class Block:
         )
 
 
+def is_skill(label: str) -> bool:
+    """Return whether the label is that of a skill."""
+    return _SKILL.fullmatch(label) is not None
+
+
 SHARED_POLICY: Policy = "guarded"
 """The initial policy of a shared block, since users and quoted text can reach it (decision 0059).
 """
@@ -192,7 +204,7 @@ def new_in(chain: Chain, label: str, by: str, at: int, **fields: Any) -> Block:
     """Return a new, unsaved block of the chain.
 
     `fields` are its text and settings, and its id if it already has one. By default agents may only
-    propose changes to a user's block.
+    propose changes to a user's block, and to a skill.
     """
     if fields.get("description") is None:
         fields["description"] = DEFAULT_DESCRIPTIONS.get(label)
@@ -207,7 +219,7 @@ def new_in(chain: Chain, label: str, by: str, at: int, **fields: Any) -> Block:
         **{
             "id": new_id("block"),
             "value": "",
-            "policy": "propose" if chain.owner_kind == "user" else "direct",
+            "policy": "propose" if chain.owner_kind == "user" or is_skill(label) else "direct",
             **fields,
         },
     )

@@ -20,6 +20,7 @@ FEATURES: tuple[str, ...] = (
     "openwebui",
     "operations",
     "pictures",
+    "skills",
     "sync",
     "tutor",
     "typed_memory",

@@ -46,10 +46,15 @@ class Dialect:
 
 
 _OPENAI = Dialect(
-    max_tokens_name="max_completion_tokens", takes_strict=True, reads_special_tokens=False
+    max_tokens_name="max_completion_tokens",
+    takes_strict=True,
+    reads_special_tokens=False,
+    memory_in_prompt="lazy",
 )
 _LOW_TO_HIGH = ("low", "medium", "high")
 _BY_KIND = {
+    # Of Anthropic only this is read; its adapter has the rest.
+    "anthropic": Dialect(memory_in_prompt="lazy"),
     # Mistral refuses unknown fields, call ids other than nine letters or digits, and a user's
     # message right after a tool's.
     "mistral": Dialect(

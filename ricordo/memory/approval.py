@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
-from ricordo.domain.block import Block, Chain
+from ricordo.domain.block import Block, Chain, is_skill
 from ricordo.domain.hidden_text import without_hidden_text
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.redaction import redact_values
@@ -143,11 +143,14 @@ def metadata_of(proposal: Proposal, by: Actor) -> ChangeMetadata:
 def _new_block_settings(tx: Transaction, proposal: Proposal, chain: Chain) -> dict[str, str]:
     """Return settings of a user's new block that an agent proposed in a turn.
 
-    Only this agent sees the block, under the policy that the agent names.
+    Only this agent sees the block, under the policy that the agent names. A skill has the policy of
+    new skills.
     """
     if not (proposal.run_id and proposal.author.kind == "agent" and chain.owner_kind == "user"):
         return {}
     agent = agents.find(tx, Scope(chain.organization_id), proposal.author.id)
+    if agent and is_skill(proposal.label):
+        return {"agent_id": agent.id}
     if agent:
         return {"agent_id": agent.id, "policy": agent.user_block_policy}
     return {}

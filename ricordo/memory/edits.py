@@ -16,7 +16,7 @@ from typing import Any, Literal
 import orjson
 
 from ricordo.domain.agent import AgentState
-from ricordo.domain.block import Block, require_label
+from ricordo.domain.block import Block, is_skill, require_label
 from ricordo.domain.clock import DAY
 from ricordo.domain.egress import Clearance
 from ricordo.domain.hidden_text import (
@@ -632,7 +632,7 @@ class WorkingMemory:
         Raises Conflict, Invalid.
         """
         require_storable(text, description, label, reason.text)
-        label = require_label(label)
+        label = _require_no_skill(require_label(label))
         require_free(label, self._current)
         is_refused = self._user_id is not None and self._agent.user_block_policy != "direct"
 
@@ -685,7 +685,7 @@ class WorkingMemory:
         if new_label == block.shown_label:
             return
         require_storable(new_label)
-        require_free(require_label(new_label), self._current)
+        require_free(_require_no_skill(require_label(new_label)), self._current)
         self._edit(block, replace(block, label=new_label, seen_as=None), call_id)
 
     def describe(self, label: str, description: str, call_id: str) -> None:
@@ -834,6 +834,15 @@ def _shortened(reasoning: str) -> str:
     if len(reasoning) <= LONGEST_REASON:
         return reasoning
     return f"{reasoning[: LONGEST_REASON - 1]}…"
+
+
+def _require_no_skill(label: str) -> str:
+    """Return the label. Raises Forbidden for a skill's, which agents can only propose."""
+    if is_skill(label):
+        raise Forbidden(
+            f'"{label}" is a skill, and not a memory block. Propose it with propose_skill.'
+        )
+    return label
 
 
 def require_free(label: str, existing_labels: Container[str]) -> None:

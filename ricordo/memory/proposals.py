@@ -296,11 +296,12 @@ def _text_base(chain: Chain, draft: ProposalDraft) -> versions.TextBase | None:
 
 
 def require_shown(metadata: ChangeMetadata, *texts: str | None, before: str = "") -> None:
-    """Raise Invalid if an agent or a service writes hidden text that the block lacks.
+    """Raise Invalid if hidden text that the block lacks comes from anybody but a person.
 
-    In a turn the user may have written it; `WorkingMemory` checks that.
+    That is text of agents and services, and text from untrusted sources. In a turn the user may
+    have written it; `WorkingMemory` checks that.
     """
-    if metadata.author.kind not in ("agent", "service"):
+    if metadata.author.kind not in ("agent", "service") and not metadata.is_untrusted:
         return
     for text in texts:
         if has_hidden_text(text, [before]):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
-from ricordo.domain.block import Block, Chain, Policy, new_in, require_label
+from ricordo.domain.block import Block, Chain, Policy, is_skill, new_in, require_label
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope, User
 from ricordo.domain.text import normal_text
@@ -292,7 +292,8 @@ def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: Chang
     this label.
     """
     last_deleted = history.take_deleted(tx, chain, label)
-    belongs_to_agent = chain.owner_kind == "agent" and _agent_exists(tx, chain)
+    is_attachable = chain.owner_kind == "agent" and not is_skill(label)
+    belongs_to_agent = is_attachable and _agent_exists(tx, chain)
     if belongs_to_agent and any(
         other.label == label for other in blocks.attached(tx, chain.owner_id)
     ):
@@ -414,9 +415,7 @@ def propose_edit(
             f'There is no memory block "{label}". Read the list of blocks, or propose it with an '
             "empty old_string."
         )
-    if block and metadata.policy_decision(block.rule, memory.chain) == "refuse":
-        raise Forbidden(f'Block "{label}" is read-only: only its owner may change it.')
-    require_shown(metadata, new_string, before=block.value if block else "")
+    _require_proposable(memory, block, label, new_string, metadata)
     base = block or Block("", memory.chain.organization_id, memory.chain.id, label, "")
     new_text = replaced_piece(base, old_string, new_string, everywhere=options.replace_all)
     summary = change_summary(label, block.value if block else "", new_text, f"Edit {label}")
@@ -424,6 +423,40 @@ def propose_edit(
     return propose(
         tx, draft, replace(metadata, reason=options.reasoning or summary), options.expires_after
     )
+
+
+def propose_line(
+    tx: Transaction,
+    memory: UserMemory,
+    label: str,
+    line: str,
+    metadata: ChangeMetadata,
+    expires_after: int | None = None,
+) -> Proposal:
+    """Propose to append a line to a block. The approval makes the block if it is missing.
+
+    `expires_after` is the lifetime of the proposal in microseconds; None if it never expires.
+
+    Raises Unchanged, Invalid, TooLong, Forbidden, Conflict.
+    """
+    line = normal_text(line)
+    require_storable(line, metadata.reason)
+    memory = _lock_memory(tx, memory)
+    block = find(tx, memory, label)
+    _require_proposable(memory, block, label, line, metadata)
+    before = block.value if block else ""
+    text = f"{before.rstrip()}\n{line}" if before.strip() else line
+    draft = ProposalDraft(memory.chain.id, label, text, block)
+    return propose(tx, draft, metadata, expires_after)
+
+
+def _require_proposable(
+    memory: UserMemory, block: Block | None, label: str, new_text: str, metadata: ChangeMetadata
+) -> None:
+    """Raise Forbidden for a read-only block, and Invalid for text that its readers cannot see."""
+    if block and metadata.policy_decision(block.rule, memory.chain) == "refuse":
+        raise Forbidden(f'Block "{label}" is read-only: only its owner may change it.')
+    require_shown(metadata, new_text, before=block.value if block else "")
 
 
 def _metadata(by: Actor | ChangeMetadata, message: str) -> ChangeMetadata:

@@ -63,6 +63,7 @@ _MORE = (
     Link("Groups", "/ui/groups", "group", _BUILDS),
     Link("Sleeping agents", "/ui/sleeptime", "sleep", ("memory:read",)),
     Link("MCP servers", "/ui/mcp", "plug", ("tools:write",)),
+    Link("Skills", "/ui/skills", "template", ("memory:read",)),
     Link("Notifications", "/ui/notifications", "wait", ("memory:approve",)),
     Link("Tasks", "/ui/tasks", "task", ("agents:read",)),
     Link("Schedules", "/ui/schedules", "clock", ("messages:read",)),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ricordo.domain.agent import AgentState, PromptDirectory
+from ricordo.domain.agent import AgentState, PromptDirectory, PromptSkill
 from ricordo.domain.block import Block
 from ricordo.domain.egress import (
     Clearance,
@@ -39,6 +39,7 @@ def cleared_state(
         clearance.show("conversation", state.conversation.egress)
     labels = [block.egress or block.schema_ref for block in state.blocks]
     labels += [directory.egress for directory in state.directories]
+    labels += [skill.egress for skill in state.skills]
     if labels.count(None) == len(labels) and not state.shown_spans:
         return state
     blocks = tuple(
@@ -54,6 +55,7 @@ def cleared_state(
     directories = tuple(
         _cleared_directory(directory, destination, clearance) for directory in state.directories
     )
+    skills = tuple(_cleared_skill(skill, destination, clearance) for skill in state.skills)
     withheld_labels = {block.shown_label for block in blocks if block.is_withheld}
     shown_texts = {
         label: _cleared_lines(
@@ -63,7 +65,12 @@ def cleared_state(
         if label not in withheld_labels
     }
     return replace(
-        state, blocks=blocks, directories=directories, shown_texts=shown_texts, shown_spans={}
+        state,
+        blocks=blocks,
+        directories=directories,
+        skills=skills,
+        shown_texts=shown_texts,
+        shown_spans={},
     )
 
 
@@ -162,3 +169,16 @@ def _cleared_directory(
         instructions=None,
         more=0,
     )
+
+
+def _cleared_skill(
+    skill: PromptSkill, destination: Destination, clearance: Clearance
+) -> PromptSkill:
+    if not skill.egress:
+        return skill
+    source = f"skill:{skill.name}"
+    if permits(skill.egress, destination):
+        clearance.show(source, skill.egress, skill.description)
+        return skill
+    clearance.withhold(source, skill.egress, skill.description)
+    return replace(skill, description=notice(1, "line", destination))

@@ -16,7 +16,13 @@ from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate
 
-from ricordo.domain.agent import AgentState, AgentType, OpenFile, PromptDirectory
+from ricordo.domain.agent import (
+    AgentState,
+    AgentType,
+    OpenFile,
+    PromptDirectory,
+    PromptSkill,
+)
 from ricordo.domain.block import Block, Policy
 from ricordo.domain.clock import to_datetime, zone
 from ricordo.domain.hidden_text import UNSEEN_CLASS
@@ -50,6 +56,10 @@ _RULE_LINES: dict[Policy, str] = {
     "explicit": "- policy=explicit (your edits wait for the owner unless you quote the user's words that "
     "ask for them)\n",
 }
+_SKILLS_INTRODUCTION = (
+    "Each skill is a folder of instructions and files for one kind of task. Before you do such a "
+    "task, call open_skill with the name of the skill, and follow its instructions."
+)
 _SHARED = "- shared=true (everybody you talk with sees it)\n"
 _OPENS = "<\uff1c\ufe64"
 _SLASHES = "/\uff0f\u2044\u2215"
@@ -58,6 +68,7 @@ _SECTIONS = (
     "memory_metadata",
     "tool_usage_rules",
     "directories",
+    "skills",
     "base_instructions",
     "workspace_instructions",
 )
@@ -66,7 +77,7 @@ _IN_DIRECTORY = ("value", "description", "instructions", "file", "directory")
 _TAG_CHARACTERS = 2_000  # characters of tags that are listed
 # Tags stand at line ends. Closing tags inside values were changed, so the first closing tag ends
 # its section.
-_SECTION = re.compile(r"<(memory_blocks|memory_metadata|tool_usage_rules|directories)>\n")
+_SECTION = re.compile(r"<(memory_blocks|memory_metadata|tool_usage_rules|directories|skills)>\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +166,8 @@ def system_prompt(
     if state.directories:
         max_files = agent.max_files_open
         section = replace(section, directories=state.directories, max_files_open=max_files)
+    if state.skills:
+        section = replace(section, skills=state.skills)
     memory = render_memory(section)
     local = to_datetime(now).astimezone(zone(agent.timezone))
     tags = sorted({tag for archive in state.archives for tag in archive.tags})
@@ -294,6 +307,7 @@ class MemorySection:
     blocks: tuple[Block, ...] = ()
     rule_lines: tuple[str, ...] = ()
     directories: tuple[PromptDirectory, ...] = ()
+    skills: tuple[PromptSkill, ...] = ()
     max_files_open: int = 5
     has_line_numbers: bool = True
 
@@ -304,6 +318,8 @@ def render_memory(section: MemorySection) -> str:
         parts.append(_rules(section.rule_lines))
     if section.directories:
         parts.append(_directories(section.directories, section.max_files_open))
+    if section.skills:
+        parts.append(_skills(section.skills))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -367,6 +383,12 @@ def _like(sign: str) -> str:
 
 def _rules(lines: Sequence[str]) -> str:
     return "\n".join(["<tool_usage_rules>", _RULES_INTRODUCTION, "", *lines, "</tool_usage_rules>"])
+
+
+def _skills(skills: Sequence[PromptSkill]) -> str:
+    """Return the section of skills, one line for each. A description cannot begin another line."""
+    lines = [f"- {skill.name}: {disarm(' '.join(skill.description.split()))}" for skill in skills]
+    return "\n".join(["<skills>", _SKILLS_INTRODUCTION, "", *lines, "</skills>"])
 
 
 def _directories(directories: Sequence[PromptDirectory], max_files_open: int) -> str:

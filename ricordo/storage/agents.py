@@ -69,7 +69,8 @@ _ROWS = Repository(
         ),
     },
 )
-_PARTS = (("agent", _ROWS), ("conversation", conversations.ROWS), ("archive", archives.ROWS))
+# Short names of columns: psycopg reads a statement of more than 4,096 bytes anew at each use.
+_PARTS = (("a", _ROWS), ("c", conversations.ROWS), ("archive", archives.ROWS))
 _USER = func.coalesce(bindparam("user_id", type_=Text), conversations_table.c.user_id)
 _USERS_TAGS = (
     select(distinct_list(passages_tags.c.tag))
@@ -290,10 +291,10 @@ def _rows_by_agent(
     }
     by_conversation: dict[str, list[Row[Any]]] = {}
     for row in tx.all(*for_caller(scope, _STATES_BY_IDS, _STATES_BY_IDS_FOR_ONE, parameters)):
-        by_conversation.setdefault(row.conversation_id, []).append(row)
+        by_conversation.setdefault(row.c_id, []).append(row)
     rows_of: dict[str, list[Row[Any]]] = {}
     for rows in (by_conversation[id] for id in ids if id in by_conversation):
-        rows_of.setdefault(rows[0].agent_id, rows)
+        rows_of.setdefault(rows[0].a_id, rows)
     return rows_of
 
 

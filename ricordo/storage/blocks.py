@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import (
     Row,
     String,
+    and_,
     bindparam,
     case,
     delete,
@@ -26,6 +27,7 @@ from sqlalchemy import (
 
 from ricordo.domain.block import (
     NEVER_REMEMBER,
+    SKILL_LABEL,
     Block,
     Chain,
     OwnerKind,
@@ -92,6 +94,13 @@ _COPY = ROWS.select.where(
     equal(blocks, "chain_id", "agent_id"),
     func.coalesce(blocks.c.seen_as, blocks.c.label) == bindparam("shown_label"),
 )
+# The same condition as `is_skill`. LIKE ignores case on SQLite, and replace() does not.
+IS_SKILL = and_(
+    blocks.c.label.like(SKILL_LABEL.format("_%")),
+    ~blocks.c.label.like(SKILL_LABEL.format("%/%")),
+    func.replace(blocks.c.label, "skills/", "") != blocks.c.label,
+    func.replace(blocks.c.label, "/SKILL", "") != blocks.c.label,
+)
 _LOCK = select(blocks.c.id).where(equal(blocks, "id")).with_for_update(key_share=True)
 # The owner of a block: 0 no user, 1 this user, 2 another user.
 _WHOSE = case(
@@ -109,6 +118,7 @@ _OF_AGENT = (
             chains.c.owner_kind == "user",
             chains.c.owner_id == bindparam("user_id"),
             blocks.c.label != NEVER_REMEMBER,
+            ~IS_SKILL,
             or_(blocks.c.agent_id.is_(None), blocks.c.agent_id == bindparam("memory_id")),
             or_(blocks.c.course.is_(None), blocks.c.course == bindparam("course")),
         )

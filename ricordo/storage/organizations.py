@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import bindparam, or_
+from sqlalchemy import bindparam, or_, select
 
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import Organization
 from ricordo.errors import Collision, NotFound
 from ricordo.storage.deletion import DELETED
-from ricordo.storage.engine.repository import Page, Repository
+from ricordo.storage.engine.repository import Page, Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import organizations
 from ricordo.storage.users import require_fit_name
@@ -17,6 +17,7 @@ _ROWS = Repository(Organization, organizations)
 # Deleted rows that are not purged yet belong to this organization, which has no members.
 _IS_REAL = organizations.c.id != DELETED
 _IS_NAMED = or_(organizations.c.id == bindparam("name"), organizations.c.name == bindparam("name"))
+_LOCK = select(organizations.c.id).where(equal(organizations, "id")).with_for_update(key_share=True)
 _NAMED = _ROWS.select.where(_IS_NAMED, _IS_REAL).order_by(organizations.c.seq).limit(1)
 
 
@@ -34,6 +35,10 @@ def require(tx: Transaction, name: str) -> Organization:
             f'There is no organization "{name[:80]}". `ricordo organization list` shows them.'
         )
     return organization
+
+
+def lock(tx: Transaction, id: str) -> None:
+    tx.lock(_LOCK, {"id": id})
 
 
 def create(tx: Transaction, name: str) -> Organization:

@@ -15,6 +15,7 @@ from ricordo.domain.model import MemoryInPromptChoice, ModelInfo, ModelRequest
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import ModelError
+from ricordo.llm.openai_dialect import OPENAI_ADDRESS
 from ricordo.prompt.system_prompt import key_after_edits, system_prompt
 from ricordo.storage import blocks
 from tests.seams import make
@@ -224,20 +225,26 @@ async def test_a_mode_that_changes_takes_effect_with_the_next_turn(stage: Stage)
     assert shows_tea(requests[1])
 
 
+LOCAL = "http://127.0.0.1:8000/v1"
+
+
 @pytest.mark.parametrize(
-    ("kind", "mode"),
+    ("kind", "address", "mode"),
     [
-        ("ollama", "lazy"),
-        ("lmstudio", "lazy"),
-        ("vllm", "lazy"),
-        ("llamacpp", "lazy"),
-        ("openai", "step"),
-        ("anthropic", "step"),
-        ("a kind of tomorrow", "step"),
+        ("ollama", LOCAL, "lazy"),
+        ("lmstudio", LOCAL, "lazy"),
+        ("vllm", LOCAL, "lazy"),
+        ("llamacpp", LOCAL, "lazy"),
+        ("openai", OPENAI_ADDRESS, "lazy"),
+        ("azure", "https://school.openai.azure.com", "lazy"),
+        ("anthropic", "https://api.anthropic.com", "lazy"),
+        ("openai", LOCAL, "step"),
+        ("groq", "https://api.groq.com/openai/v1", "step"),
+        ("a kind of tomorrow", LOCAL, "step"),
     ],
 )
-def test_by_default_the_models_server_decides(kind: str, mode: str) -> None:
-    info = ModelInfo("local/m", "local", "m", kind)
+def test_by_default_the_models_server_decides(kind: str, address: str, mode: str) -> None:
+    info = ModelInfo("local/m", "local", "m", kind, endpoint=address)
     agent = make.agent()
     assert memory_in_prompt(agent, info, "auto") == mode
     assert memory_in_prompt(agent, info, "turn") == "turn"

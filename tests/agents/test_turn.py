@@ -23,7 +23,7 @@ from ricordo.app import open_runtime
 from ricordo.domain.clock import SECOND
 from ricordo.domain.event import Event, Failed, RunEnded, RunStarted
 from ricordo.domain.message import TextPart
-from ricordo.domain.run import StopReason
+from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED, StopReason
 from ricordo.domain.scope import Scope
 from ricordo.errors import ModelError, ModelErrorKind, Unavailable
 from ricordo.llm.scripted import Line, ScriptedModel, call
@@ -382,3 +382,28 @@ async def test_a_turn_that_does_not_finish_is_marked_at_shutdown_and_the_agent_a
         settings, ProviderSettings(), extra_models=[ScriptedModel(["Back."])]
     ) as runtime:
         assert text_of(await soon(collect(await begin(runtime, agent)))) == "Back."
+
+
+async def test_a_turn_whose_beginning_a_crash_of_the_database_undid_has_failed_and_the_next_is_answered(
+    stage: Stage,
+) -> None:
+    agent = await stage.agent()
+    turn, gate = await stage.asked(agent, "Hello.", otids=["otid-1"])
+    (run,) = await stage.runs(agent)
+    input_id = (await stage.history(agent))[-1].id
+
+    def undo(tx: Transaction) -> None:
+        # What its first commit stored, as a PostgreSQL loses it whose synchronous_commit is off.
+        for table, id in (("messages", input_id), ("runs", run.id)):
+            tx.connection.exec_driver_sql(f"DELETE FROM {table} WHERE id = '{id}'")  # noqa: S608
+        tx.connection.exec_driver_sql("UPDATE conversations SET message_count = 1")
+
+    await stage.store.write(undo)
+    gate.open()
+    answer = await soon(collect(turn))
+    assert answer.failure is not None
+    assert (answer.failure.kind, answer.failure.message) == (INTERRUPTED, DATABASE_FAILED)
+    assert await stage.runs(agent) == []
+    await stage.require_sound(agent)
+    stage.lines.append("Hello again.")
+    assert text_of(await stage.say(agent, "Hello.", otids=["otid-1"])) == "Hello again."

@@ -544,6 +544,12 @@ def new_tool(world: World, _: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def new_skills(world: World, values: Mapping[str, str]) -> dict[str, str]:
+    name = new_id("spare")
+    world.new_skill(name, f"agents/{values['agent_id']}/")
+    return world.new_skill(name, "")
+
+
 def new_shared_file(world: World, _: Mapping[str, str]) -> dict[str, str]:
     world.ask(OPERATOR, "PUT", "/v1/workspace/files/spare.txt", content="Spare.")
     return {"shared_path": "spare.txt"}
@@ -553,6 +559,7 @@ def new_shared_file(world: World, _: Mapping[str, str]) -> dict[str, str]:
 SPARES: dict[str, Callable[[World, Mapping[str, str]], dict[str, str]]] = {
     "group_id": lambda world, values: world.new_group(new_agent(world, values)["agent_id"]),
     "agent_id": new_agent,
+    "skill_name": new_skills,
     "archive_id": new_archive,
     "provider_id": new_provider,
     "tool_id": new_tool,
@@ -593,7 +600,7 @@ OTHERS: dict[str, Any] = {
 
 # Pages for a person's own choices and chats: a program may be refused there.
 A_PERSONS = re.compile(
-    r"/ui/(notifications|first|say|learning)|/ui/agents/\{agent_id\}/chat(/\w+)?"
+    r"/ui/(notifications|first|say|learning|skills)|/ui/agents/\{agent_id\}/chat(/\w+)?"
 )
 
 
@@ -800,8 +807,8 @@ def test_another_organization_is_another_world(
         cell
         for cell in cells
         if cell.path.startswith(
-            ("/v1/schemas/", "/v1/workspace/")
-        )  # each organization has a shared workspace
+            ("/v1/schemas/", "/v1/workspace/", "/v1/skills/", "/ui/skills/")
+        )  # each organization has a shared workspace, and skills
         or (elsewhere.fullmatch(f"{cell.method} {cell.path}") and "{" not in cell.path)
     ]
     require_refused(world, watch, [cell for cell in cells if cell not in free], (404,), boss, hers)
@@ -816,6 +823,7 @@ def test_another_organization_is_another_world(
                 "mcp_tool_name",
                 "shared_path",
                 "tag",
+                "skill_name",
             )
         ),
     }
@@ -869,6 +877,9 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
             given = {**hers, **world.new_schedule(world.ada)}
         if is_page and "{file_path" in cell.path:
             given = {**hers, **world.new_file("spare.txt")}
+        if "{skill_name}" in cell.path:
+            given = {**hers, **world.new_skill_proposal(cell.path, hers)}
+            is_hers = "{user_id}" in cell.path
         if is_page and "/forget-one" in cell.path:
             given = {**hers, **world.new_forget_request("Spare.")}
         if is_page and "{passage_id}" in cell.path:

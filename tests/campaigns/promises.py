@@ -31,6 +31,7 @@ PROMISES = (
         (
             "test_a_server_that_is_killed_in_the_middle_of_turns_loses_nothing_it_acknowledged",
             "test_servers_of_which_one_is_killed_again_and_again_lose_no_turn_and_no_job",
+            "test_a_kill_at_each_statement_and_await_of_each_write_loses_and_doubles_nothing",
             "test_a_kill_at_every_await_of_a_turn_loses_nothing",
             "test_no_turn_is_lost_or_doubled_by_crashes_of_postgresql",
             "test_a_server_that_is_killed_in_a_turn_or_an_approval_answers_the_next_message",
@@ -77,14 +78,32 @@ PROMISES = (
         ("test_requests_about_one_block_have_one_order",),
     ),
     Promise(
-        "A write-ahead log that was cut off or torn, and a disk that fills up or refuses writes, "
-        "leave the beginning of what was acknowledged, without a gap",
+        "A write-ahead log that was cut off or torn, and a disk that fills up, refuses writes or "
+        "stands still, leave the beginning of what was acknowledged, without a gap",
         (
             "test_a_cut_or_torn_log_leaves_the_beginning_of_what_was_acknowledged",
             "test_a_disk_that_fills_up_at_any_write_of_a_turn_loses_nothing_acknowledged",
             "test_a_disk_that_refuses_writes_from_any_statement_of_a_turn_loses_nothing_"
             "acknowledged",
+            "test_a_disk_that_stands_still_at_any_write_of_a_turn_loses_and_doubles_nothing",
+            "test_turns_on_a_disk_that_is_slow_at_every_write_are_answered_once",
         ),
+    ),
+    Promise(
+        "A clock that jumps, connections and listeners that are cut, and a database that goes away "
+        "hold nobody up for long, and cost no turn and no job",
+        (
+            "test_a_server_goes_on_after_its_clock_jumped_ahead_by_a_year_and_back",
+            "test_jobs_and_leases_of_a_wrong_clock_go_on_within_a_minute",
+            "test_connections_that_are_cut_cost_no_job",
+            "test_whatever_befalls_a_wake_up_its_job_runs_once",
+            "test_a_turn_whose_database_goes_away_says_so_and_the_next_message_is_answered",
+            "test_a_job_whose_database_goes_away_is_done_when_it_is_back",
+        ),
+    ),
+    Promise(
+        "A database of each earlier schema keeps its rows, and becomes like a new one",
+        ("test_a_database_of_this_schema_keeps_its_rows_and_becomes_like_a_new_one",),
     ),
     Promise(
         "No request breaks the server, and each answer is as documented",

@@ -30,8 +30,9 @@ from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.policy import CallPolicy
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.tools.toolbox import ServerTool, ToolContext
-from tests.campaigns.sizes import short_and_long
+from tests.campaigns.sizes import RecordProperty, short_and_long
 from tests.seams.stage import Hooks, Stage, all_events
+from tests.support.campaign_record import continued
 from tests.support.local_model_server import FAMILIES, LocalModels, Serving, random_model
 from tests.support.model_server import ModelServer
 
@@ -163,21 +164,30 @@ def _patient() -> CallPolicy:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("faults", short_and_long(30, 1_000))
+@pytest.mark.parametrize("usual", short_and_long(30, 10_000))
 async def test_no_fault_of_a_model_server_makes_an_agent_unusable_or_shows_markup(
-    store: SqliteStore, tmp_path: Path, faults: int
+    store: SqliteStore,
+    tmp_path: Path,
+    usual: int,
+    request: pytest.FixtureRequest,
+    record_property: RecordProperty,
 ) -> None:
+    """With `--count N` and `--campaigns FILE` it goes on after the faults that FILE has counted."""
+    first, faults = continued(request, "faults", usual)
+    seed = 11 + first
+    record_property("seed", seed)
     models = LocalModels()
     connections = Connections(timeout=20)
     stage = await Stage(store, tmp_path, Hooks((ServerTool(jot, "custom"),))).open()
     async with ModelServer(models.answer, keeps=False) as server:
-        campaign = Campaign(stage, models, server.url, connections, seed=11)
-        for number in range(faults):
+        campaign = Campaign(stage, models, server.url, connections, seed)
+        for number in range(first, first + faults):
             await campaign.try_fault(number)
         await stage.close()
         await connections.close()
     report = campaign.report
     print(report.faults, report.turns, report.outcomes)
+    record_property("faults", faults)
     assert not report.wrong, f"{len(report.wrong)} wrong:\n" + "\n".join(report.wrong[:12])
     assert report.turns["answered"] > 3 * faults
     assert set(report.faults) == set(FAMILIES)

@@ -83,3 +83,21 @@ def test_a_failure_is_in_the_table_wherever_in_the_test_it_was(
     rows = table(read_results(path)).splitlines()
     assert [row for row in rows if "1 failed" in row and "100 kills" in row] != []
     assert sum("not run yet" in row for row in rows) == len(PROMISES) - 1
+
+
+def test_counts_of_a_campaign_that_continues_are_added_until_it_fails(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    path = tmp_path / "campaigns.json"
+    for outcome, kills, expected in (
+        ("passed", 100, 100),
+        ("passed", 30, 130),
+        ("failed", 7, 7),
+        ("passed", 20, 20),
+    ):
+        kept(request, path, report(f"{_CRASH}[long]", outcome, continues=True, kills=kills))
+        (result,) = read_results(path).values()
+        assert (result["outcome"], result["counts"]) == (outcome, {"kills": expected})
+    kept(request, path, report(f"{_CRASH}[long]", kills=5))
+    (result,) = read_results(path).values()
+    assert result["counts"] == {"kills": 5}

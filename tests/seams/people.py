@@ -12,7 +12,7 @@ import shutil
 import sqlite3
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,13 +24,27 @@ import httpx2
 from pydantic import SecretStr
 from sqlalchemy import insert, update
 
+from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
-from ricordo.domain.scope import IMPERSONATE, LOCAL_ORGANIZATION, OVERRIDE, SCOPES, Role, Scope
+from ricordo.domain.scope import (
+    IMPERSONATE,
+    LOCAL_ORGANIZATION,
+    OVERRIDE,
+    SCOPES,
+    Actor,
+    Role,
+    Scope,
+)
+from ricordo.domain.version import ChangeMetadata
 from ricordo.features.memory_care.forgetting import queries as forget_requests
 from ricordo.features.memory_care.forgetting.queries import ForgetRequest
+from ricordo.features.skills import service as skills
+from ricordo.features.skills.skill import Skill, make_skill
 from ricordo.llm.scripted import call
+from ricordo.memory.submission import Submission
 from ricordo.secret import Secret
 from ricordo.storage import jobs, keys, users
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import KeyDraft
 from ricordo.storage.schema.core_tables import api_keys, organizations
 from ricordo.storage.schema.core_tables import users as users_table
@@ -495,6 +509,44 @@ class World(People):
         words = {"words": f"I can do {CANARY}."}
         self.own["noted_id"] = self.ask(self.ada, "POST", f"{skill}/dispute", json=words)["id"]
 
+        self.new_skill("lists", "users/ada/", self.ada)
+        self.new_skill("lists", f"agents/{self.shared['agent_id']}/")
+        self.shared |= self.new_skill("lists", "")
+
+    def new_skill(self, name: str, owner: str, key: str = OPERATOR) -> dict[str, str]:
+        """Make a skill; returns what names it in routes. `owner` is a part of the path."""
+        secret = CANARY if key == self.ada else "nothing secret"
+        content = f"---\nname: {name}\ndescription: Makes lists.\n---\n\nList {secret}.\n"
+        self.ask(key, "PUT", f"/v1/{owner}skills/{name}", json={"content": content})
+        return {"skill_name": name}
+
+    def new_skill_proposal(self, path: str, values: Mapping[str, str]) -> dict[str, str]:
+        """Make a skill with a proposal, of the owner in the path of a route."""
+        kind: Any = "organization"
+        id = ""
+        if "{user_id}" in path:
+            kind, id = "user", self.id_of("ada")
+        elif "{agent_id}" in path:
+            kind, id = "agent", values["agent_id"]
+        name = new_id("spare")
+        scope = Scope(LOCAL_ORGANIZATION)
+        author = Actor("agent", self.shared["agent_id"], "Agent")
+
+        def work(tx: Transaction) -> tuple[Any, Any]:
+            owner = skills.open_owner(tx, scope, kind, id, makes=True)
+            by = Actor("administrator", "boss", "Boss")
+            made = skills.put(tx, owner, a_skill(name), Submission(by, None, None))
+            changed = a_skill(name, "Another.")
+            metadata = ChangeMetadata(author, "So.")
+            return made, skills.propose_by_agent(tx, owner, changed, metadata, None)
+
+        made, proposed = self.server.write(work)
+        return {
+            "skill_name": name,
+            "sha": made.block.head.hex(),
+            "proposal_id": proposed.proposal.id,
+        }
+
     def new_forget_request(self, text: str) -> dict[str, str]:
         """An agent asks that Ada's memory forgets something."""
         request = ForgetRequest("", LOCAL_ORGANIZATION, self.id_of("ada"), text)
@@ -510,6 +562,10 @@ class World(People):
             if name not in ("user_id", "label", "student_id")
         }
         return {CANARY, self.ada_id, *hers}
+
+
+def a_skill(name: str, body: str = "Mine.") -> Skill:
+    return make_skill(f"---\nname: {name}\ndescription: Mine.\n---\n{body}\n", {})
 
 
 def all_text(answer: httpx2.Response) -> str:

@@ -3,7 +3,9 @@
 Of its path, of the schema of its body, and of what no schema says.
 """
 
+import io
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -112,6 +114,18 @@ BODIES: dict[tuple[str, str], Any] = {
         "api_key": "sk-1",
         "base_url": "http://127.0.0.1:9",
     },
+    **{
+        (method, f"/v1/{owner}skills/{{skill_name}}"): body
+        for owner in ("users/{user_id}/", "agents/{agent_id}/", "")
+        for method, body in (
+            ("PUT", {"content": "---\nname: {skill_name}\ndescription: Mine.\n---\nMine.\n"}),
+            ("PATCH", {"policy": "propose"}),
+        )
+    },
+    **{
+        ("POST", f"/v1/{owner}skills/{{skill_name}}/restore"): {"sha": "{sha}"}
+        for owner in ("users/{user_id}/", "agents/{agent_id}/", "")
+    },
     ("PUT", "/users/{user_id}/blocks/{label:path}"): {"body": "Mine.", "policy": "direct"},
     ("POST", "/users/{user_id}/forget"): {"text": "Two"},
     ("PATCH", "/users/{user_id}/blocks/{label:path}"): {"policy": "direct"},
@@ -176,6 +190,18 @@ FORMS: dict[str, Mapping[str, str]] = {
     "/ui/people/{user_id}/new": {"label": "fresh", "value": "Mine."},
     "/ui/people/{user_id}/facts/policy": {"policy": "propose"},
     "/ui/people/{user_id}/facts/{fact_id}": {"action": "change", "sentence": "I like tea."},
+    **{
+        f"{page}{rest}": {**action, "text": f"---\nname: {name}\ndescription: Mine.\n---\nMine.\n"}
+        for page in (
+            "/ui/people/{user_id}/skills",
+            "/ui/agents/{agent_id}/skills",
+            "/ui/skills/organization",
+        )
+        for rest, action, name in (
+            ("", {}, "mine"),
+            ("/{skill_name}", {"action": "save"}, "{skill_name}"),
+        )
+    },
     "/ui/people/{user_id}/guardians": {
         "action": "choose",
         "guardian": "{guardian_id}",
@@ -209,12 +235,23 @@ UPLOADS = (
         "/ui/files/{folder_id}/upload",
     ),
     *("/v1/agents/import", "/v1/imports", "/ui/imports", "/ui/workspace/{user_id}/upload"),
+    *("/v1/skills", "/v1/users/{user_id}/skills", "/v1/agents/{agent_id}/skills"),
     *("/ui/shared-workspace/upload", "/v1/imports/memory", "/ui/imports/memory"),
 )
 FILE = b'--x\r\ncontent-disposition: form-data; name="file"; filename="mine.txt"\r\n\r\nMine.\r\n--x--\r\n'
 EXPORT = b'--x\r\ncontent-disposition: form-data; name="kind"\r\n\r\nclaude\r\n' + FILE.replace(
     b"Mine.", b"[]"
 )
+
+
+def zipped_skill() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("SKILL.md", "---\nname: mine\ndescription: Mine.\n---\nMine.\n")
+    return buffer.getvalue()
+
+
+SKILL = FILE.replace(b"Mine.", zipped_skill())
 AGENT_FILE = FILE.replace(
     b"Mine.", b'{"agents": [{"id": "agent-0", "name": "Mine", "model": "scripted/model"}]}'
 )
@@ -269,11 +306,13 @@ class Cell:
             sent = {"content": fill(body.decode("latin-1"), values).encode("latin-1")}
         if self.method == "POST" and self.path.startswith("/ui/"):
             sent = {"data": fill(dict(FORMS.get(self.path, {})), values)}
-        if self.path in UPLOADS:
+        if self.path in UPLOADS and self.method == "POST":
             special = {
                 "/v1/agents/import": AGENT_FILE,
                 "/v1/imports": EXPORT,
                 "/ui/imports": EXPORT,
+                "/v1/skills": SKILL,
+                "/v1/agents/{agent_id}/skills": SKILL,
             }
             sent = {"content": special.get(self.path, FILE)}
         is_known = self.method == "GET" or self.path == "/v1/conversations/"
@@ -285,7 +324,8 @@ class Cell:
     ) -> httpx2.Response:
         """Send the request, with these headers of the caller."""
         http.cookies.clear()  # each caller is another browser
-        return http.request(**self.parts(values), headers={**HEADERS.get(self.path, {}), **headers})
+        own = HEADERS.get(self.path, {}) if self.method == "POST" else {}
+        return http.request(**self.parts(values), headers={**own, **headers})
 
 
 SCHEMAS: dict[tuple[str, str], Any] = {}

@@ -17,10 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from hypothesis import strategies as st
-from sqlalchemy import create_engine, select, text
+from sqlalchemy import Connection, create_engine, select, text
 
 from ricordo.agents.deletion import purge_portion
 from ricordo.agents.run_end import heal
@@ -546,18 +545,18 @@ async def test_a_connection_that_is_lost_while_it_commits_is_not_tried_again(
     """Nobody knows whether it was saved, and to save it twice would be worse than to ask."""
     ran: list[int] = []
     doomed: list[int] = []
-    original = psycopg.Connection.commit
+    original = module._command
 
-    def commit(connection: psycopg.Connection[object]) -> None:
-        while doomed:
+    def command(connection: Connection, sql: str) -> None:
+        while sql == "COMMIT" and doomed:
             kill(doomed.pop())
-        original(connection)
+        original(connection, sql)
 
     def work(tx: Transaction) -> None:
         ran.append(backend(tx))
         doomed.append(ran[-1])
 
-    monkeypatch.setattr(psycopg.Connection, "commit", commit)
+    monkeypatch.setattr(module, "_command", command)
     with pytest.raises(Unavailable, match="whether it did is not known"):
         await store.write(work)
     assert len(ran) == 1

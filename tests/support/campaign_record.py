@@ -6,6 +6,7 @@ with pytest's `record_property`; parameters that are counts are told without it.
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.campaigns.promises import PAGE, RESULTS, page_with, promised_tests
 _COUNTS = ("calls", "crashes", "faults", "hours", "kills", "requests", "rounds", "turns")
 # By a test's name with its parameters, without its file, so that a test may move.
 Results = dict[str, dict[str, Any]]
+_CONTINUES = "continues"  # of a test whose counts are added up over its runs
 
 
 class CampaignRecord:
@@ -55,7 +57,9 @@ def result_of(report: pytest.TestReport) -> dict[str, Any]:
     """Return the result of one test: outcome, date (UTC), seconds, seed, and counts by name."""
     told = dict(report.user_properties)
     seed = told.pop("seed", None)
+    continues = told.pop(_CONTINUES, False)
     return {
+        **({_CONTINUES: True} if continues else {}),
         "outcome": report.outcome,
         "date": datetime.now(UTC).date().isoformat(),
         "seconds": round(report.duration, 1),
@@ -70,13 +74,45 @@ def write_results(path: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
     Results of tests that no promise names any more are left out.
     """
     known = {test.rpartition("::")[2] for test in promised_tests()}
+    earlier = read_results(path)
+    added = {name: _added(earlier.get(name), result) for name, result in results.items()}
     merged = {
         name: result
-        for name, result in {**read_results(path), **results}.items()
+        for name, result in {**earlier, **added}.items()
         if name.partition("[")[0] in known
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(merged, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _added(earlier: Mapping[str, Any] | None, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result with the counts of the runs that it continues, if all of them held."""
+    runs = (earlier, result)
+    if not all(run and run.get(_CONTINUES) and run["outcome"] == "passed" for run in runs):
+        return dict(result)
+    assert earlier is not None
+    counts = Counter(earlier["counts"]) + Counter(result["counts"])
+    return {
+        **result,
+        "counts": dict(counts),
+        "seconds": round(earlier["seconds"] + result["seconds"], 1),
+    }
+
+
+def continued(request: pytest.FixtureRequest, name: str, usual: int) -> tuple[int, int]:
+    """Return how many trials earlier runs of this test made, and how many it is to make now.
+
+    Args:
+        request: Pytest's fixture of the test, which is recorded as one that continues.
+        name: The name of its count.
+        usual: How many it makes without the option `--count`.
+    """
+    request.node.user_properties.append((_CONTINUES, True))
+    path: Path | None = request.config.getoption("campaigns")
+    earlier = read_results(path).get(request.node.name, {}) if path else {}
+    if earlier.get("outcome") != "passed":
+        earlier = {}
+    return earlier.get("counts", {}).get(name, 0), request.config.getoption("count") or usual
 
 
 def read_results(path: Path) -> Results:
@@ -88,12 +124,18 @@ def read_results(path: Path) -> Results:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option `--campaigns`."""
+    """Add the options `--campaigns` and `--count`."""
     parser.addoption(
         "--campaigns",
         metavar="FILE",
         type=Path,
         help="write the results of campaigns into this JSON file",
+    )
+    parser.addoption(
+        "--count",
+        metavar="N",
+        type=int,
+        help="trials of campaigns that continue where the run before ended; see --campaigns",
     )
 
 

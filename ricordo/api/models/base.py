@@ -196,6 +196,18 @@ Timestamp = Annotated[datetime, From(convert=stamp)]
 VersionId = Annotated[str, From(convert=hex_of)]
 
 
+def often_absent(*names: str) -> ConfigDict:
+    """Return the config of an answer that is stored as it is, and may lack these fields.
+
+    The document lists all other fields of an answer as required.
+    """
+
+    def describe(schema: dict[str, Any]) -> None:
+        schema["required"] = [name for name in schema.get("required", ()) if name not in names]
+
+    return ConfigDict(json_schema_extra=describe)
+
+
 class ResponseModel(BaseModel):
     """The base of all answers. Only declared fields are sent.
 

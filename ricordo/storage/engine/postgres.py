@@ -208,6 +208,18 @@ class PostgresStore(SqlStore):
             _require_storable(cause)
             raise
 
+    def _begin(self, connection: Connection, begin: str) -> None:
+        self._note(begin)
+        _command(connection, begin)
+
+    def _commit(self, tx: Transaction) -> None:
+        self._note("COMMIT")
+        _command(tx.connection, "COMMIT")
+
+    def _note(self, sql: str) -> None:
+        for observer in self.statements.observers:
+            observer(sql)
+
     def _is_broken(self) -> bool:
         connection: Connection | None = getattr(self._local, "connection", None)
         if connection is None:
@@ -223,6 +235,30 @@ class PostgresStore(SqlStore):
             self._connections.discard(connection)
             connection.invalidate()
             connection.close()
+
+
+def _command(connection: Connection, sql: str) -> None:
+    """Run commands without rows through libpq directly, in half the time of a cursor.
+
+    Raises psycopg's error for the code of PostgreSQL, and OperationalError for a lost connection.
+    """
+    driver: Any = connection.connection.driver_connection
+    try:
+        result = driver.pgconn.exec_(sql.encode())
+        if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
+            code = result.error_field(psycopg.pq.DiagnosticField.SQLSTATE)
+            raise _error_class(code)(result.get_error_message())
+    except psycopg.Error:
+        if driver.closed:
+            connection.invalidate()  # SQLAlchemy must not roll back on a closed connection
+        raise
+
+
+def _error_class(code: bytes | None) -> type[psycopg.Error]:
+    try:
+        return errors.lookup((code or b"").decode())
+    except KeyError:
+        return psycopg.OperationalError
 
 
 class _Retry(Exception):

@@ -62,7 +62,7 @@ class PreparedStatement:
         "_reads",
         "_row",
         "bound",
-        "cursor",
+        "is_binary",
         "sql",
     )
 
@@ -89,9 +89,7 @@ class PreparedStatement:
         # As text PostgreSQL writes two characters for each byte. Otherwise text is as fast, and
         # every client understands it.
         has_bytes = any(isinstance(column.type, sa.LargeBinary) for column in columns)
-        self.cursor: dict[str, Any] = (
-            {"binary": True} if has_bytes and dialect.name == "postgresql" else {}
-        )
+        self.is_binary = has_bytes and dialect.name == "postgresql"
         row: Any = namedtuple("Row", [column.name for column in columns], rename=True)  # type: ignore[misc]
         self._row = row._make
         self._reads = tuple(_conversions_of_rows(columns, dialect))

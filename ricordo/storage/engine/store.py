@@ -57,6 +57,7 @@ class Transaction:
     after_commit: list[Callable[[], None]] = field(default_factory=list)
     has_written: bool = False
     history_bytes: dict[str, int] = field(default_factory=dict)
+    _cursors: dict[bool, Any] = field(default_factory=dict)
 
     def run(
         self,
@@ -131,9 +132,19 @@ class Transaction:
             self.all(statement, parameters)
 
     def _cursor(self, prepared: PreparedStatement) -> Any:
+        """Return this transaction's cursor: all rows of a statement are read before the next one.
+
+        psycopg prepares the conversions of values once for each cursor.
+        """
         for observer in self.statements.observers:
             observer(prepared.sql)
-        return self.connection.connection.cursor(**prepared.cursor)
+        cursor = self._cursors.get(prepared.is_binary)
+        if cursor is None:
+            options = {"binary": True} if prepared.is_binary else {}
+            cursor = self._cursors[prepared.is_binary] = self.connection.connection.cursor(
+                **options
+            )
+        return cursor
 
 
 class Store(Protocol):
@@ -235,12 +246,16 @@ class SqlStore:
             self._begin(connection, begin)
             tx = Transaction(connection, self.clock, self.statements, self.cache, self.quotas)
             result = work(tx)
+            self._commit(tx)
         for callback in tx.after_commit:
             callback()
         return result
 
     def _begin(self, connection: Connection, begin: str) -> None:
         connection.exec_driver_sql(begin)
+
+    def _commit(self, tx: Transaction) -> None:
+        """Commit; what is not committed here is by SQLAlchemy, right after."""
 
     def _connection(self) -> Connection:
         connection: Connection | None = getattr(self._local, "connection", None)

@@ -17,14 +17,14 @@ from ricordo.domain.text import normal_text
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, TooLong
 from ricordo.memory import user_memory
-from ricordo.memory.proposals import ProposalDraft, Unchanged, propose
+from ricordo.memory.proposals import Unchanged
 from ricordo.storage.engine.store import Transaction
 
 BLOCK = "human"
 _MOST = 10_000  # remembered texts of one export
 # Names that ChatGPT has given to its memory tool.
 _MEMORY_TOOLS = ("bio", "memory")
-_BULLET = re.compile(r"^\s*(?:[-*•–]\s+|\d{1,4}[.)]\s+)?")
+_BULLET = re.compile(r"^\s*(?:[-*•–]\s+|\d{1,3}[.)]\s+)?")
 # A date in brackets before the text: [2025-01-31], [2025-01-31]. or [unknown] -
 _DATE = re.compile(r"^\[[^\]\n]{4,30}\]\s*[.:\-–]?\s*")
 _HEADING = re.compile(r"^(?:#{1,6}\s+(?P<marked>.+?)|\*\*(?P<bold>[^*]+)\*\*)\s*:?\s*$")
@@ -152,22 +152,16 @@ def propose_remembered(
     """
     scope = Scope(user.organization_id)
     memory = user_memory.open_memory(tx, scope, user.id, makes=True)
-    chain = memory.chain
-    block = user_memory.find(tx, memory, BLOCK)
-    before = block.value if block else ""
-    text = normal_text(text)
-    value = f"{before.rstrip()}\n{text}" if before.strip() else text
     if author.kind == "agent":
         reason = f"Remembered by {author.name}"
     else:
         reason = "From a list that was uploaded"
     metadata = ChangeMetadata(author, reason, is_untrusted=True)
     try:
-        return not propose(
-            tx, ProposalDraft(chain.id, BLOCK, value, block), metadata, expires_after
-        ).is_repeated
+        proposal = user_memory.propose_line(tx, memory, BLOCK, text, metadata, expires_after)
     except Unchanged:
         return False
+    return not proposal.is_repeated
 
 
 REFUSALS = (Invalid, Conflict, Forbidden, TooLong)

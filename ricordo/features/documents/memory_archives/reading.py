@@ -5,17 +5,15 @@ each record is checked by its class. Errors name the file and the line.
 """
 
 import hashlib
-import lzma
 import re
-import struct
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from ricordo.domain.zips import ZIP_FAULTS
 from ricordo.errors import Invalid, TooLong
 from ricordo.features.documents.memory_archives.models import (
     FORMAT,
@@ -38,20 +36,6 @@ _DAMAGED = "The archive is damaged: {} cannot be read. Export the memory again."
 _CHANGED = (
     "{} is not what the manifest says, so it was changed or cut since the export. Export the "
     "memory again."
-)
-
-# What reading a faulty zip file raises. RuntimeError: a file is encrypted. NotImplementedError: an
-# unknown compression, or a later version of zip. ValueError: a name that is no text.
-_FAULTS = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-    EOFError,
-    OSError,
-    RuntimeError,
-    NotImplementedError,
-    ValueError,
 )
 
 
@@ -153,7 +137,7 @@ class MemoryArchive:
         try:
             with self._archive.open(name) as file:
                 yield file
-        except _FAULTS:
+        except ZIP_FAULTS:
             raise Invalid(_DAMAGED.format(name)) from None
 
 
@@ -162,7 +146,7 @@ def opened_archive(file: IO[bytes], most_bytes: int | None = None) -> Iterator[M
     """Open an archive. Raises Invalid, TooLong."""
     try:
         archive = zipfile.ZipFile(file)
-    except _FAULTS:
+    except ZIP_FAULTS:
         raise Invalid(_NO_ARCHIVE) from None
     with archive:
         yield MemoryArchive(archive, most_bytes)

@@ -6,7 +6,7 @@ from fastapi import Query, Response
 
 from ricordo.api.answers import answer
 from ricordo.api.call import RequestContext
-from ricordo.api.models.base import ResponseModel
+from ricordo.api.models.base import ResponseModel, often_absent
 from ricordo.api.routing import Routes, needs
 from ricordo.features.memory_care.erasure.receipts import ErasureFacts, Receipt
 from ricordo.features.memory_care.erasure.service import forget
@@ -52,8 +52,11 @@ class SignatureResponse(ResponseModel):
 class ReceiptResponse(ErasureFacts):
     """The receipt of an erasure.
 
-    `scope` is "one thing" if one fact was forgotten rather than a whole user.
+    `scope` is "one thing" if one fact was forgotten rather than a whole user. A signed receipt of a
+    user has no such field.
     """
+
+    model_config = often_absent("scope")
 
     status: Literal["done"]
     scope: Literal["one thing"] | None = None
@@ -67,6 +70,8 @@ class ErasureResponse(ResponseModel):
 
     `receipt` is the path of the receipt.
     """
+
+    model_config = often_absent("scope")
 
     id: str
     status: Literal["running"]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from ricordo.domain.scope import ROLE_SCOPES
@@ -57,3 +58,23 @@ def test_others_open_neither_a_receipt_nor_its_state(people: People) -> None:
     # Nor does a user learn by name that another was forgotten.
     assert people.send(keys["eve"], "DELETE", "/users/ada").status_code == 404
     assert people.send(OPERATOR, "DELETE", "/users/ada").json()["id"] == gone["id"]
+
+
+def test_receipts_and_the_states_before_them_are_as_documented(people: People) -> None:
+    document = people.ask(OPERATOR, "GET", "/openapi.json")
+    for name, method, path, asked in (
+        ("kim", "POST", "/users/kim/forget", {"text": "tea", "all": True}),
+        ("lea", "DELETE", "/users/lea", None),
+        ("mia", "DELETE", "/v1/users/mia", None),
+    ):
+        people.ask(OPERATOR, "PUT", f"/users/{name}/blocks/human", json={"body": "Likes tea."})
+        begun = people.send(OPERATOR, method, path, json=asked)
+        receipt = f"/v1/receipts/{begun.json()['id']}"
+        until_done(people, receipt)
+        for answer in (begun, people.send(OPERATOR, "GET", receipt)):
+            kind = "ReceiptResponse" if answer.status_code == 200 else "ErasureResponse"
+            schema = {
+                "$ref": f"#/components/schemas/{kind}",
+                "components": document["components"],
+            }
+            jsonschema_rs.validate(schema, answer.json())

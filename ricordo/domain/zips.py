@@ -1,0 +1,20 @@
+"""Zip files from outside: the errors of reading a damaged or hostile file."""
+
+import lzma
+import struct
+import zipfile
+import zlib
+
+# What reading a faulty zip file raises. RuntimeError: a file is encrypted. NotImplementedError: an
+# unknown compression, or a later version of zip. ValueError: a name that is no text.
+ZIP_FAULTS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    OSError,
+    RuntimeError,
+    NotImplementedError,
+    ValueError,
+)

@@ -1,0 +1,332 @@
+"""Skills of a user, an agent or an organization: read, write, delete, restore and approve.
+
+A skill is a block of its owner, so all of this is the work of `memory/` on one block. This module
+adds the format. Each write locks the chain first.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ricordo.domain.block import Block, Chain, Policy, is_skill
+from ricordo.domain.ids import new_id
+from ricordo.domain.scope import Actor, Scope, User
+from ricordo.domain.version import ChangeMetadata, Proposal
+from ricordo.errors import Forbidden, Invalid, NotFound, RicordoError
+from ricordo.features.skills.skill import (
+    FrontMatter,
+    Skill,
+    label_of,
+    name_of,
+    parse_skill,
+    read_front_matter,
+    require_visible,
+)
+from ricordo.memory import approval, submission, user_memory
+from ricordo.memory.approval import Approved, Conflicted
+from ricordo.memory.edits import require_storable
+from ricordo.memory.proposals import ProposalDraft, Unchanged, propose, require_shown
+from ricordo.memory.submission import Submission, SubmissionOutcome
+from ricordo.storage import agents, blocks, organizations, proposals, skills, versions
+from ricordo.storage.engine.repository import Page
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.proposals import ProposalFilter
+
+SkillOwnerKind = Literal["user", "agent", "organization"]
+
+
+@dataclass(frozen=True, slots=True)
+class SkillOwner:
+    """The owner of skills, with the chain that holds them.
+
+    `user` is set if the owner is a user.
+    """
+
+    kind: SkillOwnerKind
+    id: str
+    chain: Chain
+    user: User | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSkill:
+    """A stored skill: its block, and its content if the text follows the format.
+
+    A pushed or merged text may not follow it. `problem` is the reason then, and agents do not get
+    the skill. `files` is empty in lists, which read only the beginnings of texts.
+    """
+
+    block: Block
+    front: FrontMatter | None
+    problem: str | None = None
+    content: str = ""
+    files: Mapping[str, str] | None = None
+    waiting: int = 0
+
+    @property
+    def name(self) -> str:
+        return name_of(self.block.label)
+
+    @property
+    def description(self) -> str:
+        return self.front.description if self.front else ""
+
+
+def open_owner(
+    tx: Transaction, scope: Scope, kind: SkillOwnerKind, id: str, *, makes: bool = False
+) -> SkillOwner:
+    """Return the owner of skills.
+
+    With `makes`, a missing chain is created, and a missing user too. Raises NotFound, Invalid.
+    """
+    if kind == "user":
+        memory = user_memory.open_memory(tx, scope, id, makes=makes)
+        return SkillOwner("user", memory.user.id, memory.chain, memory.user)
+    if kind == "agent":
+        agents.get(tx, scope, id)
+    else:
+        id = scope.organization_id
+    if chain := versions.of_owner(tx, scope, kind, id):
+        return SkillOwner(kind, id, chain)
+    chain = Chain(new_id("chain"), scope.organization_id, kind, id)
+    if makes:
+        # Two concurrent first writes would create two chains, so the second one waits here.
+        if kind == "agent":
+            agents.lock(tx, scope, id)
+        else:
+            organizations.lock(tx, id)
+        if stored := versions.of_owner(tx, scope, kind, id):
+            return SkillOwner(kind, id, stored)
+        versions.insert_chain(tx, chain)
+    return SkillOwner(kind, id, chain)
+
+
+def listed(tx: Transaction, owner: SkillOwner) -> list[StoredSkill]:
+    """Return the owner's skills by name, without their contents."""
+    waiting = proposals.waiting_counts(tx, owner.chain.id)
+    return [
+        replace(listed_skill(block), waiting=waiting.get(block.label, 0))
+        for block in skills.of_chain(tx, owner.chain.id)
+    ]
+
+
+def waiting_proposals(
+    tx: Transaction, scope: Scope, owner: SkillOwner, most: int
+) -> list[Proposal]:
+    """Return the proposals for the owner's skills that wait, by skill, also for new skills."""
+    page = Page(limit=most, is_bounded=True)
+    rows: list[Proposal] = []
+    for label in sorted(filter(is_skill, proposals.waiting_counts(tx, owner.chain.id))):
+        waiting = ProposalFilter(chain_id=owner.chain.id, label=label, waits=True)
+        rows += proposals.page(tx, scope, page, waiting)
+        if len(rows) >= most:
+            break
+    return rows[:most]
+
+
+def listed_skill(block: Block) -> StoredSkill:
+    """Return a skill without its content, from the beginning of its text."""
+    try:
+        front = read_front_matter(block.value)
+    except Invalid as error:
+        return StoredSkill(block, None, str(error))
+    if front.name != name_of(block.label):
+        return StoredSkill(block, None, f'Its front matter names "{front.name}".')
+    return StoredSkill(block, front)
+
+
+def stored_skill(block: Block, waiting: int = 0) -> StoredSkill:
+    """Return a skill with its content."""
+    try:
+        skill = parse_skill(block.value, name_of(block.label))
+    except RicordoError as error:
+        return StoredSkill(block, None, str(error), content=block.value, waiting=waiting)
+    return StoredSkill(
+        block, skill.front, content=skill.content, files=skill.files, waiting=waiting
+    )
+
+
+def get(tx: Transaction, owner: SkillOwner, name: str) -> StoredSkill:
+    """Return the owner's skill with its content. Raises NotFound."""
+    label = label_of(name)
+    block = blocks.labelled(tx, owner.chain.id, label)
+    if block is None:
+        raise NotFound(f'There is no skill "{name}" here. Read the list of skills.')
+    return stored_skill(block, proposals.waiting_counts(tx, owner.chain.id).get(label, 0))
+
+
+def put(
+    tx: Transaction,
+    owner: SkillOwner,
+    skill: Skill,
+    edit: Submission,
+    *,
+    expected: str | None = None,
+    keeps_hidden_text: bool = False,
+) -> SubmissionOutcome:
+    """Write the skill as its block's next version, or propose it.
+
+    Args:
+        tx: The transaction.
+        owner: The owner, whose chain is stored.
+        skill: The skill.
+        edit: The author. If they do not own the skill, its policy decides.
+        expected: The version that the skill was made from, in hex digits. Later changes are merged.
+        keeps_hidden_text: Whether an owner may store characters that nobody sees.
+
+    Raises:
+        Stale: If later changes collide.
+        Invalid: If it has hidden text, or the merged text does not follow the format.
+        Forbidden, TooLong, Conflict: As memory blocks raise them.
+    """
+    chain = _locked(tx, owner)
+    block = blocks.labelled(tx, chain.id, skill.label)
+    before = block.value if block else ""
+    if not keeps_hidden_text:
+        require_visible(skill, before)
+    metadata = edit.metadata(f"{'Edit' if block else 'Make'} {skill.label}")
+    tx.quotas.require_text(skill.label, skill.text, before)
+    require_storable(skill.text, edit.reason)
+    if block:
+        text = user_memory.merged(tx, block, skill.text, expected)
+        parse_skill(text, skill.name)
+        return submission.change(tx, block, replace(block, value=text), edit)
+    chain.require_distinct_label(skill.label)
+    if metadata.is_owners_of(chain):
+        made = user_memory.make(
+            tx, chain, skill.label, text=skill.text, metadata=metadata, settings={}
+        )
+        return SubmissionOutcome(made)
+    require_shown(metadata, skill.text)
+    return SubmissionOutcome(None, _propose(tx, chain, skill, None, metadata, edit.expires_after))
+
+
+def propose_by_agent(
+    tx: Transaction,
+    owner: SkillOwner,
+    skill: Skill,
+    metadata: ChangeMetadata,
+    expires_after: int | None,
+) -> SubmissionOutcome:
+    """Propose an agent's new or changed skill, or write it where the skill's policy allows that.
+
+    A new skill is always proposed. A change from a step with untrusted content is never applied by
+    itself, whatever the policy says. Raises Forbidden, Unchanged, Conflict, Invalid, TooLong.
+    """
+    chain = _locked(tx, owner)
+    block = blocks.labelled(tx, chain.id, skill.label)
+    require_storable(skill.text, metadata.reason)
+    require_shown(metadata, skill.text, before=block.value if block else "")
+    if block is None:
+        chain.require_distinct_label(skill.label)
+        return SubmissionOutcome(None, _propose(tx, chain, skill, None, metadata, expires_after))
+    policy = "guarded" if block.rule == "direct" else block.rule
+    match metadata.policy_decision(policy, None):
+        case "refuse":
+            raise Forbidden(f'The skill "{skill.name}" is read-only: only its owner may change it.')
+        case "apply":
+            changed = replace(block, value=skill.text)
+            changed.require_fits(skill.text)
+            return SubmissionOutcome(blocks.update(tx, block, changed, metadata))
+        case "propose":
+            proposal = _propose(tx, chain, skill, block, metadata, expires_after)
+            return SubmissionOutcome(block, proposal)
+
+
+def _propose(
+    tx: Transaction,
+    chain: Chain,
+    skill: Skill,
+    block: Block | None,
+    metadata: ChangeMetadata,
+    expires_after: int | None,
+) -> Proposal:
+    base = block or Block("", chain.organization_id, chain.id, skill.label, "")
+    base.require_fits(skill.text)
+    if block and block.value == skill.text:
+        raise Unchanged(f'The skill "{skill.name}" is like this already. Nothing was proposed.')
+    draft = ProposalDraft(chain.id, skill.label, skill.text, block)
+    return propose(tx, draft, metadata, expires_after)
+
+
+def set_policy(
+    tx: Transaction, owner: SkillOwner, name: str, policy: Policy, by: Actor
+) -> StoredSkill:
+    """Set what agents may do with the skill. Raises NotFound, and Forbidden for all but owners."""
+    chain = _locked(tx, owner)
+    skill = get(tx, owner, name)
+    metadata = ChangeMetadata(by, f"Set the policy of {skill.block.label}")
+    if not metadata.is_owners_of(chain):
+        raise Forbidden(f'Only the owner of the skill "{name}" may set its policy.')
+    changed = replace(skill.block, policy=policy, read_only=False)
+    if changed == skill.block:
+        return skill
+    return replace(skill, block=blocks.update(tx, skill.block, changed, metadata))
+
+
+def remove(tx: Transaction, owner: SkillOwner, name: str, edit: Submission) -> SubmissionOutcome:
+    """Delete the skill, or propose to. Its history stays. Raises NotFound, Forbidden."""
+    _locked(tx, owner)
+    return submission.remove(tx, get(tx, owner, name).block, edit)
+
+
+def restore(
+    tx: Transaction, owner: SkillOwner, name: str, version_id: str, edit: Submission
+) -> SubmissionOutcome:
+    """Restore the skill as it was at a version, even after its deletion, or propose to.
+
+    Raises NotFound, Conflict, and Invalid if the text of that version follows no format.
+    """
+    chain = _locked(tx, owner)
+    label = label_of(name)
+    version, text = user_memory.text_at(tx, chain.id, label, version_id)
+    skill = parse_skill(text, name)
+    metadata = edit.metadata(f"Restore {label} as of {version.id.hex()[:12]}")
+    if blocks.labelled(tx, chain.id, label) is None and metadata.is_owners_of(chain):
+        return SubmissionOutcome(user_memory.revive(tx, chain, label, text, metadata))
+    return put(tx, owner, skill, replace(edit, reason=metadata.reason), keeps_hidden_text=True)
+
+
+def approve(
+    tx: Transaction, scope: Scope, owner: SkillOwner, name: str, proposal_id: str, by: Actor
+) -> Approved | Conflicted:
+    """Approve a proposal of this skill.
+
+    Raises as `approval.approve` does, and Invalid if the approved text is no skill.
+    """
+    scope = _require_proposal(tx, scope, owner, name, proposal_id)
+    outcome = approval.approve(tx, scope, proposal_id, by)
+    if isinstance(outcome, Approved) and outcome.block:
+        parse_skill(outcome.block.value, name)
+    return outcome
+
+
+def reject(
+    tx: Transaction,
+    scope: Scope,
+    owner: SkillOwner,
+    name: str,
+    proposal_id: str,
+    by: Actor,
+    reason: str | None,
+) -> Proposal:
+    """Reject a proposal of this skill. Raises as `approval.reject` does."""
+    scope = _require_proposal(tx, scope, owner, name, proposal_id)
+    return approval.reject(tx, scope, proposal_id, by, reason=reason)
+
+
+def _require_proposal(
+    tx: Transaction, scope: Scope, owner: SkillOwner, name: str, proposal_id: str
+) -> Scope:
+    """Return the scope for the decision. Raises NotFound for a proposal of another skill."""
+    proposal = proposals.get(tx, scope, proposal_id)
+    if (proposal.chain_id, proposal.label) != (owner.chain.id, label_of(name)):
+        raise NotFound(f"Proposal with ID {proposal_id} not found")
+    return replace(scope, subject_id=owner.user.id) if owner.user else scope
+
+
+def _locked(tx: Transaction, owner: SkillOwner) -> Chain:
+    chain = versions.lock(tx, owner.chain.id)
+    if chain is None:
+        raise NotFound("There are no skills here. Make one first.")
+    return chain

@@ -1,0 +1,50 @@
+"""The commands of `ricordo skill`, beside a server."""
+
+from pathlib import Path
+
+import httpx2
+
+from tests.cli.conftest import Shell, remember
+from tests.features.skills.conftest import skill_md
+from tests.seams.http import ok
+
+
+def test_skills_come_in_and_out_and_are_decided_by_commands(shell: Shell, tmp_path: Path) -> None:
+    remember(shell, "ada")
+    folder = tmp_path / "hi"
+    (folder / "scripts").mkdir(parents=True)
+    (folder / "SKILL.md").write_text(skill_md("hi"))
+    (folder / "scripts/hi.py").write_text("print('hi')\n")
+    with shell.serving() as server, httpx2.Client(base_url=server.address, trust_env=False) as http:
+        where = ("--user", "ada", "--server", server.address)
+        done = shell.run("skill", "import", str(folder), *where)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "hi: stored\n", "")
+        assert shell.run("skill", "list", *where).stdout == "hi  Makes lists.\n"
+        assert "=== file: scripts/hi.py ===" in shell.run("skill", "show", "hi", *where).stdout
+        out = tmp_path / "out.zip"
+        shell.run("skill", "export", "hi", str(out), *where)
+        assert out.read_bytes() == http.get("/v1/users/ada/skills/hi/archive").content
+        edit = {"old_string": "Write", "new_string": "Draw", "reasoning": "Nicer.", "agent_id": "a"}
+        path = "/users/ada/blocks/skills/hi/SKILL/propose"
+        first, second = (ok(http.post(path, json={**edit, "agent_id": name})) for name in "ab")
+        assert "+Draw the list." in shell.run("skill", "proposals", "hi", *where).stdout
+        all_waiting = shell.run("skill", "proposals", *where).stdout
+        assert [line.split()[1] for line in all_waiting.splitlines() if "  by " in line] == [
+            "hi",
+            "hi",
+        ]
+        approved = shell.run("skill", "approve", "hi", first["id"], *where)
+        assert approved.stdout == f"{first['id']}: approved\n"
+        rejected = shell.run("skill", "reject", "hi", second["id"], *where)
+        assert rejected.stdout == f"{second['id']}: rejected\n"
+        versions = shell.run("skill", "history", "hi", *where).stdout.splitlines()
+        assert len(versions) == 2
+        shell.run("skill", "restore", "hi", versions[-1].split()[0], *where)
+        assert "Write the list." in shell.run("skill", "show", "hi", *where).stdout
+        assert shell.run("skill", "delete", "hi", *where).stdout == "hi: deleted\n"
+        done = shell.run("skill", "import", str(out), *where)
+        assert done.stdout == "hi: stored\n"
+        shell.run("skill", "import", str(out), "--server", server.address)
+        assert shell.run("skill", "list", "--server", server.address).stdout.startswith("hi  ")
+        both = shell.run("skill", "list", *where, "--agent", "agent-1")
+        assert both.returncode == 2

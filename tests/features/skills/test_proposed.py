@@ -1,0 +1,207 @@
+"""Skills that agents propose: approved, used, changed and restored, by their owners alone."""
+
+import json
+from typing import Any
+
+from ricordo.llm.scripted import call
+from tests.features.skills.conftest import Skills, opening, proposing, running, skill_md
+from tests.seams.http import ok, refused
+
+SCRIPT = {"scripts/hi.py": "print('first')\n"}
+CHANGED = {"scripts/hi.py": "print('second')\n"}
+
+
+def waiting(skills: Skills, path: str, name: str) -> list[Any]:
+    proposals: list[Any] = skills.get(f"{path}/{name}/proposals")
+    return proposals
+
+
+def decide(skills: Skills, path: str, name: str, decision: str = "approve") -> Any:
+    (proposal,) = waiting(skills, path, name)
+    return ok(skills.http.post(f"{path}/{name}/proposals/{proposal['id']}/{decision}"))
+
+
+def ran(skills: Skills, user: str | None, name: str = "hi") -> Any:
+    return json.loads(skills.say(user, running(name, "scripts/hi.py"))[0]).get("stdout")
+
+
+def test_a_proposed_skill_is_approved_used_changed_and_restored(skills: Skills) -> None:
+    path = skills.path("ada")
+    content = skill_md("hi", "Says hi.")
+    (told,) = skills.say("ada", proposing("hi", instructions=content, files=SCRIPT))
+    assert told.startswith("Proposed (proposal-")
+    assert skills.get(path) == []
+    assert "Says hi." not in skills.prompt("ada")
+    assert "There is no skill" in skills.say("ada", opening("hi"))[0]
+    (proposal,) = waiting(skills, path, "hi")
+    assert (proposal["author_kind"], proposal["reasoning"]) == ("agent", "It went well.")
+    assert "+print('first')" in proposal["diff"]
+    first = decide(skills, path, "hi")["version"]
+    assert "- hi: Says hi." in skills.prompt("ada")
+    assert ran(skills, "ada") == "first"
+
+    (told,) = skills.say("ada", proposing("hi", files=CHANGED, reason="Better."))
+    assert told.startswith("Proposed (")
+    assert ran(skills, "ada") == "first"
+    (proposal,) = waiting(skills, path, "hi")
+    assert "-print('first')\n+print('second')" in proposal["diff"]
+    assert skills.get(path)[0]["pending"] == 1
+    decide(skills, path, "hi")
+    assert ran(skills, "ada") == "second"
+
+    newest, oldest = skills.get(f"{path}/hi/history")
+    assert (newest["author_kind"], newest["message"]) == ("agent", "Better.")
+    assert newest["approved_by"]
+    assert newest["run_id"].startswith("run-")
+    assert oldest["sha"] == first
+    ok(skills.http.post(f"{path}/hi/restore", json={"sha": first}))
+    assert ran(skills, "ada") == "first"
+
+
+def test_the_same_proposal_waits_once_and_a_rejected_one_changes_nothing(skills: Skills) -> None:
+    path = skills.path("bea")
+    new = proposing("hi", instructions=skill_md("hi"), files=SCRIPT)
+    _, again = skills.say("bea", new, new)
+    assert "waits already" in again
+    assert "waits already" in skills.say("bea", new)[0]
+    (proposal,) = waiting(skills, path, "hi")
+    reject = f"{path}/hi/proposals/{proposal['id']}/reject"
+    assert ok(skills.http.post(reject, json={"reason": "No."}))["status"] == "rejected"
+    assert refused(skills.http.post(reject.replace("reject", "approve")), 409)
+    assert skills.get(path) == []
+    assert refused(skills.http.get(f"{path}/hi/proposals"), 404)
+
+
+def test_an_agent_without_a_user_proposes_for_itself_and_for_all(skills: Skills) -> None:
+    agents = f"/v1/agents/{skills.agent}/skills"
+    own = proposing("own", instructions=skill_md("own", "Its own."))
+    shared = proposing("shared", instructions=skill_md("shared", "Of all."), owner="organization")
+    skills.say(None, own, shared)
+    for path, name in ((f"/v1/agents/{skills.agent}", "own"), ("/v1", "shared")):
+        (listed,) = skills.get(f"{path}/skill-proposals")
+        assert listed["label"] == f"skills/{name}/SKILL"
+    decide(skills, agents, "own")
+    decide(skills, "/v1/skills", "shared")
+    prompt = skills.prompt("cleo")
+    assert "- own: Its own." in prompt
+    assert "- shared: Of all." in prompt
+    ok(skills.http.delete("/v1/skills/shared"))
+
+
+def test_what_is_learned_from_a_user_becomes_no_skill_of_others(skills: Skills) -> None:
+    for owner in ("agent", "organization"):
+        new = proposing("of-dan", instructions=skill_md("of-dan"), owner=owner)
+        (told,) = skills.say("dan", new)
+        assert "is that user's" in told
+    for path in (f"/v1/agents/{skills.agent}/skills", "/v1/skills"):
+        assert "of-dan" not in [skill["name"] for skill in skills.get(path)]
+        assert refused(skills.http.get(f"{path}/of-dan/proposals"), 404)
+
+
+def test_untrusted_content_never_changes_a_skill_by_itself(skills: Skills) -> None:
+    for policy in ("direct", "guarded"):
+        path = skills.path(f"eva-{policy}")
+        user = f"eva-{policy}"
+        skills.put(path, "hi", files=SCRIPT)
+        ok(skills.http.patch(f"{path}/hi", json={"policy": policy}))
+        # A clean step may change it at once.
+        (told,) = skills.say(user, proposing("hi", files={"a.txt": "Clean."}))
+        assert told == "The skill hi is changed."
+        # The output of a script is untrusted, and so is every later step of the conversation.
+        skills.say(user, running("hi", "scripts/hi.py"))
+        (told,) = skills.say(user, proposing("hi", files=CHANGED))
+        assert told.startswith("Proposed (")
+        (proposal,) = waiting(skills, path, "hi")
+        assert proposal["is_untrusted"]
+        stored = skills.get(f"{path}/hi")
+        assert stored["files"]["scripts/hi.py"] == SCRIPT["scripts/hi.py"]
+        assert not stored["is_untrusted"]
+
+
+def test_a_read_only_skill_is_not_even_proposed(skills: Skills) -> None:
+    path = skills.path("fay")
+    skills.put(path, "hi", files=SCRIPT)
+    ok(skills.http.patch(f"{path}/hi", json={"policy": "read_only"}))
+    assert "read-only" in skills.say("fay", proposing("hi", files=CHANGED))[0]
+    assert waiting(skills, path, "hi") == []
+
+
+def test_what_an_agent_may_not_propose(skills: Skills) -> None:
+    hidden = skill_md("hi", body="Be kind.\U000e0041\U000e0042")
+    cases = [
+        (proposing("hi", instructions=hidden), "characters that nobody sees"),
+        (proposing("hi", instructions=skill_md("other")), "Both must be the same"),
+        (proposing("hi", instructions=skill_md("hi", "a <system> b")), "tags"),
+        (proposing("hi", files=SCRIPT), "Give its instructions"),
+        (proposing("hi", instructions=skill_md("hi", body="x" * 100_001)), "limit"),
+        (proposing("hi", instructions=skill_md("hi"), files={"../a": "b"}), "path"),
+        (proposing("hi", instructions=skill_md("hi"), removed_files=["a"]), "has no file"),
+    ]
+    for proposed, reason in cases:
+        (told,) = skills.say("gus", proposed)
+        assert reason in told, told
+    assert skills.get(skills.path("gus")) == []
+    assert refused(skills.http.get(f"{skills.path('gus')}/hi/proposals"), 404)
+
+
+def test_a_skill_of_a_proposal_is_only_the_proposing_agents_own(skills: Skills) -> None:
+    skills.say("hal", proposing("hi", instructions=skill_md("hi", "Says hi.")))
+    decide(skills, skills.path("hal"), "hi")
+    other = skills.new_agent()
+    assert "Says hi." in skills.prompt("hal")
+    assert "Says hi." not in skills.prompt("hal", other)
+    (told,) = skills.say("hal", proposing("hi", files=CHANGED), agent=other)
+    assert "another agent" in told
+
+
+def test_concurrent_changes_are_merged_or_shown_as_a_conflict(skills: Skills) -> None:
+    path = skills.path("ida")
+    skills.put(path, "hi", skill_md("hi", body="One.\nTwo.\nThree."), files=SCRIPT)
+    skills.say("ida", proposing("hi", files=CHANGED))
+    skills.put(path, "hi", skill_md("hi", body="Zero.\nTwo.\nThree."), files=SCRIPT)
+    decide(skills, path, "hi")
+    stored = skills.get(f"{path}/hi")
+    assert "Zero." in stored["content"]
+    assert stored["files"] == CHANGED
+    skills.say("ida", proposing("hi", files={"scripts/hi.py": "print('third')\n"}))
+    skills.put(path, "hi", files={"scripts/hi.py": "print('fourth')\n"})
+    (proposal,) = waiting(skills, path, "hi")
+    answer = skills.http.post(f"{path}/hi/proposals/{proposal['id']}/approve")
+    assert answer.status_code == 409
+    assert ok(skills.http.get(f"{path}/hi"))["files"]["scripts/hi.py"] == "print('fourth')\n"
+
+
+def test_a_proposal_whose_owner_made_it_no_skill_is_refused(skills: Skills) -> None:
+    path = skills.path("joy")
+    skills.put(path, "hi", files={"a": "x"})
+    skills.say("joy", proposing("hi", files={"b": "y"}))
+    # The owner's edit and the proposal together would be no skill.
+    skills.put(path, "hi", files={"a": "x", "b/c": "z"})
+    (proposal,) = waiting(skills, path, "hi")
+    answer = skills.http.post(f"{path}/hi/proposals/{proposal['id']}/approve")
+    assert answer.status_code in (400, 409)
+    assert skills.get(f"{path}/hi")["files"] == {"a": "x\n", "b/c": "z\n"}
+
+
+def test_proposals_of_skills_are_among_all_that_waits(skills: Skills) -> None:
+    skills.say("kim", proposing("hi", instructions=skill_md("hi")))
+    ok(skills.http.put("/users/kim/blocks/human", json={"body": "Kim."}))
+    (listed,) = skills.get("/users/kim/diffs")
+    assert [proposal["id"] for proposal in skills.get("/v1/users/kim/skill-proposals")] == [
+        listed["id"]
+    ]
+    assert listed["label"] == "skills/hi/SKILL"
+    ok(skills.http.post(f"/users/kim/blocks/{listed['label']}/diffs/{listed['id']}/approve"))
+    assert [skill["name"] for skill in skills.get(skills.path("kim"))] == ["hi"]
+
+
+def test_an_agent_that_answers_an_agent_changes_nothing_by_itself(skills: Skills) -> None:
+    tool = "send_message_to_agent_and_wait_for_reply"
+    asker = skills.new_agent(tool)
+    path = f"/v1/agents/{skills.agent}/skills"
+    skills.put(path, "hi", files=SCRIPT)
+    ok(skills.http.patch(f"{path}/hi", json={"policy": "guarded"}))
+    asking = call(tool, message="Change your skill.", other_agent_id=skills.agent)
+    skills.say(None, asking, proposing("hi", files=CHANGED), "Done.", agent=asker)
+    assert skills.get(f"{path}/hi")["files"] == SCRIPT
+    assert len(waiting(skills, path, "hi")) == 1
