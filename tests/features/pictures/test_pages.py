@@ -26,7 +26,9 @@ def test_a_hit_in_a_picture_shows_it(
     sent = part(png(WORDS))
     send(http, agent, {"type": "text", "text": "Look."}, sent)
     wait_until_read(server)
-    id = hits(http, agent, "zebra")[0]["message_id"]
+    hit = hits(http, agent, "zebra")[0]
+    id = hit["message_id"]
+    talk = f"conversation={hit['conversation_id']}"
     with visit(browser, server.url) as visitor:
         page = visitor.see(f"/ui/search?q=zebra&agent={agent}")
         card = page.locator("article.card").first
@@ -37,8 +39,10 @@ def test_a_hit_in_a_picture_shows_it(
         height = picture.bounding_box()
         assert height
         assert height["height"] <= 120
-    shown = http.get(f"/ui/search/pictures/{id}/0")
+        chat = visitor.see(f"/ui/agents/{agent}/chat?{talk}").locator("img.picture")
+        expect(chat).to_have_attribute("alt", WORDS)
+    shown = http.get(f"/ui/search/pictures/{id}")
     assert shown.headers["content-type"] == "image/png"
     assert shown.content == base64.b64decode(sent["source"]["data"])
-    assert http.get(f"/ui/search/pictures/{id}/1").status_code == 404
-    assert http.get(f"/ui/search/pictures/{id}/-1").status_code == 404
+    assert http.get(f"/ui/search/pictures/{id}?number=1").status_code == 404
+    assert http.get(f"/ui/search/pictures/{id}?number=-1").status_code == 404

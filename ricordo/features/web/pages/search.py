@@ -83,12 +83,12 @@ async def search(request: Request) -> Response:
     )
 
 
-@router.get("/pictures/{message_id}/{number}")
-async def picture(request: Request, message_id: str, number: int) -> Response:
+@router.get("/pictures/{picture_message_id}")
+async def picture(request: Request, picture_message_id: str, number: int = 0) -> Response:
     """Show one stored picture of a message that the caller may read; `number` counts from 0."""
     scope = request.scope[REQUEST_SCOPE]
     store = request.app.state.runtime.store
-    message: Message = await store.read(lambda tx: messages.get(tx, scope, message_id))
+    message: Message = await store.read(lambda tx: messages.get(tx, scope, picture_message_id))
     stored = readable_picture(message.pictures[number]) if number in _range_of(message) else None
     if stored is None or stored.data is None:
         raise NotFound("This message has no such stored picture.")
