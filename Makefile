@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 IMAGE_EXTRAS := $(addprefix --extra ,anthropic openai google bedrock postgres dolt mcp files)
-# Extras stay in the lines: without them pip takes the newest release for "google-auth[requests]", which has no hash here.
+# A lock file names every package, so it is installed with --no-deps. Otherwise pip resolves again, and where one package asks
+# for "google-auth" and another for "google-auth[requests]", it takes the newest release, which has no hash here.
 LOCK := $(BIN)/uv pip compile --no-strip-extras --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
 CORES = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
@@ -86,15 +87,15 @@ $(OPEN_WEBUI)/.installed:
 	@touch $@
 .venv/.installed: .venv/.created requirements/base.txt requirements/embeddings.txt requirements/files.txt pyproject.toml
 	@echo "Installing Ricordo and the packages it needs into .venv, which takes one to three minutes, once."
-	$(PIP) install --quiet --require-hashes -r requirements/base.txt
+	$(PIP) install --quiet --no-deps --require-hashes -r requirements/base.txt
 	@# The embedded model has no build for some platforms, and search does without it.
-	$(PIP) install --quiet --require-hashes --only-binary wordllama -r requirements/embeddings.txt \
+	$(PIP) install --quiet --no-deps --require-hashes --only-binary wordllama -r requirements/embeddings.txt \
 		|| echo "The embedded model cannot be installed here: search goes by words alone, see docs/internals/retrieval.md."
-	$(PIP) install --quiet --require-hashes --only-binary :all: -r requirements/files.txt \
+	$(PIP) install --quiet --no-deps --require-hashes --only-binary :all: -r requirements/files.txt \
 		|| echo "The parsers of files cannot be installed here: plain text is read without them, see docs/agents/files.md."
 	$(PIP) install --quiet --no-deps --no-build-isolation --no-index -e .
 	@$(BIN)/python -m compileall -q ricordo
 	@touch $@
 .venv/.developing: .venv/.installed requirements/dev.txt
-	$(PIP) install --quiet --require-hashes -r requirements/dev.txt
+	$(PIP) install --quiet --no-deps --require-hashes -r requirements/dev.txt
 	@touch $@

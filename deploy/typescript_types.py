@@ -3,7 +3,8 @@
     python deploy/typescript_types.py
 
 reads the server's OpenAPI document and writes `clients/typescript/src/schema.d.ts` by
-openapi-typescript. The types have the routes in `ROUTES` and the models that these use.
+openapi-typescript. The types have the routes in `ROUTES` and the models that these use, without
+texts.
 """
 
 import json
@@ -21,6 +22,7 @@ TYPES = CLIENT / "src/schema.d.ts"
 ROUTES = re.compile(
     r"/users/\{user_id\}/(blocks|diffs|ask|memories)(/.*)?|/v1/users/\{user_id\}/(facts|profile)(/.*)?"
 )
+_TEXTS = ("description", "summary", "title")
 _REFERENCE = re.compile(r'"#/components/schemas/([^"]+)"')
 
 
@@ -44,8 +46,24 @@ def document() -> dict[str, Any]:
     return {
         "openapi": whole["openapi"],
         "info": info,
-        "paths": paths,
-        "components": {"schemas": schemas},
+        "paths": without_texts(paths),
+        "components": {"schemas": without_texts(schemas)},
+    }
+
+
+def without_texts(part: Any, *, are_names: bool = True) -> Any:
+    """Return a part of the document without its texts, which would change the types too often.
+
+    `are_names`: the keys are names of routes, models or properties, so all of them stay.
+    """
+    if isinstance(part, list):
+        return [without_texts(item, are_names=False) for item in part]
+    if not isinstance(part, dict):
+        return part
+    return {
+        key: without_texts(item, are_names=not are_names and key == "properties")
+        for key, item in part.items()
+        if are_names or key not in _TEXTS
     }
 
 

@@ -95,7 +95,7 @@ async def open_runtime(
         if settings.message_vectors not in ("native", *indexes):
             raise Invalid(
                 f"RICORDO_MESSAGE_VECTORS names {settings.message_vectors}, which is not set up. "
-                "Set it up, or leave it out."
+                "Set it up, or remove the setting."
             )
         # On SQLite no other server can hold these runs. On PostgreSQL another server may hold them.
         closed = await store.write(close_expired if settings.postgres_url else close_all)
@@ -145,9 +145,9 @@ async def _require_unneeded_secret(store: Store, settings: Settings) -> None:
     require_unneeded(settings.data_dir, await store.read(keys.needing_secret))
     if await store.read(lambda tx: damage.some_conversations(tx, 0)):
         log.error(  # logged as an error, since commands do not show warnings
-            "there was no secret key beside this database, so a new one is made: callbacks and "
-            "receipts are signed with another key than before. If you have the old secret.key, "
-            "stop the server and put it back.",
+            "this database had no secret key, so a new one was created: callbacks and receipts "
+            "are now signed with a new key. If you have the old secret.key, stop the server and "
+            "put it back.",
             extra={"folder": str(settings.data_dir)},
         )
 
@@ -187,7 +187,7 @@ def open_in_thread(
             if not is_open:
                 work.close()
                 raise Unavailable(
-                    "This runtime was closed. Use it inside its `with`, or open another."
+                    "This runtime was closed. Use it inside its `with` block, or open another."
                 )
             result: T = portal.start_task_soon(lambda: work).result()
             return result
@@ -297,8 +297,8 @@ def include_plain(app: FastAPI, router: APIRouter) -> None:
     for context in iter_route_contexts(router.routes):
         if not isinstance(context.original_route, APIRoute):
             raise Invalid(
-                f"The plugin's route {context.path} is open to everybody. "
-                "Make it with FastAPI's decorators."
+                f"The plugin's route {context.path} has no authentication. Add it with FastAPI's "
+                "decorators."
             )
     app.include_router(router, dependencies=[Depends(require_administrator)])
 

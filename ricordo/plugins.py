@@ -303,7 +303,7 @@ class Plugins:
             )
             if not has_methods or not isinstance(getattr(kind, "kind", None), str) or not kind.kind:
                 raise Invalid(
-                    f"{type(kind).__name__} is no kind of remote: it needs kind, read and sync."
+                    f"{type(kind).__name__} is not a kind of remote: it needs kind, read and sync."
                 )
         return _by_name("remotes of the kind", ((kind.kind, kind) for kind in offered))
 

@@ -54,9 +54,9 @@ def require_unneeded(data_dir: Path, needed_for: str) -> None:
     if needed_for:
         path = data_dir / FILE
         raise Unavailable(
-            f"The secret key {path} is missing, and without it the database's {needed_for} are of "
-            f"no use. Put back the {FILE} that belongs to this database. If it is lost, make one "
-            f"with `openssl rand -base64 32 > {path}`, then make or enter those again."
+            f"The secret key {path} is missing, and without it the database's {needed_for} cannot "
+            f"be used. Put back the {FILE} that belongs to this database. If it is lost, create "
+            f"one with `openssl rand -base64 32 > {path}`, then enter or create those again."
         )
 
 
@@ -169,7 +169,7 @@ def _read(path: Path) -> bytes:
     if len(secret) != _SIZE:
         raise Invalid(
             f"{path} holds no secret key of Ricordo. Put back the right file. Without it, stored "
-            "API keys, providers' keys and remotes' passwords are of no use; if it is lost, delete "
-            "the file and start again to see which."
+            "API keys, providers' keys and remotes' passwords cannot be used. If it is lost, "
+            "delete the file and start again to see which ones are affected."
         )
     return secret

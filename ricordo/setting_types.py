@@ -44,7 +44,7 @@ def absolute(path: Path) -> Path:
     try:
         return path.expanduser().resolve()
     except RuntimeError:
-        raise ValueError(f"{path} is in a home folder that does not exist here") from None
+        raise ValueError(f"{path} is in the home folder of an unknown user") from None
 
 
 def is_address(url: str) -> bool:

@@ -88,12 +88,13 @@ class ProviderSettings(BaseSettings):
         validation_alias=AliasChoices(*_TWO_NAMES[1]),
     )
     aws_region: str | None = about(
-        "Region of AWS Bedrock, such as eu-central-1; uses AWS's own credentials (needs the extra "
-        "`bedrock`).",
+        "Region of AWS Bedrock, such as eu-central-1; uses AWS's standard credentials (needs the "
+        "extra `bedrock`).",
         pattern=_REGION,
     )
     google_cloud_project: str | None = about(
-        "Project of Google's Vertex AI; uses Google's own credentials (needs the extra `google`).",
+        "Project of Google's Vertex AI; uses Google's standard credentials (needs the extra "
+        "`google`).",
         pattern=r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$",
     )
     google_cloud_location: str | None = about(
@@ -161,9 +162,9 @@ class Settings(BaseSettings):
         "normal",
     )
     api_key: SecretStr | None = about(
-        "The administrator's key, sent as `Authorization: Bearer …`. With it, or any stored key, "
-        "each request needs one. "
-        "On any address but loopback it has at least 20 characters."
+        "The administrator's key, sent as `Authorization: Bearer …`. If it or a stored key "
+        "exists, each request needs a key. It needs at least 20 characters unless the server only "
+        "listens on loopback."
     )
     oidc_issuer: Address | None = about(
         "Address of the OpenID Connect provider that people log in with, as its discovery document "
@@ -173,21 +174,20 @@ class Settings(BaseSettings):
     oidc_client_id: str | None = about("This server's client id at the login provider.")
     oidc_client_secret: Key | None = about("This server's client secret at the login provider.")
     oidc_claim: str | None = about(
-        "Claim that is the identifier of the user, such as preferred_username. By default sub, "
-        "with the issuer in front.",
+        "Claim that identifies the user, such as preferred_username. By default sub, prefixed "
+        "with the issuer.",
         pattern=r"^[A-Za-z0-9_.:/-]{1,100}$",
     )
     model: str | None = about(
         "Handle of the model for agents created without one, such as openai/gpt-4.1. By default "
-        "the best of a configured "
-        "provider, or one of this machine that calls tools; see `ricordo doctor`."
+        "the best model of a configured provider, or a local model that can call tools; see "
+        "`ricordo doctor`."
     )
     model_profile: Literal["auto", "full", "small", "notes"] = about(
-        "Prompt and tools for models. full: the agent's own. small: a short prompt and three "
-        "tools. notes: a short prompt, and "
-        "notes taken by a call of their own after each message. auto: small for models of at most "
-        "4 billion parameters or 8k "
-        "tokens of context, else full.",
+        "Prompt and tools for models. full: the agent's prompt and tools. small: a short prompt "
+        "and three tools. notes: a short prompt; after each message, a separate model call takes "
+        "notes. auto: small for models of at most 4 billion parameters or 8k tokens of context, "
+        "else full.",
         "auto",
     )
     memory_in_prompt: Literal["auto", "step", "turn", "lazy"] = about(
@@ -198,8 +198,8 @@ class Settings(BaseSettings):
         "auto",
     )
     tool_search_from: int = about(
-        "The number of tools of an agent from which on it gets find_tools instead of most of their "
-        "schemas. 0: never.",
+        "An agent with at least this many tools gets find_tools instead of most tool schemas. 0: "
+        "never.",
         31,
         ge=0,
         le=10_000,
@@ -218,7 +218,9 @@ class Settings(BaseSettings):
         ge=16,
     )
     model_timeout: float = about(
-        "Seconds to wait for a model's next data; an answer gets six times this.", 600, gt=0
+        "Seconds to wait for the model's next data. A whole answer may take six times as long.",
+        600,
+        gt=0,
     )
     model_retries: int = about("How often a failed call to a model is retried.", 3, ge=0, le=10)
     approval_expiry: float = about(
@@ -240,8 +242,8 @@ class Settings(BaseSettings):
         "commas. By default this machine and private networks."
     )
     egress_refuses: bool = about(
-        "Refuse a turn whose prompt would lack something because of an egress policy. By default "
-        "the prompt names what is withheld.",
+        "Refuse a turn if an egress policy withholds a part of its prompt. By default the turn "
+        "runs, and the prompt names the missing parts.",
         False,
     )
     allow_private_callbacks: bool = about(
@@ -270,18 +272,18 @@ class Settings(BaseSettings):
         "Most traces to keep; older ones are deleted.", 1000, ge=1, le=1_000_000
     )
     timezone: str = about(
-        "Time zone of agents that are made without one, as Europe/Berlin: of times in their "
+        "Time zone of agents created without one, such as Europe/Berlin. It applies to times in "
         "prompts, schedules and tasks.",
         "UTC",
     )
     shutdown_grace: float = about("Seconds for running turns to finish at shutdown.", 15, ge=0)
     max_body_mb: int = about("Largest accepted request, in megabytes.", 32, ge=1, le=1024)
     key_requests_per_minute: int | None = about(
-        "Requests a minute of keys that have no own limit.", ge=1, le=10**6
+        "Requests a minute for keys without their own limit.", ge=1, le=10**6
     )
     key_max_body_bytes: int | None = about(
-        "Largest request with a key that has no limit of its own, in bytes; else "
-        "RICORDO_MAX_BODY_MB alone counts.",
+        "Largest request in bytes, for keys that set no limit. By default only "
+        "RICORDO_MAX_BODY_MB limits it.",
         ge=1,
     )
     max_block_kb: int = about(
@@ -291,7 +293,7 @@ class Settings(BaseSettings):
         le=64 * 1024,
     )
     max_memory_mb: int = about(
-        "Most that all blocks of one user, or of one agent, may hold, in megabytes.",
+        "Most megabytes of all blocks of one user or agent.",
         8,
         ge=1,
         le=1024,
@@ -300,45 +302,50 @@ class Settings(BaseSettings):
         "Most blocks of one user, or of one agent.", 1000, ge=1, le=100_000
     )
     max_history_mb: int = about(
-        "Most that the history of one user's, agent's or shared block's memory may hold, in "
-        "megabytes as stored.",
+        "Most stored megabytes of the history of one user, agent or shared block.",
         100,
         ge=1,
         le=1024 * 1024,
     )
     max_listed_characters: int = about(
-        "Most characters of a block's text in a list of blocks or agents; a mark says where the "
-        "whole is.",
+        "Most characters of a block's text in lists of blocks or agents. A shortened text ends "
+        "with the address of the whole one.",
         100_000,
         ge=4096,
         le=10**8,
     )
     max_answer_mb: int = about("Largest answer in JSON, in megabytes.", 32, ge=1, le=1024)
     max_answers_mb: int = about(
-        "Megabytes of all large answers on their way at once, of which one caller may have half; "
-        "more wait, or get 503.",
+        "Most megabytes of large answers being sent at once; one caller may have half. Further "
+        "ones wait, or get 503.",
         64,
         ge=2,
         le=4096,
     )
     max_lines: int = about(
-        "Most lines in one answer about who wrote which line of a block, or what changed; more "
-        "come in further answers.",
+        "Most lines in one answer with the authors or changes of a block's lines. Ask again for "
+        "further lines.",
         2000,
         ge=10,
         le=100_000,
     )
     max_header_kb: int = about(
-        "Longest accepted head of a request, in kilobytes.", 32, ge=4, le=1024
+        "Largest accepted headers of a request, in kilobytes.", 32, ge=4, le=1024
     )
     max_connections: int = about(
-        "Most connections at once; the longest idle one makes room for a new one.", 800, ge=10
+        "Most connections at once. At the limit, a new one closes the one that is idle longest.",
+        800,
+        ge=10,
     )
     max_client_connections: int = about(
-        "Most connections from one address, this machine's apart.", 200, ge=4
+        "Most connections from one address. Connections from this machine are not counted.",
+        200,
+        ge=4,
     )
     client_timeout: float = about(
-        "Seconds for a request's head, and for standing still in its body or answer.", 30, gt=0
+        "Seconds to wait for a request's headers, and for the next bytes of its body or answer.",
+        30,
+        gt=0,
     )
     log_level: Literal["debug", "info", "warning", "error"] = about(
         "Lowest level of log lines to show.", "info"
@@ -364,7 +371,7 @@ class Settings(BaseSettings):
             ZoneInfo(name)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise ValueError(
-                f'"{name}" is no IANA time zone, such as Europe/Rome or UTC'
+                f'"{name}" is not an IANA time zone, such as Europe/Rome or UTC'
             ) from error
         return name
 
@@ -412,8 +419,8 @@ class Settings(BaseSettings):
         missing = [f"{PREFIX}{name.upper()}" for name, value in login.items() if not value]
         if missing and (len(missing) < len(login) or self.oidc_claim):
             raise ValueError(
-                f"The login is set up in part: {', '.join(missing)} is missing. Set it, or none of "
-                "them."
+                f"The login is only set up in part: {', '.join(missing)} is missing. Set all of "
+                "its settings, or none."
             )
         if (
             self.api_key
@@ -433,8 +440,8 @@ class Settings(BaseSettings):
         ):
             if PACKAGE in (path, *path.parents):
                 raise ValueError(
-                    f"{PREFIX}{name} is inside the program, in {PACKAGE}. Choose a folder of your "
-                    "own."
+                    f"{PREFIX}{name} is inside the folder of the program, {PACKAGE}. Choose "
+                    "another folder."
                 )
         return self
 

@@ -98,11 +98,11 @@ def _reason_of(error: Exception, algorithms: Sequence[str]) -> str:
 
     missing = error.claim if isinstance(error, jwt.MissingRequiredClaimError) else None
     if isinstance(error, jwt.ExpiredSignatureError) or missing == "exp":
-        return "it expired, or names no end; check the clocks"
+        return "it has expired or has no expiry time; check both servers' clocks"
     if isinstance(error, jwt.ImmatureSignatureError):
-        return "it is from the future; check the clocks"
+        return "it is not valid yet; check both servers' clocks"
     if isinstance(error, jwt.InvalidIssuerError) or missing == "iss":
-        return "another issuer made it"
+        return "it has another issuer"
     if isinstance(error, jwt.InvalidAudienceError) or missing == "aud":
         return "it was made for another client"
     if isinstance(error, jwt.InvalidAlgorithmError):

@@ -14,7 +14,7 @@ import tomllib
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import Distribution, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import httpx2
 import pytest
 from letta_client import Letta
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from ricordo import __version__
 from tests.support.server_process import free_port, wait_until_up
@@ -49,6 +50,9 @@ MODULES = {
     "otel": "opentelemetry.sdk",
     "honcho": "honcho",
 }
+
+# A pinned package of a lock file: its name, its extras and its version.
+PINNED = re.compile(r"^([\w.-]+)(?:\[(.*)\])?==([^\s;]+)", re.MULTILINE)
 
 
 def run(
@@ -215,7 +219,7 @@ def test_a_release_lists_its_packages_with_hashes_and_licences(installed: Instal
     listed = json.loads((dist / f"ricordo-{__version__}.cdx.json").read_text("utf-8"))
     parts = {part["name"]: part for part in listed["components"]}
     lock = (ROOT / "requirements/base.txt").read_text("utf-8")
-    pins = dict(re.findall(r"^([\w.-]+)(?:\[.*\])?==([^\s;]+)", lock, re.MULTILINE))
+    pins = {name: version for name, _, version in PINNED.findall(lock)}
     assert len(pins) > 50
     for name, version in pins.items():
         assert parts[name]["version"] == version
@@ -232,6 +236,45 @@ def test_a_release_lists_its_packages_with_hashes_and_licences(installed: Instal
     assert [
         name for name, _, licence in rows if gpl.search(licence) and " OR " not in licence
     ] == []
+
+
+@pytest.mark.parametrize("lock", ["base", "embeddings", "files", "dev", "container"])
+def test_a_lock_file_names_every_package_that_its_packages_need(lock: str) -> None:
+    """Lock files are installed with `--no-deps`, so a package that one leaves out is missing."""
+    text = (ROOT / f"requirements/{lock}.txt").read_text("utf-8")
+    pins = {
+        canonicalize_name(name): (version, extras.split(", ") if extras else [])
+        for name, extras, version in PINNED.findall(text)
+    }
+    missing = []
+    looked_at = 0
+    for name, (version, extras) in pins.items():
+        try:
+            package = distribution(name)
+        except PackageNotFoundError:
+            continue  # a package for another platform or a newer Python
+        looked_at += 1
+        for requirement in map(Requirement, package.requires or []):
+            marker = requirement.marker
+            if marker and not any(marker.evaluate({"extra": extra}) for extra in ["", *extras]):
+                continue
+            pinned = pins.get(canonicalize_name(requirement.name), ("", []))[0]
+            if not pinned or not requirement.specifier.contains(pinned, prereleases=True):
+                missing.append(f"{name} {version} needs {requirement}, pinned: {pinned or 'none'}")
+    assert missing == []
+    assert looked_at > 0.8 * len(pins)
+
+
+def test_locked_packages_are_installed_as_the_lock_file_says() -> None:
+    """Pip resolves anew without `--no-deps`, and may then take a release that has no hash."""
+    commands = [
+        line
+        for file in ("Makefile", "Containerfile", "docs/start/installation.md")
+        for line in (ROOT / file).read_text("utf-8").splitlines()
+        if "--require-hashes" in line
+    ]
+    assert len(commands) == 7
+    assert [line for line in commands if "--no-deps" not in line] == []
 
 
 def test_the_command_runs_from_the_wheel_with_the_packages_of_the_base_alone(

@@ -109,16 +109,16 @@ MALFORMED: list[tuple[str, str, str]] = [
     (
         "RICORDO_DATABASE_URL",
         "sqlite:///~nobody-of-this-name/x",
-        "is in a home folder that does not exist here",
+        "is in the home folder of an unknown user",
     ),
     (
         "RICORDO_DATABASE_URL",
         f"sqlite:///{PROGRAM}/storage/ricordo.db",
-        f"is inside the program, in {PROGRAM}.",
+        f"is inside the folder of the program, {PROGRAM}.",
     ),
-    ("RICORDO_DATA_DIR", "~nobody-of-this-name/x", "is in a home folder that does not exist here"),
+    ("RICORDO_DATA_DIR", "~nobody-of-this-name/x", "is in the home folder of an unknown user"),
     *(
-        ("RICORDO_DATA_DIR", f"{PROGRAM}/{path}", "is inside the program")
+        ("RICORDO_DATA_DIR", f"{PROGRAM}/{path}", "is inside the folder of the program")
         for path in ("", "data", "a/../storage/x")
     ),
     *(

@@ -303,7 +303,7 @@ def system_text(key: str, folder: Path) -> str:
         raise Invalid(f"{FOLDER}/{key}.txt is not UTF-8 text. Save it as UTF-8.") from None
     except OSError as error:
         raise Unavailable(
-            f"{FOLDER}/{key}.txt cannot be read: {error.strerror}. See to its permissions."
+            f"{FOLDER}/{key}.txt cannot be read: {error.strerror}. Check its permissions."
         ) from error
     if not custom:
         raise Invalid(f"{FOLDER}/{key}.txt is empty. Write the prompt into it.")

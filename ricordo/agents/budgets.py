@@ -107,7 +107,7 @@ def budget_of(tx: Transaction, agent: Agent) -> Budget | None:
 def set_budget(tx: Transaction, scope: Scope, agent_id: str, limit: int | None) -> Agent:
     """Set the agent's tokens a day; None removes the budget. Raises NotFound, Invalid."""
     if limit is not None and limit < 1:
-        raise Invalid("A budget is a number of tokens above 0; null takes it away.")
+        raise Invalid("A budget is a number of tokens above 0; null removes it.")
     agents.lock(tx, scope, agent_id)
     agent = agents.load(tx, scope, agent_id).agent
     settings = {name: value for name, value in agent.settings.items() if name != DAILY_TOKENS}

@@ -36,8 +36,8 @@ from ricordo.storage.engine.store import Transaction
 DEFAULT = "default"
 _SUMMARY_LENGTH = 200  # characters of a program's name that a new conversation shows
 SHARED = (
-    "This conversation is shared, and what you say in it would be too. "
-    "Make one of your own: POST /v1/conversations/."
+    "This conversation is shared, so others would see your message. Create a separate one: POST "
+    "/v1/conversations/."
 )
 
 
@@ -50,9 +50,7 @@ def resolve_conversation(
     Invalid.
     """
     if name == DEFAULT and not agent_id:
-        raise Invalid(
-            'Every agent has a conversation "default". Say in agent_id which one you mean.'
-        )
+        raise Invalid('Every agent has a conversation "default". Name the agent in agent_id.')
     if owner_id := _agent_of(name, agent_id):
         conversation = conversations.default_of(tx, scope, owner_id)
         if conversation is None:
@@ -343,7 +341,8 @@ async def recompile_system(
         system = next(iter(messages.by_ids(tx, conversation.window[:1])), None)
         if system is None or system.role != "system":
             raise Conflict(
-                "This conversation does not begin with a system message, so none can be recompiled."
+                "This conversation does not begin with a system message, so there is none to "
+                "recompile."
             )
         messages.rewrite(tx, system.with_text(prompt.text))
         conversations.change(tx, conversation.id, prompt_key=prompt.key)
@@ -420,9 +419,7 @@ def require_subject(tx: Transaction, scope: Scope, name: str | None) -> str | No
     if name is None:
         return scope.subject
     if scope.subject_id is not None and users.find(tx, scope, name) is None:
-        raise Forbidden(
-            "Only a conversation about yourself can be made with your key. Leave user_id out."
-        )
+        raise Forbidden("Your key can only create conversations about yourself. Leave user_id out.")
     return users.find_or_make(tx, scope, name).id
 
 
@@ -535,7 +532,7 @@ def set_window(tx: Transaction, conversation: Conversation, ids: Sequence[str]) 
     if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
         raise Busy(open_runs[0].id)
     if conversation.waits:
-        raise Conflict("Calls wait for an answer in this conversation. Answer them first.")
+        raise Conflict("Tool calls of this conversation wait for an answer. Answer them first.")
     messages_by_id = {
         message.id: message
         for message in messages.by_ids(tx, ids)
@@ -543,7 +540,7 @@ def set_window(tx: Transaction, conversation: Conversation, ids: Sequence[str]) 
     }
     if not ids or len(messages_by_id) < len(ids) or messages_by_id[ids[0]].role != "system":
         raise Invalid(
-            "message_ids has to begin with the system message and name messages of this "
+            "message_ids must begin with the system message, and name messages of this "
             "conversation, each once."
         )
     # The next turn renders the prompt again, since the first message may now be an older system

@@ -58,7 +58,7 @@ def set_sleeptime(
     """
     followers = runtime.plugins.agent_followers()
     if is_on and not followers:
-        raise Unsupported("This server runs no agents in their sleep. Leave enable_sleeptime out.")
+        raise Unsupported("This server has no sleep-time agents. Leave enable_sleeptime out.")
     for follower in followers:
         follower.set_sleeptime(tx, runtime, scope, state, is_on=is_on)
 

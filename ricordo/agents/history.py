@@ -60,7 +60,7 @@ async def import_messages(
     otid_counts = Counter(past_message.otid for past_message in past if past_message.otid)
     if twice := next((otid for otid, count in otid_counts.items() if count > 1), None):
         raise Invalid(
-            f"Two of these messages have the otid {twice}. Give every message an otid of its own."
+            f"Two of these messages have the otid {twice}. Give every message a different otid."
         )
     id = conversation_id or conversations.default_id(agent_id)
 
@@ -135,8 +135,8 @@ def _stored_ids(
             past_message.name,
         ):
             raise Conflict(
-                f"The otid {otid} is that of another message of this conversation, {message.id}. "
-                "Give yours an otid of its own, or send what was sent with this one before."
+                f"The otid {otid} belongs to another message of this conversation, {message.id}. "
+                "Use a new otid, or repeat the message that had this one."
             )
         ids[otid] = message.id
     return ids

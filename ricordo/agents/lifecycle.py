@@ -227,7 +227,7 @@ def require_distinct_labels(agent_blocks: Sequence[Block]) -> None:
     labels = [block.label for block in agent_blocks]
     if repeated := next((label for label in labels if labels.count(label) > 1), None):
         raise Invalid(
-            f'Two blocks are labelled "{repeated}". Give each block of an agent a label of its own.'
+            f'Two blocks are labelled "{repeated}". Give each block of an agent a different label.'
         )
 
 
@@ -245,8 +245,8 @@ def attach_block(tx: Transaction, scope: Scope, agent_id: str, block_id: str) ->
         return
     if any(other.shown_label == block.label for other in attached):
         raise Conflict(
-            f'The agent has another block labelled "{block.label}". '
-            "Detach that one first, or rename one of them."
+            f'The agent already has a block labelled "{block.label}". Detach that one first, or '
+            "rename one of them."
         )
     blocks.attach(tx, agent_id, [block])
 

@@ -110,9 +110,7 @@ async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
             else:
                 yield item
         if reply is None:
-            raise ModelError(
-                "llm_empty_response", "The model ended its answer without one. Try again."
-            )
+            raise ModelError("llm_empty_response", "The model's answer was empty. Try again.")
         parsed = parse_reply(reply, offered)
         reply = replace(reply, parts=parsed.parts)
         if not parsed.is_waiting and any(call.name in offered.acting for call in parsed.calls):

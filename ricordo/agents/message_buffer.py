@@ -1,8 +1,8 @@
 """The window of an agent that keeps only a few messages in view. Pure.
 
 Agents of voice conversations have one. If a turn leaves more than the maximum in the window, the
-oldest leave until the minimum is reached. The window then starts at a user's message. They stay in
-the history, where an agent that works on this agent's memory reads them.
+oldest leave until the minimum is reached. The window then starts at a user's message. Messages that
+leave stay in the history, where the sleep-time agent reads them.
 """
 
 from collections.abc import Sequence

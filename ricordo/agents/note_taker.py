@@ -118,11 +118,13 @@ async def _take(
     ]
     for number, index in enumerate(indexes, 1):
         message = window[index]
-        asked = _asked_before(window, index)
-        if asked and not permits(asked.egress, destination_of(model, runtime.new_clearance())):
-            asked = None
-        question = _question_in(asked)
-        label = asked.egress if asked else None
+        previous_answer = _answer_with_question(window, index)
+        if previous_answer and not permits(
+            previous_answer.egress, destination_of(model, runtime.new_clearance())
+        ):
+            previous_answer = None
+        question = _question_in(previous_answer)
+        label = previous_answer.egress if previous_answer else None
         statements = stated(message.text)
         notes: list[str] = []
         reply: ModelReply | None = None
@@ -143,7 +145,7 @@ async def _take(
                 runtime=runtime,
                 job=job,
                 message=message,
-                asked=asked,
+                previous_answer=previous_answer,
                 notes=notes,
                 reply=reply,
             )
@@ -189,7 +191,7 @@ def _is_before(message: Message, of_run: Sequence[Message]) -> bool:
     return bool(of_run) and message.created_at < of_run[0].created_at
 
 
-def _asked_before(window: Sequence[Message], index: int) -> Message | None:
+def _answer_with_question(window: Sequence[Message], index: int) -> Message | None:
     """Return the answer with the question that a short message answers; None without one."""
     if len(window[index].text.split()) > _SHORT_ANSWER:
         return None
@@ -204,9 +206,9 @@ def _asked_before(window: Sequence[Message], index: int) -> Message | None:
     return before if before and before.text.strip().endswith("?") else None
 
 
-def _question_in(asked: Message | None) -> str:
+def _question_in(previous_answer: Message | None) -> str:
     """Return the last sentence of an answer that asks something; "" without an answer."""
-    spoken = asked.text.strip() if asked else ""
+    spoken = previous_answer.text.strip() if previous_answer else ""
     return spoken.replace("\n", " ").rsplit(". ", 1)[-1]
 
 
@@ -237,7 +239,7 @@ def _write(
     runtime: Runtime,
     job: Job,
     message: Message,
-    asked: Message | None,
+    previous_answer: Message | None,
     notes: Sequence[str],
     reply: ModelReply | None,
 ) -> None:
@@ -258,8 +260,10 @@ def _write(
     # Notes are the user's words, so a labelled message gives none for a block that more may see.
     clearance = runtime.new_clearance()
     clearance.show(f"message:{message.id}", message.egress, message.text)
-    if asked:
-        clearance.know(f"message:{asked.id}", asked.egress, _question_in(asked))
+    if previous_answer:
+        clearance.know(
+            f"message:{previous_answer.id}", previous_answer.egress, _question_in(previous_answer)
+        )
     guard = EditGuard(GuardSources, clearance)
     memory = WorkingMemory(state, guard, schemas)
     for phrase in to_forget(message.text):

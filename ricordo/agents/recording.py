@@ -88,7 +88,7 @@ class Recording:
         try:
             await self._store_all(listening)
         except Exception:
-            log.exception("a stream is stored no further", extra={"run": self._run_id})
+            log.exception("the rest of a stream is not stored", extra={"run": self._run_id})
         finally:
             self._runtime.recordings.pop(self._run_id, None)
             self.changed.set()

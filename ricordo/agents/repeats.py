@@ -35,8 +35,7 @@ def require_own_otids(request: TurnRequest) -> None:
     otids = _otids(request)
     if repeated := next((otid for otid in otids if otids.count(otid) > 1), None):
         raise Invalid(
-            f"Two of these messages have the otid {repeated}. "
-            "Give every message an otid of its own."
+            f"Two of these messages have the otid {repeated}. Give every message a different otid."
         )
 
 
@@ -84,9 +83,8 @@ def same_otids(tx: Transaction, request: TurnRequest) -> Run | None:
         return runs.get(tx, request.scope, run_id)
     used_otids = ", ".join(messages_by_otid)
     raise Conflict(
-        f"The otid {used_otids} was used before, for another message. "
-        "Give every new message an otid of its own, or repeat the request "
-        "as it was."
+        f"The otid {used_otids} was used before, for another message. Give every new message a new "
+        "otid, or repeat the request unchanged."
     )
 
 

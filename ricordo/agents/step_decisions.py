@@ -206,7 +206,7 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
 
 
 def _ends_use_of_tools(turn: TurnContext, must_call: bool) -> bool:
-    """Return whether the turn continues without tools, after equal reads that brought nothing.
+    """Return whether repeated equal reads end the use of tools in this turn.
 
     It keeps its tools if a call is required now or before the turn may end.
     """
@@ -216,7 +216,7 @@ def _ends_use_of_tools(turn: TurnContext, must_call: bool) -> bool:
 
 
 def _ended_reads(turn: TurnContext, reading: frozenset[str], is_over: bool) -> frozenset[str]:
-    """Return the reads to hide after too many equal ones; none if all use of tools `is_over`."""
+    """Return the reading tools to hide after too many equal calls; none if `is_over`."""
     if turn.reads.is_over and not is_over:
         return reading
     return frozenset()
@@ -238,7 +238,9 @@ def _allowed_now(turn: TurnContext) -> Allowed:
     try:
         return turn.rules.book.allowed(turn.rules.finished)
     except DeadEnd as error:
-        log.warning("the tool rules leave no way on", extra={"run": turn.run.id, "reason": error})
+        log.warning(
+            "the tool rules allow no next step", extra={"run": turn.run.id, "reason": error}
+        )
         return Allowed(())
 
 
@@ -247,7 +249,8 @@ def _names_to_offer(
 ) -> frozenset[str]:
     """Return the allowed tools, or only those that the request forces.
 
-    If the request wants several tools, the agent may first call some others.
+    If the request names several tools, all allowed tools are returned at first; after `_OWN_CALLS`
+    calls only those that it names.
     """
     is_forced = len(wanted_tools) == 1 or len(turn.rules.finished) >= _OWN_CALLS
     if is_forced and wanted_tools:
@@ -474,7 +477,9 @@ def parse_nested(
         return _refusal(call, offered)
     if name in offered.gated:
         return failed_result(
-            call, f"{name} needs an approval, or is run by the client. Call it yourself."
+            call,
+            f"{name} needs an approval or is run by the client, so code cannot call it. Call "
+            "it directly.",
         )
     bare = offered.bare[name]
     call = without_nulls(call, bare)

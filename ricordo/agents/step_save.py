@@ -301,7 +301,7 @@ async def _finish(write: Awaitable[T]) -> T:
         await asyncio.wait([task])
         # asyncio complains about an exception that is never retrieved.
         if not task.cancelled() and (error := task.exception()):
-            log.info("what a cancelled turn was saving failed", extra={"error": error})
+            log.info("a cancelled turn could not save its step", extra={"error": error})
         raise
 
 

@@ -86,7 +86,7 @@ def _call(
     except (AttributeError, TypeError, RecursionError) as error:
         # A server may send content of any form.
         log.warning(
-            "the payloads of a model's call cannot be put together",
+            "the payloads of a model call cannot be joined for its trace",
             extra={"error": type(error).__name__},
         )
     own_answer = _reply_to_json(answer) if isinstance(answer, ModelReply) else dict(answer)

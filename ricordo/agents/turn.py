@@ -59,7 +59,7 @@ async def run_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
     """
     has_content = request.messages or request.approval or request.compaction
     if not has_content or not all(message.parts for message in request.messages):
-        raise Invalid("There is no message to answer. Send at least one, with some content.")
+        raise Invalid("There is no message to answer. Send at least one that has content.")
     if runtime.is_stopping:
         raise Unavailable("The server is shutting down. Send the message again in a moment.")
     # Once the run is stored its task must run, even if the caller is cancelled now.
@@ -248,7 +248,7 @@ class LiveRun:
                 return end_event
             ending = _Ending("error", "internal_error", "The loop ended without ending its run.")
         except asyncio.CancelledError:
-            ending = _Ending("cancelled", "cancelled", "The turn was stopped before it had ended.")
+            ending = _Ending("cancelled", "cancelled", "The turn was stopped before its end.")
             if self._runtime.is_stopping:
                 ending = _Ending(
                     "error",
@@ -482,4 +482,4 @@ def record_of(tx: Transaction, run: Run) -> list[Message]:
 def _ending_of(part: Failed | RunEnded) -> _Ending:
     if isinstance(part, Failed):
         return _Ending(part.run.stop_reason or "error", part.kind, part.message, part.detail)
-    return _Ending("cancelled", "cancelled", "The turn was stopped before it had ended.")
+    return _Ending("cancelled", "cancelled", "The turn was stopped before its end.")

@@ -91,27 +91,30 @@ class AgentFilters:
     """The query parameters of a list of agents."""
 
     name: str | None = None
-    query_text: Annotated[str | None, Query(description="A piece of the name.")] = None
+    query_text: Annotated[str | None, Query(description="A part of the name.")] = None
     tags: Annotated[list[str] | None, Query()] = None
     match_all_tags: bool = False
     hidden: bool | None = None
     identity_id: Annotated[
-        str | None, Query(description="Kept to this user, by the id as an identity.")
+        str | None, Query(description="Only agents for this user, by its identity id.")
     ] = None
     identifier_keys: Annotated[
-        list[str] | None, Query(description="Kept to any of these users.")
+        list[str] | None, Query(description="Only agents for any of these users.")
     ] = None
     template_id: Annotated[
-        str | None, Query(description="Made from this version of a template.")
+        str | None, Query(description="Created from this version of a template.")
     ] = None
-    base_template_id: Annotated[str | None, Query(description="Made from this template.")] = None
-    created_by_id: Annotated[str | None, Query(description="Made by this user.")] = None
+    base_template_id: Annotated[str | None, Query(description="Created from this template.")] = None
+    created_by_id: Annotated[str | None, Query(description="Created by this user.")] = None
     last_stop_reason: Annotated[
         StopReason | None,
-        Query(description="The reason for the end of the last turn in the default conversation."),
+        Query(
+            description="Only agents whose last turn in the default conversation ended for this reason."
+        ),
     ] = None
     sort_by: Annotated[
-        AgentOrder | None, Query(description="The older name of `order_by`, which goes first.")
+        AgentOrder | None,
+        Query(description="Older name of `order_by`; ignored if `order_by` is sent."),
     ] = None
 
 
@@ -119,7 +122,7 @@ class AgentFilters:
 class AgentPaging(Paging):
     """The paging of a list of agents, with more orders."""
 
-    order_by: Annotated[AgentOrder | None, Query(description="What to order by.")] = None  # type: ignore[assignment]
+    order_by: Annotated[AgentOrder | None, Query(description="The field to sort by.")] = None  # type: ignore[assignment]
 
 
 @router.get("/", response_model=list[AgentResponse])
@@ -239,7 +242,9 @@ async def delete(context: RequestContext, agent_id: str) -> Json:
 async def context(
     context: RequestContext,
     agent_id: str,
-    conversation_id: Annotated[str, Query(description="The conversation of the window.")] = DEFAULT,
+    conversation_id: Annotated[
+        str, Query(description="The conversation whose context window is returned.")
+    ] = DEFAULT,
 ) -> Json:
     """Return the content of the agent's context window, in tokens by our estimate."""
     conversation = await open_conversation(

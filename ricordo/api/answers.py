@@ -125,8 +125,8 @@ class AnswerBudget:
         if size > self.largest_mb * MEGABYTE:
             raise TooLong(
                 f"This answer would have about {-(-size // MEGABYTE):,} MB, and "
-                f"{self.largest_mb:,} MB are the most (RICORDO_MAX_ANSWER_MB). Ask for fewer "
-                "things at once, with `limit`, or for each by its own address."
+                f"{self.largest_mb:,} MB are allowed (RICORDO_MAX_ANSWER_MB). Ask for fewer items "
+                "with `limit`, or for each one by its address."
             )
 
 

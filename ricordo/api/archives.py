@@ -60,8 +60,8 @@ async def create(context: RequestContext, body: ArchiveRequest) -> Json:
     usable = ["native", *context.runtime.indexes]
     if body.vector_db_provider not in usable:
         raise Unsupported(
-            f'The vector database "{body.vector_db_provider}" is not set up on this server. '
-            f"Leave vector_db_provider out, or choose one of: {', '.join(usable)}."
+            f'The vector database "{body.vector_db_provider}" is not set up on this server. Leave '
+            f"vector_db_provider out, or use one of: {', '.join(usable)}."
         )
     embedding = await context.runtime.models.embedders.choose(body.embedding_handle)
 
@@ -215,7 +215,7 @@ async def list_passages(
     paging: Paged,
     search: TextPiece = None,
     include_embeddings: Annotated[
-        bool, Query(description="With the passages' vectors, which are computed again.")
+        bool, Query(description="Include the passages' vectors. They are computed again.")
     ] = False,
 ) -> list[Json]:
     """List the passages of the agent's archives, by default oldest first.

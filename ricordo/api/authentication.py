@@ -248,8 +248,9 @@ class Authentication:
         ):
             return
         raise Invalid(
-            f"RICORDO_HOST={self._host} can be reached from other machines, so a key is needed. Make one with `ricordo key "
-            "create --user NAME --role admin`, or set RICORDO_API_KEY."
+            f"RICORDO_HOST={self._host} can be reached from other machines, so a key is needed. "
+            "Create one with `ricordo key create --user NAME --role admin`, or set "
+            "RICORDO_API_KEY."
         )
 
     def forget(self) -> None:

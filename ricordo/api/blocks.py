@@ -47,16 +47,20 @@ from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1", tags=["blocks"], scope="agents")
 AgentNumber = Annotated[int, Query(ge=0, le=MAX_COUNT)]
-Limit = Annotated[int, Query(ge=1, le=1000, description="How many versions at most.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="The most versions to return.")]
 Before = Annotated[
     str | None, Query(max_length=40, description="Only versions older than this version.")
 ]
 At = Annotated[
-    str | None, Query(max_length=40, description="As of this version; by default the current one.")
+    str | None, Query(max_length=40, description="The version to read; by default the current one.")
 ]
 From = Annotated[
     str | None,
-    Query(alias="from", max_length=40, description="The older version; that before the newer."),
+    Query(
+        alias="from",
+        max_length=40,
+        description="The older version; by default the one before `to`.",
+    ),
 ]
 To = Annotated[
     str | None, Query(max_length=40, description="The newer version; by default the current one.")
@@ -84,21 +88,33 @@ class BlockQuery:
     description_search: TextPiece = None
     tags: Annotated[list[str] | None, Query()] = None
     match_all_tags: bool = False
-    name: Annotated[str | None, Query(description="Templates of this name: there are none.")] = None
-    templates_only: Annotated[bool, Query(description="Only templates: there are none.")] = False
-    identity_id: Annotated[str | None, Query(description="Attached to this identity.")] = None
+    name: Annotated[
+        str | None,
+        Query(
+            description="Name of a block template. No such templates exist, so the list is empty."
+        ),
+    ] = None
+    templates_only: Annotated[
+        bool, Query(description="Only block templates. None exist, so the list is empty.")
+    ] = False
+    identity_id: Annotated[
+        str | None, Query(description="Only blocks attached to this identity.")
+    ] = None
     identifier_keys: Annotated[
-        list[str] | None, Query(description="Attached to any of these users.")
+        list[str] | None, Query(description="Only blocks attached to any of these users.")
     ] = None
     connected_to_agents_count_eq: Annotated[
         list[AgentNumber] | None,
-        Query(description="Attached to this number of agents, or to one of these numbers."),
+        Query(
+            description="Only blocks attached to exactly this number of agents, or to one of several "
+            "numbers."
+        ),
     ] = None
     connected_to_agents_count_gt: Annotated[
-        AgentNumber | None, Query(description="Attached to more agents.")
+        AgentNumber | None, Query(description="Only blocks attached to more agents than this.")
     ] = None
     connected_to_agents_count_lt: Annotated[
-        AgentNumber | None, Query(description="Attached to fewer agents.")
+        AgentNumber | None, Query(description="Only blocks attached to fewer agents than this.")
     ] = None
 
     def filter(self, tx: Transaction, scope: Scope) -> blocks.BlockFilter:
@@ -326,7 +342,7 @@ class LineQuery:
     limit: Annotated[
         int | None,
         Query(
-            ge=1, le=MAX_COUNT, description="How many lines at most; RICORDO_MAX_LINES bounds it."
+            ge=1, le=MAX_COUNT, description="The most lines to return; at most RICORDO_MAX_LINES."
         ),
     ] = None
 
@@ -379,7 +395,8 @@ def _writable(tx: Transaction, scope: Scope, block_id: str) -> Block:
 def _require_agents(scope: Scope) -> None:
     if scope.subject_id is not None and not scope.may("agents:write"):
         raise Forbidden(
-            "This block is not yours alone: to change it for everybody takes the scope agents:write."
+            "Others share this block. To change it for everybody, use a key with the scope "
+            "agents:write."
         )
 
 
@@ -408,9 +425,7 @@ def _change(
         changes["shared"] = body.shared
         chain = versions.lock(tx, block.chain_id)
         if body.shared and chain and chain.owner_kind == "user":
-            raise Invalid(
-                "A user's block cannot be shared. Share a block of the agent's, or of its own."
-            )
+            raise Invalid("A user's block cannot be shared. Share a block that belongs to no user.")
         if body.shared and not block.shared and block.policy == "direct":
             changes["policy"] = SHARED_POLICY
     changes |= _policy_changes(tx, block, body)
@@ -445,15 +460,13 @@ def _require_free_label(tx: Transaction, scope: Scope, block: Block, label: str)
     for agent_id in blocks.agent_ids(tx, block.id):
         if any(other.label == label for other in blocks.attached(tx, agent_id)):
             raise Conflict(
-                f'Agent {agent_id} has another block labelled "{label}". Choose another label.'
+                f'Agent {agent_id} already has a block labelled "{label}". Choose another label.'
             )
     same_chain = blocks.page(
         tx, scope, blocks.ONE, blocks.BlockFilter(label=label, chain_id=block.chain_id)
     )
     if same_chain:
-        raise Conflict(
-            f'There is another block labelled "{label}" beside this one. Choose another label.'
-        )
+        raise Conflict(f'A block labelled "{label}" already exists here. Choose another label.')
 
 
 def page_of(

@@ -60,7 +60,9 @@ class CountedBody:
         self.size += added
         if self.size > LARGE and self.size < self.large_bodies.taken > MOST_AT_ONCE:
             raise HTTPException(
-                503, "Too many large requests are read at once. Send it again in a moment.", _LATER
+                503,
+                "The server is reading too many large requests. Send yours again in a moment.",
+                _LATER,
             )
         return message
 
@@ -112,7 +114,7 @@ def decode(content: bytes) -> Any:
     else:
         marks = 0
     if marks > MOST_MARKS:
-        message = f"it holds {marks} commas and brackets, and {MOST_MARKS} are the most. Send it in several requests."
+        message = f"it holds {marks} commas and brackets, and {MOST_MARKS} are allowed. Send it in several requests."
         raise RequestValidationError([{"type": "too_long", "loc": ("body",), "msg": message}])
     try:
         return json.loads(content)

@@ -109,7 +109,7 @@ def _require_ids(ids: Mapping[str, str]) -> None:
     for name, id in ids.items():
         prefix = ID_PREFIXES.get(name)
         if prefix and not _ID_PATTERNS[prefix].fullmatch(id):
-            message = f"This is no id: it is {prefix}- and a lower-case UUID of version 4"
+            message = f"This is not an id: it is {prefix}- and a lower-case UUID of version 4"
             raise RequestValidationError(
                 [{"type": "string_pattern_mismatch", "loc": ("path", name), "msg": message}]
             )
@@ -118,10 +118,10 @@ def _require_ids(ids: Mapping[str, str]) -> None:
 def _require_fields(body: Any, allowed: Collection[str]) -> None:
     """Raise Forbidden if a browser's request has body fields other than these."""
     if not isinstance(body, dict):
-        raise Forbidden("With a token of a browser the body has to be a JSON object.")
+        raise Forbidden("With a browser token, the body must be a JSON object.")
     if more := sorted(body.keys() - allowed):
         raise Forbidden(
-            f"With a token of a browser the field {more[0][:80]} cannot be sent. Leave it out."
+            f"With a browser token, the field {more[0][:80]} cannot be sent. Leave it out."
         )
     messages = body.get("messages")
     for message in messages if isinstance(messages, list) else ():
@@ -132,7 +132,8 @@ def _require_fields(body: Any, allowed: Collection[str]) -> None:
             roles = [message.get("role"), message.get("message_type")]
         if not set(map(str, filter(None, roles))) <= _USERS_ROLES:
             raise Forbidden(
-                "With a token of a browser a message has the role user. Send another role with a key."
+                "With a browser token, a message must have the role user. Use a key to send "
+                "other roles."
             )
 
 
@@ -150,8 +151,8 @@ def _require_known(request: Request) -> None:
             warn([name], IGNORED_QUERIES[name])
         elif name not in names:
             raise Unsupported(
-                f"The query parameter {name[:80]} is not supported by this version of Ricordo. Leave it out. "
-                f"Here are: {', '.join(sorted(names))}."
+                f"The query parameter {name[:80]} is not supported by this version of Ricordo. "
+                f"Leave it out. This route knows: {', '.join(sorted(names))}."
             )
 
 
@@ -175,9 +176,7 @@ async def for_user(
 
     def find(tx: Transaction) -> User:
         if scope.subject_id is not None and users.find(tx, scope, user) is None:
-            raise Forbidden(
-                "With your key you cannot ask for what is about another user. Leave user_id out."
-            )
+            raise Forbidden("Your key cannot read another user's data. Leave user_id out.")
         return users.require(tx, scope, user)
 
     subject = await context.store.read(find)
@@ -248,17 +247,21 @@ class Paging:
         None
     )
     after: Annotated[str | None, Query(description="Only items after the one with this id.")] = None
-    limit: Annotated[int | None, Query(ge=1, le=1000, description="How many items at most.")] = None
+    limit: Annotated[int | None, Query(ge=1, le=1000, description="The most items to return.")] = (
+        None
+    )
     order: Annotated[
         Literal["asc", "desc"] | None,
         Query(description="By time of creation, oldest or newest first."),
     ] = None
-    order_by: Annotated[Literal["created_at"] | None, Query(description="What to order by.")] = None
-    ascending: Annotated[bool | None, Query(description="The older way to say `order`.")] = None
+    order_by: Annotated[
+        Literal["created_at"] | None, Query(description="The field to sort by.")
+    ] = None
+    ascending: Annotated[bool | None, Query(description="Older form of `order`.")] = None
     user_id: Annotated[
         str | None,
         Query(
-            description="Only what this user sees, by id or name: what is theirs, and what is shared."
+            description="Only items that this user can see: the user's and shared ones. An id or name."
         ),
     ] = None
 

@@ -178,20 +178,18 @@ class ConversationQuery:
 
     agent_id: str | None = None
     archive_status: Literal["unarchived", "archived", "all"] = "unarchived"
-    archived: Annotated[
-        bool | None, Query(description="The shorter way to say `archive_status`.")
-    ] = None
+    archived: Annotated[bool | None, Query(description="Short form of `archive_status`.")] = None
     summary_search: TextPiece = None
     user_id: Annotated[
-        str | None, Query(description="Only those about this user, by id or name.")
+        str | None, Query(description="Only conversations about this user, by id or name.")
     ] = None
     before: Annotated[str | None, Query(description="Only items before the one with this id.")] = (
         None
     )
     after: Annotated[str | None, Query(description="Only items after the one with this id.")] = None
-    limit: Annotated[int, Query(ge=1, le=1000, description="How many items at most.")] = 50
+    limit: Annotated[int, Query(ge=1, le=1000, description="The most items to return.")] = 50
     order: Annotated[Literal["asc", "desc"], Query(description="Oldest or newest first.")] = "desc"
-    order_by: Annotated[OrderBy, Query(description="The time to order by.")] = "last_message_at"
+    order_by: Annotated[OrderBy, Query(description="The time to sort by.")] = "last_message_at"
 
     def page(self) -> Page:
         return Page(self.limit, self.before, self.after, self.order)

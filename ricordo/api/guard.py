@@ -276,7 +276,7 @@ class Guard:
         if not _PROXY_HEADERS.isdisjoint(headers) and _is_passed_on(scope["headers"]):
             return (
                 403,
-                "A proxy passes on requests of other machines, and this server has no key. Set RICORDO_API_KEY.",
+                "This request came through a proxy from another machine, and this server has no key. Set RICORDO_API_KEY.",
             )
         host = headers.get(b"host", b"").decode("latin-1")
         hostname = _split(f"//{host}").hostname or ""
@@ -287,7 +287,7 @@ class Guard:
         if origin and _split(origin).netloc != host:
             return (
                 403,
-                f"Pages of {origin} may not use this server; only its own may, and programs.",
+                f"Pages of {origin} may not use this server. Only its own pages and programs may.",
             )
         return None
 
@@ -311,20 +311,23 @@ async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None
     if reach.path:
         if route_path(scope) == reach.path:
             return None
-        return 403, f"This token is for {reach.path} alone. Use a key for everything else."
+        return 403, f"This token is only for {reach.path}. Use a key for other paths."
     if not _is_from(scope, reach):
-        return 403, f"This token is for pages of {reach.origin} alone."
+        return (
+            403,
+            f"This token is only for pages of {reach.origin}. Ask for a token for this page's address.",
+        )
     query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     way, ids = _way_of(scope["method"], route_path(scope))
     if way is None:
         return (
             403,
-            "A token of a browser does not reach this route. docs/operate/access-tokens.md lists those that it reaches.",
+            "A browser token may not use this route. docs/operate/access-tokens.md lists the routes that it may use.",
         )
     if unknown := [name for name, _ in query if name not in way.query]:
         return (
             403,
-            f"With a token of a browser the query parameter {unknown[0][:80]} cannot be used. Leave it out.",
+            f"With a browser token, the query parameter {unknown[0][:80]} cannot be used. Leave it out.",
         )
     agents = [agent_id for name, agent_id in query if name == "agent_id"]
     if ids:
@@ -333,7 +336,7 @@ async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None
     if len(agents) != 1 or (agents[0], way.access) not in reach.agents:
         return (
             404,
-            f"There is nothing here that this token may use with {way.access}. Check the id, or ask for another token.",
+            f"This token may use nothing here with {way.access}. Check the id, or ask for another token.",
         )
     scope[FIELDS] = way.fields
     return None

@@ -261,7 +261,7 @@ def request_of(scope: Scope, agent_id: str, body: SendRequest) -> TurnRequest:
     approvals = [part for part in parts if isinstance(part, ApprovalDecisionRequest)]
     if len(approvals) > 1:
         raise Invalid(
-            "There are two answers to one request for approval. Send one that names all calls."
+            "This request answers one approval request twice. Send one answer that names all calls."
         )
     if body.input is not None:
         new_messages = (NewMessage("user", _parts(body.input)),)
@@ -397,7 +397,9 @@ def _decision(decision: CallDecisionRequest) -> Part:
             pictures=tuple(part for part in parts if isinstance(part, ImagePart)),
         )
     if decision.approve is None:
-        raise Invalid(f"The answer to {decision.tool_call_id} does not say approve: true or false.")
+        raise Invalid(
+            f"The answer to {decision.tool_call_id} needs the field approve: true or false."
+        )
     return ApprovalPart(decision.tool_call_id, decision.approve, decision.reason)
 
 
@@ -406,7 +408,7 @@ def _client_tool(tool: Mapping[str, Any]) -> ToolSchema:
     parameters = tool.get("parameters") or {"type": "object", "properties": {}}
     if not isinstance(name, str) or not name or not isinstance(parameters, dict):
         raise Invalid(
-            "Each of client_tools needs a name, and parameters that are a JSON schema of an object."
+            "Each of client_tools needs a name, and a JSON schema of an object as its parameters."
         )
     return ToolSchema(
         name, str(tool.get("description") or ""), {"type": "object", "properties": {}, **parameters}
@@ -424,7 +426,7 @@ def _part(content: TextContent | ImageContent) -> Part:
         return TextPart(content.text)
     source = content.source
     if not (source.data or source.url):
-        raise Invalid("A picture needs data in base64, or the url where it lies.")
+        raise Invalid("A picture needs its data in base64, or its url.")
     if source.data:
         try:
             b64decode(source.data, validate=True)

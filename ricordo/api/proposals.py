@@ -50,15 +50,17 @@ _BLOCK = "/blocks/{label:path}"
 # The most waiting proposals that one request decides.
 DECIDED_AT_ONCE = 100
 _HOW = (
-    "Read base, ours (the current text) and theirs (what was proposed), and approve again with a "
-    '"body" of your own.'
+    "Read base, ours (the current text) and theirs (the proposed text). Then approve again with "
+    'the merged text as "body".'
 )
 Status = Annotated[
     ProposalStatus | Literal["waiting", "all"],
-    Query(description="`waiting`: those that can still be decided, open or in conflict."),
+    Query(
+        description="`waiting`: proposals that can still be decided, which are open or in conflict."
+    ),
 ]
 # A proposal has two texts and their difference.
-Limit = Annotated[int, Query(ge=1, le=100, description="How many proposals at most.")]
+Limit = Annotated[int, Query(ge=1, le=100, description="The most proposals to return.")]
 # A decided proposal, its block after that, and the number of proposals still waiting for this
 # block.
 Decided = tuple[Proposal, Block | None, int]
@@ -352,7 +354,7 @@ def _proposer(
     if agent_id is None and not is_local:
         return context.actor_for(memory.user)
     if not scope.may(IMPERSONATE, "agents:write"):
-        raise Forbidden("This key may not propose in the name of an agent. Leave out agent_id.")
+        raise Forbidden("This key may not make a proposal for an agent. Leave agent_id out.")
     name = redact(agent_id or "agent").text
     if is_id(name, "agent"):
         try:

@@ -30,8 +30,8 @@ router = Routes(prefix="/v1/providers", tags=["providers"], scope="providers")
 def _require_name(name: str) -> str:
     if "/" in name or not name.isprintable() or name.strip() != name:
         raise ValueError(
-            "must not hold a slash, a line's end, or a space at its ends: it begins its models' "
-            "handles"
+            "must not hold a slash or a line break, nor begin or end with a space: it is the "
+            "first part of its models' handles"
         )
     return name
 
@@ -167,7 +167,8 @@ async def modify(
     if moved and before.secret and body.api_key is None:
         # Otherwise a caller who does not know the key could have it sent to any address.
         raise Invalid(
-            "Send api_key together with a new base_url: a stored key goes to no other address."
+            "Send api_key together with a new base_url: a stored key is never sent to another "
+            "address."
         )
     # A key that this server cannot read can still be replaced.
     if body.api_key and (body.access_key or before.provider_type != "bedrock"):

@@ -366,8 +366,9 @@ class Routes(APIRouter):
             )
         if not iscoroutinefunction(endpoint) and "context" not in signature(endpoint).parameters:
             raise TypeError(
-                f"The function of the route {path} is called with a transaction, and needs a parameter "
-                "`context: RequestContext`. If it needs no database, write it as `async def`."
+                f"The function of the route {path} is called with a transaction, so it needs a "
+                "parameter `context: RequestContext`. If it needs no database, write it as `async "
+                "def`."
             )
         super().add_api_route(path, endpoint, **options)
         route = self.routes[-1]

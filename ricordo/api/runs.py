@@ -182,7 +182,7 @@ class StepQuery:
     trace_ids: Annotated[
         list[str] | None,
         Query(
-            description="Steps with any of these as their `trace_id`: it is null for all, so none."
+            description="No effect: no step has a `trace_id`, so any value returns an empty list."
         ),
     ] = None
     start_date: Annotated[
@@ -236,12 +236,14 @@ def give_feedback(
     context: RequestContext,
     step_id: str,
     body: FeedbackRequest | None = None,
-    feedback: Annotated[Feedback | None, Query(description="The form of older clients.")] = None,
+    feedback: Annotated[
+        Feedback | None, Query(description="The form that older clients send.")
+    ] = None,
 ) -> Step:
     """Store a person's feedback on the step, with tags; it replaces earlier feedback."""
     if body is None:
         if feedback is None:
-            raise Unsupported("Say feedback, tags, or both.")
+            raise Unsupported("Send feedback, tags, or both.")
         body = FeedbackRequest(feedback=feedback)
     step = runs.get_step(tx, context.scope, step_id)
     context.scope.require_owns(runs.get(tx, context.scope, step.run_id).user_id)

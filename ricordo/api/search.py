@@ -45,7 +45,7 @@ class _SearchRequest(RequestModel):
     end_date: str | None = None
     agent_id: str | None = None
     user_id: str | None = Field(
-        None, description="Only what this user sees: what is theirs, and what is shared."
+        None, description="Only results that this user can see: the user's and shared ones."
     )
 
     def span(self, zone: tzinfo) -> tuple[int | None, int | None]:
@@ -128,7 +128,7 @@ class FoundMessageResponse(ResponseModel):
     conversation_id: Annotated[str, From("message.conversation_id")]
     created_at: Annotated[Timestamp, From("message.created_at")]
     shared: Annotated[bool, From("message.user_id", _has_no_user)] = Field(
-        description="True where it is about no user."
+        description="True if the message is about no user."
     )
     excerpt: str | None = Field(
         None, description="The part of a long message that matches best; null for a short one."
@@ -155,7 +155,7 @@ class StoredMessageHitResponse(RelevanceResponse):
     """A message that a search found, and its searched text."""
 
     embedded_text: str
-    shared: bool = Field(description="True where the message is about no user.")
+    shared: bool = Field(description="True if the message is about no user.")
     excerpt: str | None = Field(
         None, description="The part of a long message that matches best; null for a short one."
     )
@@ -202,9 +202,8 @@ class PastMessageRequest(RequestPart):
         """Refuse instructions and tool results, with the reason."""
         if role in ("system", "tool"):
             raise ValueError(
-                f"messages of the role {role} cannot be imported: an agent has one system "
-                "message, which it keeps itself, and a tool's result means nothing without its "
-                "call. Leave them out."
+                f"messages of the role {role} cannot be imported. An agent writes its one system "
+                "message itself, and a tool's result needs its call. Leave them out."
             )
         return role
 
@@ -339,7 +338,7 @@ async def _messages(context: RequestContext, body: MessageSearchRequest) -> Sequ
     if conversation_id == "default":
         if not body.agent_id:
             raise Unsupported(
-                'Each agent has a conversation "default" of its own. Name the agent with agent_id.'
+                'Each agent has a conversation "default". Name the agent in agent_id.'
             )
         default_conversation = await open_conversation(
             context.runtime, context.scope, "default", body.agent_id

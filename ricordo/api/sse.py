@@ -103,7 +103,7 @@ class SseEncoder:
     def resume(self, chunks: Iterable[bytes]) -> None:
         for chunk in chunks:
             if chunk.startswith(_PREFIX) and chunk != DONE:
-                self._note(orjson.loads(chunk.removeprefix(_PREFIX)))
+                self._note(wire_of(chunk))
 
     def _note(self, wire: Json) -> None:
         kind = wire["message_type"]
@@ -278,6 +278,12 @@ async def sse_stream(
                 continue
             for chunk in encoder.encode(event):
                 yield chunk
+
+
+def wire_of(chunk: bytes) -> Json:
+    """Return the JSON of an event that `SseEncoder.encode` returned, but for errors and DONE."""
+    wire: Json = orjson.loads(chunk.removeprefix(_PREFIX))
+    return wire
 
 
 async def with_pauses(events: AsyncGenerator[Event], pause: float) -> AsyncGenerator[Event | None]:

@@ -189,14 +189,16 @@ async def complete(runtime: Runtime, run: Run) -> None:
 class ResumeRequest(RequestPart):
     """The start of a resumed stream and its options."""
 
-    starting_after: int = Field(0, ge=0, le=MAX_COUNT, description="The last seq_id that was read.")
+    starting_after: int = Field(
+        0, ge=0, le=MAX_COUNT, description="The seq_id of the last event that you read."
+    )
     include_pings: bool | None = True
     poll_interval: float | None = Field(
         0.1, ge=0, le=60, description="Seconds between two reads of another process's run."
     )
     batch_size: int | None = Field(100, ge=1, le=1000)
-    run_id: str | None = Field(None, description="The run; without it the conversation's newest.")
-    otid: str | None = Field(None, description="The otid of a message that the run took.")
+    run_id: str | None = Field(None, description="The run; by default the conversation's newest.")
+    otid: str | None = Field(None, description="The otid of a message that started the run.")
     agent_id: str | None = Field(None, description="The agent of the conversation `default`.")
 
     def resumption(self) -> Resumption:
@@ -243,7 +245,7 @@ def stream_of(context: RequestContext, run: Run, resumption: Resumption) -> Resp
     """
     if not run.background:
         raise Invalid(
-            f"{run.id} was not begun with background=true, so its stream was not kept. Read its "
+            f"{run.id} was started without background=true, so its stream was not stored. Read its "
             f"messages instead: GET /v1/runs/{run.id}/messages."
         )
     hours = context.runtime.settings.stream_hours
@@ -287,7 +289,7 @@ def _run_of(
     if not newest:
         # wire fact: this sentence comes from the retired Letta V1 server
         raise Invalid(
-            "No active runs found for this conversation. Only runs that were begun with "
+            "No active runs found for this conversation. Only runs that were started with "
             "background=true have a stream."
         )
     return newest[0]

@@ -122,7 +122,7 @@ def change_approval(
     """
     is_required = body.requires_approval if body else requires_approval
     if is_required is None:
-        raise Invalid("Say requires_approval: true or false.")
+        raise Invalid("Send requires_approval: true or false.")
     agents.lock(tx, context.scope, agent_id)
     state = agents.load(tx, context.scope, agent_id)
     if not any(tool.name == tool_name for tool in state.tools):

@@ -88,14 +88,14 @@ AsOf = Annotated[
     str | None,
     Query(
         max_length=40,
-        description="The blocks as they were: a day, as 2026-05-01 (its end, UTC), or a time.",
+        description="Return the blocks as of this time, or this day's end in UTC, such as 2026-05-01.",
     ),
 ]
 Message = Annotated[
     str | None,
     Query(
         max_length=10_000,
-        description="The reason, shown in the history; for formats without a field for it.",
+        description="The reason, shown in the history. Only for formats that have no field for it.",
     ),
 ]
 
@@ -131,8 +131,8 @@ async def read_sent(
     parsed = await offload(read, len(content))
     if parsed.label not in (None, label):
         raise Invalid(
-            f'The text says that it is block "{parsed.label}", and it was sent to "{label}". '
-            "Correct one of them."
+            f'The text names the block "{parsed.label}", but it was sent to "{label}". Correct one '
+            "of them."
         )
     fields = {"body": parsed.text}
     if message:

@@ -84,7 +84,7 @@ class PostgresWorker:
             task.cancel()
         _, late = await asyncio.wait(self._tasks, timeout=_STOP_LIMIT)
         if late:
-            log.warning("the queue's worker does not stop, and is left")
+            log.warning("the queue's worker does not stop; not waiting for it")
         await self._app.close_async()
 
     def _make_app(self) -> Any:

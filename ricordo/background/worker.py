@@ -144,7 +144,7 @@ class Worker:
             _, late = await asyncio.wait(ending, timeout=_STOP_LIMIT)
             if late:
                 log.warning(
-                    "jobs that do not stop are left to the next server", extra={"jobs": len(late)}
+                    "jobs do not stop; the next server will take them", extra={"jobs": len(late)}
                 )
 
     async def run_one(self, id: str) -> None:
@@ -169,7 +169,7 @@ class Worker:
             return None
         except RicordoError as error:
             log.warning(
-                "a job could not be claimed; it is found again",
+                "a job could not be claimed; it will be tried again",
                 extra={"job": id, "error": type(error).__name__},
             )
             return None
@@ -269,7 +269,7 @@ class Worker:
             try:
                 if not await self._store.write(end):
                     log.warning(
-                        "a job ended that this server had lost",
+                        "a job ended after this server had lost its lease",
                         extra={"job": job.id, "kind": job.kind},
                     )
                     await self._release(job)
@@ -373,8 +373,8 @@ def by_kind(handlers: Iterable[JobHandler]) -> dict[str, JobHandler]:
             )
         if handler.every_seconds is not None and handler.every_seconds < 1:
             raise Invalid(
-                f'Jobs of kind "{handler.kind}" would come more than once a second. Let them come '
-                "more seldom."
+                f'Jobs of kind "{handler.kind}" would run more than once a second. Give them a '
+                "longer interval."
             )
         handlers_by_kind[handler.kind] = handler
     return handlers_by_kind

@@ -66,7 +66,7 @@ class Client:
             ) from None
         health = _object(response)
         if response.status_code != 200 or health.get("status") != "ok":
-            raise Invalid(f"What answers at {self.address} is not Ricordo. Choose another address.")
+            raise Invalid(f"The server at {self.address} is not Ricordo. Choose another address.")
         return str(health.get("version"))
 
     def agents(self, name: str | None = None) -> list[Json]:
@@ -240,11 +240,11 @@ def refusal(response: httpx2.Response) -> RicordoError:
         token = response.request.headers.get("authorization", "").removeprefix("Bearer ")
         if token and not token.startswith(OPERATOR):
             return Forbidden(
-                "The key in RICORDO_API_KEY is not one of this server, or expired or was revoked. "
-                "Correct it, or leave it out."
+                "This server does not accept the key in RICORDO_API_KEY: it is unknown, expired "
+                "or revoked. Correct or unset it."
             )
         return Forbidden(
-            "This server requires a key. Set RICORDO_API_KEY to one that an administrator gave you."
+            "This server requires a key. Ask an administrator for one, and set RICORDO_API_KEY."
         )
     error = answer.get("error")
     detail = error.get("message") if isinstance(error, dict) else answer.get("detail")

@@ -159,7 +159,7 @@ class BoundedConnection(HttpToolsProtocol):
         kilobytes = self._settings.max_header_kb
         return (
             431,
-            f"The head of the request is longer than {kilobytes} kB. Send less, or raise "
+            f"The headers of the request are longer than {kilobytes} kB. Send less, or raise "
             "RICORDO_MAX_HEADER_KB.",
         )
 

@@ -146,7 +146,7 @@ def _data_folder(folder: Path) -> DoctorFinding:
             "data folder", f"{nearest} cannot be written. Choose another RICORDO_DATA_DIR."
         )
     free = shutil.disk_usage(nearest).free
-    state = "" if folder.exists() else ", made at the first start"
+    state = "" if folder.exists() else ", created at the first start"
     text = f"{folder}{state}, {_size(free)} free"
     if free < _LITTLE_SPACE:
         level: Level = "wrong" if free < _NO_SPACE else "warning"
@@ -206,10 +206,11 @@ def _absent(path: Path) -> DoctorFinding:
     if notice:
         return _wrong(
             "database",
-            f"{path} was used here, and is gone or empty. The next start would make a new one. "
-            "If you did not remove it, put it back with its -wal file, or restore a backup.",
+            f"{path} was used before, and now it is missing or empty. The next start would create "
+            "a new one. If you did not remove it, put it back with its -wal file, or restore a "
+            "backup.",
         )
-    return DoctorFinding("database", f"{path}, made at the first start")
+    return DoctorFinding("database", f"{path}, created at the first start")
 
 
 def _schema(name: str, schema: int, rest: str) -> DoctorFinding:
@@ -219,7 +220,7 @@ def _schema(name: str, schema: int, rest: str) -> DoctorFinding:
         return _wrong("database", f"{name} {reason}")
     state = f"schema {schema}"
     if schema == 0:
-        state = "tables made at the first start"
+        state = "tables created at the first start"
     elif schema < newest:
         state += f", will become {newest} at the next start, after a backup"
     return DoctorFinding("database", f"{name}, {state}, {rest}")
@@ -349,12 +350,12 @@ def _keys(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
     if settings.host in LOOPBACK and settings.oidc_issuer:
         return DoctorFinding("keys", "none, but RICORDO_OIDC_ISSUER: every request needs a login")
     if settings.host in LOOPBACK:
-        return DoctorFinding("keys", "none: whoever uses this machine is the administrator")
+        return DoctorFinding("keys", "none: everybody on this machine is the administrator")
     return _wrong(
         "keys",
-        f"none, and RICORDO_HOST={settings.host} can be reached from other machines, so the "
-        "server does not start. Make one with `ricordo key create --user NAME --role admin`, "
-        "or set RICORDO_API_KEY.",
+        f"none, and RICORDO_HOST={settings.host} can be reached from other machines, so the server "
+        "does not start. Create one with `ricordo key create --user NAME --role admin`, or set "
+        "RICORDO_API_KEY.",
     )
 
 

@@ -111,9 +111,7 @@ def background_server(settings: Settings, providers: ProviderSettings) -> Iterat
             thread.start()
             is_settled.wait()
             if failure and isinstance(failure[0], Conflict):
-                raise Conflict(
-                    f"{failure[0]} To talk with that server, name its address by --server."
-                )
+                raise Conflict(f"{failure[0]} To use that server, give its address with --server.")
             if failure:
                 raise failure[0]
             yield address_of("127.0.0.1", port)

@@ -48,7 +48,7 @@ def addresses_of(host: str) -> list[tuple[int, str]]:
         addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
         raise Unavailable(
-            f'The host "{host}" is unknown: {error.strerror}. Choose another by --host or '
+            f'The host "{host}" is unknown: {error.strerror}. Choose another with --host or '
             "RICORDO_HOST, such as 127.0.0.1."
         ) from None
     families_and_names = ((family, str(address[0])) for family, _, _, _, address in addresses)
@@ -59,17 +59,17 @@ def _reason(error: OSError, host: str, port: int) -> str:
     match error.errno:
         case errno.EADDRINUSE:
             return (
-                f"Port {port} of {host} is in use, perhaps by another Ricordo. "
-                "Stop that one, or choose another port by --port or RICORDO_PORT."
+                f"Port {port} of {host} is in use, perhaps by another Ricordo. Stop it, or choose "
+                "another port with --port or RICORDO_PORT."
             )
         case errno.EACCES:
             return (
-                f"This user may not listen on port {port}. "
-                "Choose one above 1023 by --port or RICORDO_PORT."
+                f"This user may not listen on port {port}. Choose one above 1023 with --port or "
+                "RICORDO_PORT."
             )
         case errno.EADDRNOTAVAIL:
             return (
-                f"{host} is not an address of this machine. "
-                "Choose another by --host or RICORDO_HOST."
+                f"{host} is not an address of this machine. Choose another with --host or "
+                "RICORDO_HOST."
             )
     return f"Ricordo cannot listen on {host}, port {port}: {error.strerror}."

@@ -87,9 +87,9 @@ class Chain:
         for other in self.files:
             if other not in (label, old_label) and name_key(other) == key:
                 raise Conflict(
-                    f'Block label "{label}" differs from "{other}" only in capitals or accents, or '
-                    "in invisible signs, and in a clone of this memory both can be one "
-                    "file. Use that block, or choose another label."
+                    f'Block label "{label}" differs from "{other}" only in capitals, accents or '
+                    "invisible characters. In a clone of this memory, both could become one file. "
+                    "Use that block, or choose another label."
                 )
 
 
@@ -244,14 +244,13 @@ def require_label(label: str) -> str:
         )
     if reserved := next((part for part in parts if part.lower() in _RESERVED), None):
         raise Invalid(
-            f'Block label "{label}" cannot be used: "{reserved}" has a meaning of its own. Choose '
-            "another word."
+            f'Block label "{label}" cannot be used: "{reserved}" is reserved. Choose another word.'
         )
     if not fits_git(label):
         raise Invalid(
-            f'Block label "{label}" cannot be used: it is a file in a clone of its owner\'s '
-            "memory, and git keeps such names for itself or could not tell them from others. "
-            'Choose another word, and no folder that ends in ".md".'
+            f'Block label "{label}" cannot be used. Labels become file names in a clone of the '
+            "memory, and git reserves this name or confuses it with another. Choose another word, "
+            'and no folder that ends in ".md".'
         )
     require_no_secret(label)
     return label
@@ -264,6 +263,6 @@ def require_no_secret(label: str) -> None:
     """
     if kinds := redact(label).kinds:
         raise Invalid(
-            f"This block label holds what looks like a secret ({kinds[0]}), and memory keeps no "
-            "secrets. Choose another label."
+            f"This block label seems to hold a secret ({kinds[0]}), and memory stores no secrets. "
+            "Choose another label."
         )

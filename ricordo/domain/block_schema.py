@@ -100,11 +100,11 @@ class SchemaField:
         if not _is_of(self.kind, value):
             return _MUST_BE[self.kind]
         if self.kind == "string" and "\n" in str(value):
-            return "must be one line. Take the line breaks out."
+            return "must be one line. Remove the line breaks."
         texts = _texts(value)
         if self.max_items is not None and self.kind == "list" and len(texts) > self.max_items:
             excess = len(texts) - self.max_items
-            return f"has {len(texts)} items and may have {self.max_items}. Take {excess} out."
+            return f"has {len(texts)} items and may have {self.max_items}. Remove {excess}."
         longest = max((len(text) for text in texts), default=0)
         if self.max_length is not None and longest > self.max_length:
             verb = "has an item of" if self.kind == "list" else "has"

@@ -111,8 +111,7 @@ def parse_timestamp(text: str, zone: tzinfo, *, name: str = "created_at") -> int
         to_datetime(micros + DAY)
     except OverflowError as error:
         raise Invalid(
-            f"{name} {text} lies beyond the calendar. Choose a time from 0001-01-02 to 9999-12-30, "
-            "in UTC."
+            f"{name} {text} is out of range. Choose a time from 0001-01-02 to 9999-12-30, in UTC."
         ) from error
     return micros
 

@@ -145,8 +145,9 @@ def label_of(names: Iterable[str] | None) -> str | None:
     for name in distinct:
         if not _NAME.fullmatch(name) or name == NOBODY_AT_ALL:
             raise Invalid(
-                f'"{name[:80]}" is no name of a provider. Use names as "openai", or "local" for '
-                "models on this machine or its network; an empty list allows none."
+                f'"{name[:80]}" is not a name of a provider. Use names such as "openai", or '
+                '"local" for models on this machine or its network. An empty list allows no '
+                "provider."
             )
     return ",".join(distinct) or NOBODY_AT_ALL
 

@@ -84,8 +84,8 @@ def answer_schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] |
     if kind == "json_schema" and isinstance(schema, Mapping) and schema:
         return dict(schema)
     raise Invalid(
-        'This response_format is not one we know. Use {"type": "text"}, {"type": "json_object"}, '
-        'or {"type": "json_schema", "json_schema": {"name": …, "schema": …}}.'
+        'This response_format is not supported. Use {"type": "text"}, {"type": "json_object"}, or '
+        '{"type": "json_schema", "json_schema": {"name": …, "schema": …}}.'
     )
 
 

@@ -117,8 +117,6 @@ def require_tags(tags: Sequence[str]) -> None:
     """Raise Invalid for too many tags, or for a tag that is too long."""
     longest = max(map(len, tags), default=0)
     if len(tags) > MOST_TAGS:
-        raise Invalid(f"There are {len(tags)} tags, of which {MOST_TAGS} are allowed. Use fewer.")
+        raise Invalid(f"There are {len(tags)} tags, and {MOST_TAGS} are allowed. Use fewer.")
     if longest > LONGEST_TAG:
-        raise Invalid(
-            f"A tag has {longest} characters, of which {LONGEST_TAG} are allowed. Shorten it."
-        )
+        raise Invalid(f"A tag has {longest} characters, and {LONGEST_TAG} are allowed. Shorten it.")

@@ -42,8 +42,8 @@ class MemoryQuotas:
         if size > self.block_bytes and size > before:
             raise TooLong(
                 f'Block "{label[:80]}" would have {size:,} bytes with its description and '
-                f"metadata, and {self.block_kb:,} kB are "
-                "the most (RICORDO_MAX_BLOCK_KB). Shorten it, or split it into several blocks."
+                f"metadata, and {self.block_kb:,} kB are allowed (RICORDO_MAX_BLOCK_KB). Shorten "
+                "it, or split it into several blocks."
             )
 
     def require_text(self, label: str, text: str, before: str = "") -> None:
@@ -57,17 +57,17 @@ class MemoryQuotas:
         if size > self.memory_bytes and size > before:
             raise TooLong(
                 f"The blocks of this memory would have {size:,} bytes together, and "
-                f"{self.memory_mb:,} MB are the most "
-                "(RICORDO_MAX_MEMORY_MB). Shorten or delete some first."
+                f"{self.memory_mb:,} MB are allowed (RICORDO_MAX_MEMORY_MB). Shorten or delete "
+                "some first."
             )
 
     def require_count(self, count: int, before: int) -> None:
         """Raise TooLong if one user or agent would have too many blocks."""
         if count > self.blocks and count > before:
             raise TooLong(
-                f"This memory would have {count:,} blocks, and {self.blocks:,} are the most "
-                "(RICORDO_MAX_MEMORY_BLOCKS). Delete "
-                "some first, or put several texts into one block."
+                f"This memory would have {count:,} blocks, and {self.blocks:,} are allowed "
+                "(RICORDO_MAX_MEMORY_BLOCKS). Delete some first, or put several texts into one "
+                "block."
             )
 
     def require_history(self, size: int) -> None:
@@ -75,8 +75,8 @@ class MemoryQuotas:
         if size >= self.history_bytes:
             raise TooLong(
                 f"The history of this memory has {size:,} bytes, and {self.history_mb:,} MB are "
-                "the most (RICORDO_MAX_HISTORY_MB), so it takes no new text. All of it can still "
-                "be read, earlier texts restored, and blocks deleted. Whoever runs the server can "
+                "allowed (RICORDO_MAX_HISTORY_MB), so it takes no new text. You can still read "
+                "it, restore earlier texts, and delete blocks. The operator of the server can "
                 "raise the setting."
             )
 

@@ -26,7 +26,7 @@ _HIDDEN = re.compile(
 _JOINERS = re.compile("[\u200c\u200d]+")
 # The flags of England, Scotland and Wales are a black flag with tags; no other emoji needs tags.
 _TAGS = re.compile("(\U0001f3f4[\U000e0020-\U000e007f]+)|[\U000e0020-\U000e007f]+")
-# Below are Latin, Greek, Cyrillic and Armenian, whose letters are never joined.
+# Lower code points are Latin, Greek, Cyrillic and Armenian, whose letters are never joined.
 _FIRST_JOINED = "\u0590"
 _LATIN_AND_GREEK_AGAIN = ("\u1e00", "\u1fff")
 # The time to sort the marks of one letter grows with the square of their number: 12 s for 80,000.

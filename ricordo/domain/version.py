@@ -78,7 +78,7 @@ class ChangeMetadata:
         if self.policy_decision(policy, chain) != "apply":
             raise Forbidden(
                 f'Block "{label}" has the policy {policy}: {self.author.kind} {self.author.id} may '
-                "not change it directly. Propose the change to its owner."
+                "not change it directly. Propose the change instead."
             )
 
 

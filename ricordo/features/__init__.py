@@ -1,6 +1,7 @@
 """The built-in features: packages that can be deleted, each with its name here."""
 
 FEATURES: tuple[str, ...] = (
+    "a2a",
     "ag_ui",
     "agent_cards",
     "automation",

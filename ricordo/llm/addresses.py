@@ -68,7 +68,7 @@ def require_callable(url: str, *, allow_private: bool = False, setting: str = CA
         raise Invalid("The address must begin with http:// or https:// and name a host.")
     if parts.userinfo:
         raise Invalid(
-            "The address holds a name or password, which would be kept and shown. Leave it out."
+            "The address holds a name or password, which would be stored and shown. Leave it out."
         )
     if not allow_private:
         require_public_host(parts.host, setting=setting)
@@ -170,7 +170,9 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
         """Send the request to one of the host's addresses, all of which are public."""
         url = request.url
         if url.scheme not in _PORTS:
-            raise httpx2.UnsupportedProtocol(f"{url.scheme} is not spoken here.", request=request)
+            raise httpx2.UnsupportedProtocol(
+                f"The protocol {url.scheme} is not supported. Use http or https.", request=request
+            )
         try:
             numbers = await self._lookup(url.host, url.port or _PORTS[url.scheme])
         except (OSError, UnicodeError) as error:
@@ -291,6 +293,6 @@ def _parsed(url: str) -> httpx2.URL:
 
 def _refusal(host: str, setting: str) -> str:
     return (
-        f"{host} is no public address, or leads to one of this machine or its network, which is "
-        f"not spoken to. Give a public address, or let the operator set {setting}."
+        f"{host} is not a public address, or leads to this machine or its network, which requests "
+        f"may not reach. Use a public address, or ask the operator to set {setting}."
     )

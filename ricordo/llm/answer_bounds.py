@@ -115,9 +115,9 @@ class _BoundedStream(httpx2.AsyncByteStream):
             is_too_large = total_size > STREAM_BYTES or event_size > ANSWER_BYTES
             if is_too_large or commas > ANSWER_COMMAS:
                 raise BoundReached(
-                    f"{self._request.url.host} sent more than is taken of one answer: "
-                    f"{ANSWER_BYTES // 1024**2} MiB, or {STREAM_BYTES // 1024**2} MiB in a "
-                    "stream. Limit its length, or use another model."
+                    f"{self._request.url.host} sent a longer answer than is allowed: "
+                    f"{ANSWER_BYTES // 1024**2} MiB, or {STREAM_BYTES // 1024**2} MiB in a stream. "
+                    "Limit its length, or use another model."
                 )
             if self._exchange:
                 self._exchange.receive(piece)
@@ -130,7 +130,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
 def _too_slow(request: httpx2.Request) -> BoundReached:
     return BoundReached(
         f"{request.url.host} did not end its answer in {SILENCES} times the longest silence. Ask "
-        "for less at once, or raise RICORDO_MODEL_TIMEOUT.",
+        "for a shorter answer, or raise RICORDO_MODEL_TIMEOUT.",
         "llm_timeout",
     )
 
@@ -139,7 +139,7 @@ def require_within(size: int) -> None:
     if size > ANSWER_CHARACTERS:
         raise BoundReached(
             f"The model's answer is longer than {ANSWER_CHARACTERS:,} characters, which is the "
-            "most that is taken. Limit its length with max_output_tokens, or use another model."
+            "limit. Limit its length with max_output_tokens, or use another model."
         )
 
 

@@ -57,13 +57,13 @@ async def embed(
     destination = destination_of(embedder, clearance)
     if not permits(clearance.label, destination):
         raise Forbidden(
-            f"The question is withheld from {destination.name}, which makes the vectors: an egress "
-            "policy allows it less than the agent has read."
+            f"The question was not sent to {destination.name} for its vector: an egress policy "
+            "forbids it, because of what the agent has read."
         )
     for text in texts:
         if source := clearance.repeats(text, destination):
             raise Forbidden(
-                f"This text is withheld from {destination.name}, which makes the vectors: "
-                f"{source} may not go there."
+                f"This text was not sent to {destination.name} for its vector: {source} may not go "
+                "there."
             )
     return await embedder.embed(texts, purpose=purpose)

@@ -213,7 +213,7 @@ class LearnedDialects:
             return
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             log.warning(
-                "what was learned of models cannot be read, and is learned again",
+                "the learned dialects of models cannot be read and will be learned again",
                 extra={"error": error},
             )
 
@@ -247,7 +247,8 @@ class LearnedDialects:
         old_lines = before.lines()
         for line in (line for line in learned.lines() if line not in old_lines):
             log.warning(
-                "learned of a model", extra={"model": key[2], "address": key[1], "lesson": line}
+                "learned a model's dialect",
+                extra={"model": key[2], "address": key[1], "lesson": line},
             )
         self._save()
 
@@ -328,7 +329,7 @@ class LearnedDialects:
             draft.write_bytes(orjson.dumps(rows))
             os.replace(draft, self._path)  # noqa: PTH105 - one call, the same on every system
         except OSError as error:
-            log.warning("what was learned of a model cannot be kept", extra={"error": error})
+            log.warning("what was learned a model's dialect cannot be kept", extra={"error": error})
 
 
 def _entry(row: dict[str, Any]) -> _Entry:

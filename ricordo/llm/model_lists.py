@@ -80,7 +80,7 @@ async def list_models(
         case "bedrock" | "vertex":
             raise ModelError(
                 "llm_error",
-                f"{provider.name} gives no list of models here; any model's id can be used.",
+                f"{provider.name} has no list of models here; you can use any model's id.",
             )
         case "anthropic":
             url = f"{base_url.removesuffix('/v1')}/v1/models?limit=1000"

@@ -140,7 +140,9 @@ class OpenAICompatibleModel:
             if not builder.is_finished:
                 raise
         if not (lines.is_done or builder.is_finished):
-            raise ModelError("llm_error", f"{self.info.provider} ended its answer in the middle.")
+            raise ModelError(
+                "llm_error", f"{self.info.provider} stopped in the middle of its answer. Try again."
+            )
         if lines.is_done:
             await _read_to_the_end(pieces)
         yield builder.reply(request)

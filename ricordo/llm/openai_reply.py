@@ -425,7 +425,7 @@ def _as(kind: type[_Field], field_value: Any, name: str) -> _Field | None:
 def _unreadable(name: str) -> NoReturn:
     raise ModelError(
         "llm_error",
-        f'The model\'s server gave an answer that cannot be read: "{name}" is malformed.',
+        f'The model\'s server sent an answer that cannot be read: "{name}" is malformed.',
     )
 
 

@@ -295,10 +295,13 @@ def _require_bedrock(provider: OrganizationProvider, keys: Keys) -> None:
     if not (keys.access_key and provider.region and _REGION.fullmatch(provider.region)):
         raise Invalid(
             "A provider of type bedrock needs access_key (the id of the access key), api_key (its "
-            "secret) and region, as eu-central-1."
+            "secret) and region, such as eu-central-1."
         )
     if provider.base_url:
-        raise Invalid("A provider of type bedrock takes no base_url: its region says where it is.")
+        raise Invalid(
+            "A provider of type bedrock takes no base_url: its region sets the address. Leave "
+            "base_url out."
+        )
 
 
 def require_usable(provider: OrganizationProvider, keys: Keys) -> None:
@@ -308,18 +311,15 @@ def require_usable(provider: OrganizationProvider, keys: Keys) -> None:
         raise Invalid(f"A provider of type {provider.provider_type} needs api_key.")
     for key in (keys.api_key, keys.access_key):
         if key and not all("!" <= sign <= "~" for sign in key):
-            raise Invalid(
-                "A key must be letters, digits and signs of ASCII, without a space or the end of "
-                "a line."
-            )
+            raise Invalid("A key must be printable ASCII without spaces and line breaks.")
     if row.adapter == "bedrock":
         _require_bedrock(provider, keys)
     elif not (provider.base_url or row.base_url):
         raise Invalid(f"A provider of type {provider.provider_type} needs base_url.")
     elif provider.base_url and not _is_address(provider.base_url):
         raise Invalid(
-            "base_url must be an address as https://host/path, without a user, a question mark or "
-            "a hash."
+            "base_url must be an address such as https://host/path, without a user, a question "
+            "mark or a hash."
         )
 
 

@@ -143,7 +143,9 @@ class ProviderCalls:
         except Exception as error:
             raise our_error(provider, error) from error
         if streams and not provider_messages.is_finished(response):
-            raise ModelError("llm_error", f"{provider} ended its answer in the middle.")
+            raise ModelError(
+                "llm_error", f"{provider} stopped in the middle of its answer. Try again."
+            )
         reply = provider_messages.to_reply(response, self._info, request)
         adaptation.confirm(request)
         if request.stream and not streams:

@@ -1,7 +1,7 @@
 """Read a model's refusal: is it about fields, roles, streaming, budgets or length? Pure.
 
-Known phrases are searched first, in several languages. If none is found, ever plainer forms are
-tried, and the size decides whether the request was too long.
+Known phrases are searched first, in several languages. If none is found, simpler and simpler forms
+of the request are tried. Its size then decides whether it was too long.
 """
 
 import re
@@ -103,7 +103,7 @@ class Refusal:
 
 
 def logprobs_lessons(refusal: Refusal, learned: LearnedDialect) -> Iterator[LearnedDialect]:
-    """Yield the lessons of a refusal about log probabilities, with any status.
+    """Yield the lessons of a refusal about log probabilities, whatever its HTTP status is.
 
     The first asks for fewer alternatives, the second for none.
     """
@@ -154,7 +154,7 @@ def lessons(refusal: Refusal, learned: LearnedDialect) -> Iterator[LearnedDialec
 
 
 def guesses(learned: LearnedDialect, *, is_stream: bool) -> tuple[LearnedDialect, ...]:
-    """Return ever plainer forms, for a refusal whose text does not help."""
+    """Return simpler and simpler forms to try, for a refusal whose text does not help."""
     turns = replace(learned, by_turns=True, one_system=True, no_null=True)
     # Streaming is tried too, since some servers only stream. Others answer as a whole anyway.
     stream = learned.stream or (None if is_stream else "always")

@@ -94,7 +94,8 @@ class ScriptedModel:
             calls = len(self.requests)
             raise ModelError(
                 "llm_error",
-                f"The script of {self.info.handle} has no line for call {calls}. Give it more replies.",
+                f"The script of {self.info.handle} has no reply for call {calls}. Add more "
+                "replies.",
             ) from None
 
     def _reply(

@@ -30,12 +30,12 @@ _VERSION_LIMIT = 100
 # versions. At this limit it takes half a second.
 _COMPARISON_LIMIT = 200_000
 _CONFLICT = (
-    "The block changed in the same lines since this was proposed. "
-    "Settle it with a text of your own, or reject it."
+    "The block changed in the same lines since this was proposed. Approve it with a merged text, "
+    "or reject it."
 )
 _OF_ANOTHER_AGENT = (
-    "A block with this label was made for another agent since this was proposed. "
-    "Settle it with a text of your own, or reject it."
+    "A block with this label was made for another agent since this was proposed. Approve it with "
+    "a merged text, or reject it."
 )
 _DELETED = (
     "The block was deleted since this was proposed. Approve it with a text, which creates it "
@@ -358,7 +358,7 @@ def _require_owner(by: Actor, chain: Chain) -> None:
 
 
 def _forbidden(by: Actor) -> Forbidden:
-    return Forbidden(f"{by.kind} {by.id} may not decide about this memory. Its owner does.")
+    return Forbidden(f"{by.kind} {by.id} may not decide about this memory. Ask its owner.")
 
 
 def _require_ended(tx: Transaction, scope: Scope, run_id: str, *, is_known: bool) -> None:
@@ -421,8 +421,7 @@ def _without_change(tx: Transaction, version: BlockVersion, text: str | None) ->
         merged_text = merge_lines(new, old, text)
     if merged_text is None:
         raise Conflict(
-            "What the run wrote was changed since, in the same lines. "
-            "Edit the block, or restore a version."
+            "The lines that the run wrote were changed later. Edit the block, or restore a version."
         )
     return merged_text
 

@@ -877,9 +877,8 @@ def replaced_piece(block: Block, old: str, new: str, *, everywhere: bool) -> str
         raise Invalid("The edit changes nothing: old_string and new_string are the same.")
     if not old and text:
         raise Invalid(
-            f'Memory block "{label}" is not empty. Name in old_string the text to replace; '
-            "to add a line, name the one before "
-            "it and repeat that in new_string."
+            f'Memory block "{label}" is not empty. Put the text to replace into old_string. To add '
+            "a line, put the line before it into old_string, and both into new_string."
         )
     if everywhere and old in text:
         return block.replaced(old, with_line_breaks(new))
@@ -887,14 +886,12 @@ def replaced_piece(block: Block, old: str, new: str, *, everywhere: bool) -> str
     if match.count > 1:
         raise Invalid(
             f'old_string occurs {match.count} times in memory block "{label}", in lines '
-            f"{list(match.lines)}. "
-            "Give more of its surroundings, or set replace_all."
+            f"{list(match.lines)}. Include more of the text around it, or set replace_all."
         )
     if match.replacement is None and old:
         raise Invalid(
-            f'old_string does not occur word for word in memory block "{label}". '
-            "Read the block and copy the text from it. "
-            f"Proposed changes are not in it.{hint(text, old)}"
+            f'old_string does not occur word for word in memory block "{label}". Read the block '
+            f"and copy the text from it. It does not contain proposed changes.{hint(text, old)}"
         )
     if match.replacement:
         changed = match.replacement.apply(text)

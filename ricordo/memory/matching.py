@@ -210,7 +210,7 @@ def hint(text: str, piece: str) -> str:
         excerpt = line
     else:
         excerpt = line[: _EXCERPT_LENGTH - 1] + "…"
-    return f" The nearest line is {number}: `{excerpt}`. Copy from it what is to be replaced."
+    return f" The nearest line is {number}: `{excerpt}`. Copy the text to replace from it."
 
 
 def folded_line(line: str) -> str:

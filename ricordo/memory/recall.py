@@ -314,7 +314,7 @@ class Recall:
                     )[0]
                 except RicordoError as error:
                     log.warning(
-                        "searching by words alone", extra={"embedding": handle, "reason": error}
+                        "searching by words only", extra={"embedding": handle, "reason": error}
                     )
                     continue
                 while len(self._query_vectors) > _CACHE_SIZE:
@@ -341,7 +341,7 @@ class Recall:
                 vectors = [array("f", vector) for vector in embedded]
             except RicordoError as error:
                 log.warning(
-                    "new texts are found by words alone",
+                    "new texts are only found by words",
                     extra={"embedding": model, "reason": error},
                 )
             self._new_vectors.update(
@@ -367,7 +367,7 @@ class Recall:
                         partition, model, vector, _OUTSIDE_LIMIT, vector_filter
                     )
                 except RicordoError as error:
-                    log.warning("searching by words alone", extra={"index": name, "reason": error})
+                    log.warning("searching by words only", extra={"index": name, "reason": error})
         return replace(search_query, nearest=nearest)
 
 

@@ -83,10 +83,7 @@ def compress(strategy: str, text: str, target_chars: int) -> str:
     Raises Invalid for a negative number.
     """
     if target_chars < 0:
-        raise Invalid(
-            f"A text cannot be shortened to {target_chars} characters. "
-            "Give a number of characters from 0."
-        )
+        raise Invalid(f"A text cannot be shortened to {target_chars} characters. Use 0 or more.")
     if len(text) <= target_chars:
         return text
     return STRATEGIES[strategy][0](text, target_chars)
@@ -108,8 +105,8 @@ def read_rotation(metadata: Mapping[str, Any]) -> Rotation | None:
         return None
     if not isinstance(settings, Mapping) or settings.keys() - {"strategy", "threshold", "keeps"}:
         raise Invalid(
-            '"rotation" takes strategy, threshold and keeps, as {"strategy": '
-            '"adaptive", "threshold": 0.8}.'
+            '"rotation" takes strategy, threshold and keeps, such as {"strategy": "adaptive", '
+            '"threshold": 0.8}.'
         )
     name = settings.get("strategy", "adaptive")
     if name not in STRATEGIES:
@@ -121,7 +118,8 @@ def read_rotation(metadata: Mapping[str, Any]) -> Rotation | None:
     ]
     if len(shares) != 2 or keeps > threshold:
         raise Invalid(
-            "The threshold and keeps of a rotation are shares from 0 to 1, and keeps is the smaller."
+            "The threshold and keeps of a rotation must be numbers from 0 to 1, and keeps "
+            "must be smaller than the threshold."
         )
     return Rotation(name, threshold, keeps)
 

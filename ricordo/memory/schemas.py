@@ -95,7 +95,7 @@ _HINTS = {
     "Expected '='": 'an "=" is missing after the name. Write it as name = "Alice".',
     "Invalid initial character for a key": _NO_NAME,
     "Invalid statement": _NO_NAME,
-    "Invalid value": 'this is no value of TOML. Put text in quotes, as in name = "Alice".',
+    "Invalid value": 'this is not a TOML value. Put text in quotes, such as name = "Alice".',
     "Illegal character '\\n'": _NOT_CLOSED,
     "Expected \"'''\"": _NOT_CLOSED,
     "Unterminated string": _NOT_CLOSED,
@@ -272,7 +272,7 @@ def _toml_problem(message: str, text: str) -> Problem:
     hint = next(
         (hint for beginning, hint in _HINTS.items() if sentence.startswith(beginning)), None
     )
-    return Problem(line, hint or f"the TOML cannot be read: {sentence}. Correct it there.")
+    return Problem(line, hint or f"the TOML cannot be read: {sentence}. Correct that line.")
 
 
 def parse_schema(text: str, name: str, source: str = "") -> BlockSchema:
@@ -365,7 +365,7 @@ def read_schema(name: str, folder: Path) -> BlockSchema:
         ) from None
     except OSError as error:
         raise Unavailable(
-            f"{file_path} cannot be read: {error.strerror}. See to its permissions."
+            f"{file_path} cannot be read: {error.strerror}. Check its permissions."
         ) from error
     if len(content) > _FILE_LIMIT:
         raise Invalid(f"{file_path} is larger than {_FILE_LIMIT} bytes. Shorten it.")
@@ -384,7 +384,7 @@ def schema_names(folder: Path) -> list[str]:
         return sorted(path.stem for path in folder.glob("*.toml") if _NAME.fullmatch(path.stem))
     except OSError as error:
         raise Unavailable(
-            f"{FOLDER} cannot be read: {error.strerror}. See to its permissions."
+            f"{FOLDER} cannot be read: {error.strerror}. Check its permissions."
         ) from error
 
 
@@ -434,8 +434,8 @@ def read_block(
     """
     if len(text) > LONGEST_TEXT:
         raise TooLong(
-            f"The text has {len(text)} characters, and in this format {LONGEST_TEXT} are read at "
-            "most. Send it as JSON."
+            f"The text has {len(text)} characters, and this format allows {LONGEST_TEXT} at most. "
+            "Send it as JSON."
         )
     parsed = read(text, find_schema(schema_ref, data_dir))
     if parsed.schema_ref in (None, schema_ref):

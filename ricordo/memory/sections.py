@@ -139,9 +139,8 @@ def read_sections(text: str, schema: BlockSchema) -> ParsedSections:
             problems.append(
                 Problem(
                     section.line,
-                    f'"{section.heading[:80]}" is no field of "{schema.name}". '
-                    f"Use one of {headings}, "
-                    'or write "\\##" where the line belongs to the text above it.',
+                    f'"{section.heading[:80]}" is not a field of "{schema.name}". Use one of '
+                    f'{headings}, or write "\\##" where the line belongs to the text above it.',
                 )
             )
         elif field.name in seen_names:
@@ -227,7 +226,7 @@ def _value(field: SchemaField, section: _Section) -> tuple[FieldValue, list[Prob
         field_value = "\n".join(_bare(line) for line in lines)
     elif len(lines) > 1:
         return None, [
-            Problem(problem_line, f'"{field.title}" must be one line. Take the other lines out.')
+            Problem(problem_line, f'"{field.title}" must be one line. Remove the other lines.')
         ]
     elif lines:
         field_value = _plain(field.kind, lines[0].strip())

@@ -184,7 +184,7 @@ def _propose_change(
 def _lock_chain(tx: Transaction, chain_id: str) -> Chain:
     chain = versions.lock(tx, chain_id)
     if chain is None:
-        raise NotFound("There is nothing in this memory. Write a block first.")
+        raise NotFound("This memory is empty. Write a block first.")
     return chain
 
 

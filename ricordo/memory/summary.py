@@ -343,14 +343,12 @@ async def _summarize_pieces(
             part.text for part in reply.parts if isinstance(part, TextPart)
         ).strip()
         if not summary_text:
-            raise ModelError("llm_empty_response", "The model gave no text for a summary.")
+            raise ModelError("llm_empty_response", "The model's summary was empty.")
         draft.text = summary_text
         draft.covered = pieces[end - 1][1]
         begin = end
     if not draft.covered:
-        raise ModelError(
-            "llm_empty_response", "There is nothing among these messages that a model could sum up."
-        )
+        raise ModelError("llm_empty_response", "These messages have no text to summarize.")
 
 
 async def _reply(draft: _SummaryDraft, writer: Writer, request: ModelRequest) -> ModelReply:

@@ -113,6 +113,14 @@ def listed(tx: Transaction, memory: UserMemory) -> tuple[Block, ...]:
     return blocks.of_user(tx, memory.scope, memory.user.id)
 
 
+def listed_without_skills(tx: Transaction, memory: UserMemory) -> tuple[Block, ...]:
+    """Return the blocks that may say something about the user, as `listed` does.
+
+    A skill is about a kind of task.
+    """
+    return tuple(block for block in listed(tx, memory) if not is_skill(block.label))
+
+
 def listed_at(tx: Transaction, memory: UserMemory, time: int) -> tuple[Block, ...]:
     """Return the blocks as they were at a time, by the labels that they had then.
 
@@ -191,8 +199,8 @@ def put(
     if block is None:
         if options.expected is not None:
             raise Stale(
-                f'Block "{label}" is not there any more. Read the list of blocks, or send it '
-                "without a version."
+                f'Block "{label}" was deleted. Read the list of blocks, or send it without a '
+                "version."
             )
         return make(tx, memory.chain, label, text=text, metadata=metadata, settings=settings)
     merged_text = merged(tx, block, text, options.expected)
@@ -298,8 +306,8 @@ def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: Chang
         other.label == label for other in blocks.attached(tx, chain.owner_id)
     ):
         raise Conflict(
-            f'Agent {chain.owner_id} has now another block labelled "{label}". '
-            "Detach that one first."
+            f'Agent {chain.owner_id} now has another block labelled "{label}". Detach that one '
+            "first."
         )
     if last_deleted:
         settings = dict(last_deleted.settings)
@@ -380,7 +388,7 @@ def change_settings(
     """
     if unknown := sorted(changed.keys() - set(blocks.SETTINGS)):
         raise Invalid(
-            f'"{unknown[0]}" is no setting of a memory block. Use: {", ".join(blocks.SETTINGS)}.'
+            f'"{unknown[0]}" is not a setting of a memory block. Use: {", ".join(blocks.SETTINGS)}.'
         )
     settings = _checked_settings(changed)
     memory = _lock_memory(tx, memory)
@@ -525,7 +533,7 @@ def _update(
 def _lock_memory(tx: Transaction, memory: UserMemory) -> UserMemory:
     chain = versions.lock(tx, memory.chain.id)
     if chain is None:
-        raise NotFound("There is nothing in this memory. Write a block first.")
+        raise NotFound("This memory is empty. Write a block first.")
     return UserMemory(memory.user, chain)
 
 

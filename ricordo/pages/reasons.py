@@ -39,8 +39,8 @@ def own_reason(reason: str | None, label: str = "") -> str:
 def _words(text: str, label: str) -> str:
     """Return the words for a program's reason; "" for any other."""
     if text == _COPIED:
-        return "Begun by an agent"
+        return "Started by an agent"
     if _UNDONE.fullmatch(text):
-        return "What a turn had changed was taken back"
+        return "The changes of a turn were undone"
     verb, _, rest = text.partition(" ")
     return _VERBS.get(verb, "") if label and rest.startswith(label) else ""

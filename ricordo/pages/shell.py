@@ -199,7 +199,7 @@ async def fields_of(request: Request) -> list[tuple[str, str]]:
         )
     except ValueError as error:
         raise Invalid(
-            "This form cannot be read. Load the page again and send it once more."
+            "This form cannot be read. Load the page again, then send it again."
         ) from error
     # Browsers end lines with CR LF in forms; memory has LF. Editors show marks for hidden text.
     return [(name, without_marks(normal_text(text))) for name, text in fields]
@@ -211,7 +211,7 @@ def require_id(text: str, kind: str) -> str:
     Anything else could lead to another route. Raises NotFound.
     """
     if not is_any_id(text, kind):
-        raise NotFound(f'"{text[:80]}" is no id of this kind: {kind}. Load the page again.')
+        raise NotFound(f'"{text[:80]}" is not an id of this kind: {kind}. Load the page again.')
     return text
 
 

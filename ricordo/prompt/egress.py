@@ -79,9 +79,9 @@ def require_permitted(state: AgentState, destination: Destination) -> None:
     label = state.conversation.egress
     if not permits(label, destination):
         raise Forbidden(
-            f"This conversation may not be sent to {destination.name}, by its egress policy. "
-            f"Give the agent a model that it allows ({allowed(label)}), or let the "
-            "conversation's owner change the policy."
+            f"The egress policy of this conversation does not allow {destination.name}. Give the "
+            f"agent a model that the policy allows ({allowed(label)}), or let the conversation's "
+            "owner change the policy."
         )
 
 
@@ -95,8 +95,9 @@ def refusal(clearance: Clearance, destination: Destination) -> str:
     """Return the error of a turn that is refused because parts would be withheld."""
     sources = ", ".join(sorted(clearance.withheld)[:5])
     return (
-        f"{sources} may not be sent to {destination.name}, by an egress policy, and this server "
-        "refuses such a turn. Use another model for this agent, or let the owner change the policy."
+        f"{sources} may not be sent to {destination.name}: an egress policy forbids it, and this "
+        "server refuses such turns. Use another model for this agent, or let the owner change the "
+        "policy."
     )
 
 

@@ -178,10 +178,7 @@ def _limit(limits: dict[str, int]) -> None:
 
 
 def _drop_user(user: int) -> None:
-    """Become this user; if the machine has no such number, become `nobody`.
-
-    0 keeps the current user.
-    """
+    """Become the user with this number, or `nobody` if it is not available. 0 keeps the user."""
     if not user:
         return
     os.setgroups([])

@@ -284,7 +284,5 @@ def _plain_path(path: str) -> str:
     """Return a file's path within the workspace. Raises Invalid if the path leads outside."""
     parts = Path(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
-        raise Invalid(
-            f"A file of the sandbox has a path within its workspace, and {path!r} has not."
-        )
+        raise Invalid(f"A file of the sandbox must be within its workspace, and {path!r} is not.")
     return str(Path(*parts))

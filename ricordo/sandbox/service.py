@@ -28,6 +28,7 @@ from ricordo.storage.engine.work_folders import SANDBOX, WorkFolder, open_work_f
 StoppedBy = Literal["", "time", "cpu", "memory", "output"]
 _WARM = 2  # waiting processes per environment
 _ENVIRONMENTS = 4  # environments with waiting processes
+_LONGEST_OUTPUT = 20_000  # characters of each stream in a tool's report
 _IDLE = 300.0  # seconds after which a waiting process ends
 # Several calls may run as one user. The limit on its processes has room for this many full calls.
 _CALLS_OF_USER = 4
@@ -88,6 +89,25 @@ class SandboxResult:
     stopped_by: StoppedBy = ""
     answer: bytes = b""
     reason: str = ""
+
+
+def report_of(result: SandboxResult, *, exit_code: int = 0, error: str = "") -> dict[str, Any]:
+    """Return the result of a tool that ran a program, without empty parts.
+
+    `exit_code` and `error` say how the program failed; without both it succeeded.
+    """
+    report: dict[str, Any] = {"status": "error" if error or exit_code else "success"}
+    for name, output in (("stdout", result.stdout), ("stderr", result.stderr)):
+        text = output.decode("utf-8", "replace").rstrip("\n")
+        if len(text) > _LONGEST_OUTPUT:
+            text = f"{text[:_LONGEST_OUTPUT]}… [cut: {len(text)} characters]"
+        if text:
+            report[name] = text
+    if exit_code:
+        report["exit_code"] = exit_code
+    if error:
+        report["error"] = error.strip()
+    return report
 
 
 class Sandbox:
@@ -204,8 +224,8 @@ class Sandbox:
                 await self._slots.acquire()
         except TimeoutError:
             raise Unavailable(
-                f"{self._sandbox_settings.sandbox_calls} programs run in the sandbox already "
-                "(RICORDO_SANDBOX_CALLS). Try again later."
+                f"{self._sandbox_settings.sandbox_calls} programs are already running in the "
+                "sandbox (RICORDO_SANDBOX_CALLS). Try again later."
             ) from None
         try:
             yield
@@ -231,8 +251,8 @@ class Sandbox:
             )
         if backend.name == "landlock" and (folder := exposed(confinement, self._data_dir)):
             raise Unavailable(
-                f"The data folder {self._data_dir} is inside {folder}, which programs can read. "
-                "Move it elsewhere."
+                f"The data folder {self._data_dir} is inside {folder}, which programs in the "
+                "sandbox can read. Move it to another folder."
             )
         process = await start(backend, confinement, self._folder() if backend.is_shared else None)
         try:

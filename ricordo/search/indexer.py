@@ -156,7 +156,7 @@ class Indexer:
                 # Another server stored them first, or the size of the model's vectors has changed.
                 if await self.store.read(read) == batch:
                     log.warning(
-                        "the model's vectors changed their size: embedding again",
+                        "the model's vectors have a new size: embedding all texts again",
                         extra={"embedding": embedding},
                     )
                     await self.store.write(lambda tx: drop_vectors(tx, name, embedding))

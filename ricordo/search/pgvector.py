@@ -510,4 +510,4 @@ def _translated_errors() -> Iterator[None]:
             'See that the extension "vector" is 0.8 or newer, '
             "and that the model's vectors are finite numbers."
         )
-        raise Unavailable(f"pgvector did not do it: {reason_of(error)}. {advice}") from None
+        raise Unavailable(f"pgvector failed: {reason_of(error)}. {advice}") from None

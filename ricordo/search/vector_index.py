@@ -1,8 +1,7 @@
 """The protocol of an external vector service, with its records and filters.
 
-The feature `vector_services` implements it. The index of this folder does not use it. The texts are
-authoritative and vectors are a cache, so an implementation's vectors may be dropped and sent again
-at any time.
+The feature `vector_services` implements it. The built-in search index does not use it. Vectors are
+a cache of stored texts, so a service's vectors may be dropped and sent again at any time.
 """
 
 from collections.abc import Iterator, Sequence

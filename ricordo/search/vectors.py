@@ -494,8 +494,8 @@ def add_vectors(
         stored, dimensions = _stored(tx, partition.seq, batch.embedding)
     if partition is None or stored != batch.start or (stored and dimensions != size):
         raise Conflict(
-            "These vectors do not continue what is stored. "
-            "Go on from there, or drop the vectors first."
+            "These vectors do not follow the stored ones. Continue after the last stored vector, "
+            "or drop the vectors first."
         )
     # Read the records again, since a document that was deleted meanwhile must not keep a vector.
     records = _records(tx, partition, batch.start, len(batch.documents))

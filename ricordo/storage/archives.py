@@ -131,8 +131,8 @@ def require_changes(scope: Scope, archive: Archive) -> None:
         return
     if is_of_user or scope.role != "developer":
         raise Forbidden(
-            "Another user made this archive, so your key cannot change it. Ask them, or an "
-            "administrator."
+            "Another user created this archive, so your key cannot change it. Ask that user, or "
+            "an administrator."
         )
 
 

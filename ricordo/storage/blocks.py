@@ -573,7 +573,7 @@ def _free_label(tx: Transaction, chain: Chain, block: Block, in_chain: str) -> s
         number += 1
         label = f"{plain}_{number}"
     if number > 1:
-        _log.warning("a block got another label", extra={"block": block.id, "number": number})
+        _log.warning("a block was renamed", extra={"block": block.id, "number": number})
     return label
 
 
@@ -637,9 +637,7 @@ def _locked(
     """
     chain = versions.lock(tx, chain_id)
     if chain is None:
-        raise Conflict(
-            "The memory that this belongs to was erased a moment ago. Nothing was changed."
-        )
+        raise Conflict("The memory of this block was just erased, so nothing was changed.")
     for label in new_labels:
         chain.require_distinct_label(label, old_label)
     return chain

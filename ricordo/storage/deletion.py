@@ -82,8 +82,8 @@ def hide_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> No
     conversation = conversations.require(tx, scope, conversation_id)
     if conversations.is_any_default(conversation):
         raise Conflict(
-            "An agent's own thread cannot be deleted. Reset the agent's messages instead, or "
-            "delete the agent."
+            "An agent's default conversation cannot be deleted. Reset the agent's messages "
+            "instead, or delete the agent."
         )
     conversations.change(tx, conversation_id, deleted_at=tx.clock.now())
     add_job(tx, scope.organization_id, "conversation", conversation_id)
@@ -125,7 +125,7 @@ def newest_unshared(tx: Transaction, scope: Scope, conversation_id: str) -> int:
     if forks := conversations.forks_of(tx, conversation):
         raise Conflict(
             f"{len(forks)} other conversations were forked from this one and share its messages, "
-            f"{next(iter(forks))} among them. Delete them first, or begin a new conversation "
+            f"{next(iter(forks))} among them. Delete them first, or start a new conversation "
             "instead."
         )
     return conversations.newest_of(tx, conversation_id)

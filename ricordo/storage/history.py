@@ -148,8 +148,8 @@ def get(tx: Transaction, chain_id: str, id: str) -> BlockVersion:
     digits = id.lower()
     if not _ID.fullmatch(digits):
         raise NotFound(
-            f'There is no version "{id[:40]}". An id has 40 hex digits, of which at least '
-            f"{SHORTEST_ID} are needed."
+            f'There is no version "{id[:40]}". An id has 40 hex digits; give at least the first '
+            f"{SHORTEST_ID}."
         )
     ends = {
         name: bytes.fromhex(digits.ljust(40, digit))

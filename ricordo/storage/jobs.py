@@ -142,11 +142,11 @@ def add(tx: Transaction, job: Job) -> Job | None:
     """
     if job.is_single and job.key is None:
         raise Invalid(
-            f"The single job {job.kind} has no key. Give it one: it is single among those of its "
-            "kind and key."
+            f"The single job {job.kind} has no key. Give it one: only one job of a kind and key "
+            "may wait."
         )
     if job.most_attempts < 1:
-        raise Invalid(f"The job {job.kind} may never run. Give it one attempt at least.")
+        raise Invalid(f"The job {job.kind} would never run. Give it at least one attempt.")
     now = tx.clock.now()
     job = replace(job, created_at=now, not_before=max(job.not_before, now))
     if not tx.run(_INSERT, ROWS.values(job)):
@@ -291,7 +291,7 @@ def cancel(tx: Transaction, scope: Scope, id: str) -> Job:
     job = get(tx, scope, id)
     scope.require_owns(job.user_id)
     if job.status in ("done", "failed"):
-        raise Conflict(f"{id} has ended already ({job.status}). Nothing is left to cancel.")
+        raise Conflict(f"{id} has already ended ({job.status}), so it cannot be cancelled.")
     statement = update(jobs).where(jobs.c.id == id, jobs.c.ended_at.is_(None))
     tx.run(statement.values(status="cancelled", ended_at=tx.clock.now()))
     return get(tx, scope, id)

@@ -45,8 +45,8 @@ class ApiKey:
     `token` is limited to pages of the origin `name` and to agents. Its `scopes` also hold "<id of
     an agent>:<access>", and `created_by` is the key that created it. An `access` key is limited to
     the path `name`, and ends with the key `created_by`. The row of kind `requirement` is created
-    with the first key. It stays even after all keys' users are erased, so that a server that needed
-    keys never opens by itself.
+    with the first key. It stays even if the users of all keys are erased. Otherwise the server
+    would then accept requests without keys.
     """
 
     id: str
@@ -142,13 +142,12 @@ def create(tx: Transaction, scope: Scope, secret: bytes, draft: KeyDraft) -> tup
         raise Invalid(f'There is no role "{draft.role}". Use: {", ".join(ROLE_SCOPES)}.')
     if draft.role == "service" and draft.user:
         raise Invalid(
-            "A service's key belongs to no user: leave user out. It names the user it acts for in "
-            "each request."
+            "A service's key belongs to no user: leave user out. Each of its requests names a user."
         )
     if draft.role != "service" and not draft.user:
         raise Invalid(f"A key with the role {draft.role} belongs to a user: name the user.")
     if draft.expires_at is not None and draft.expires_at <= now:
-        raise Invalid("The key would have expired already. Choose a time in the future.")
+        raise Invalid("The key would already be expired. Choose a time in the future.")
     if draft.user:
         user = users.find_or_make(tx, scope, draft.user)
     else:

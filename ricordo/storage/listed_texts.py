@@ -83,6 +83,6 @@ def require_whole(block: Block, text: str) -> None:
         f"{block.id}{_MARK_END}"
     ):
         raise Invalid(
-            f'This is the text of block "{block.label[:80]}" as a list cut it, and writing it '
+            f'This is the text of block "{block.label[:80]}" as a list shortened it. Writing it '
             f"would lose the rest. Read GET /v1/blocks/{block.id} first, and change that text."
         )

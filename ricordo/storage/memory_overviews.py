@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Row, String, and_, case, cast, false, func
 from ricordo.domain.block import NEVER_REMEMBER, OwnerKind
 from ricordo.domain.scope import Scope, User
 from ricordo.storage.agent_access import may_use
+from ricordo.storage.blocks import IS_SKILL
 from ricordo.storage.conversation_overviews import MOST_NAMES
 from ricordo.storage.engine.repository import in_scope
 from ricordo.storage.engine.store import Transaction
@@ -212,7 +213,7 @@ def beginnings(tx: Transaction, chain_id: str, limit: int) -> list[str]:
     is_about = case((blocks.c.label.in_(_ABOUT_THE_PERSON), 0), else_=1)
     statement = (
         select(func.substr(blocks.c.value, 1, _LONGEST_BEGINNING).label("text"))
-        .where(blocks.c.chain_id == chain_id, blocks.c.label != NEVER_REMEMBER)
+        .where(blocks.c.chain_id == chain_id, blocks.c.label != NEVER_REMEMBER, ~IS_SKILL)
         .order_by(is_about, blocks.c.label)
         .limit(limit)
     )

@@ -13,7 +13,7 @@ from ricordo.storage.schema.memory_tables import blocks, blocks_tags
 def page_of_tags(tx: Transaction, scope: Scope, page: Page, name: str | None) -> list[str]:
     """Return the tags that the caller sees, each once, in alphabetical order.
 
-    `name` is a part of the tags. Cursors are tags.
+    `name` selects tags that contain it. The cursors of a page are tags.
     """
     of_agents = (
         select(agents_tags.c.tag)

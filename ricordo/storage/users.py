@@ -225,7 +225,7 @@ def change(tx: Transaction, scope: Scope, user: User) -> User:
     """
     require_all_users(scope)
     if user.id == LOCAL_USER and user.disabled_at is not None:
-        raise Conflict("This is the user who runs the server, who cannot be disabled.")
+        raise Conflict("This user runs the server and cannot be disabled.")
     _require_sound(tx, user)
     stored = named(tx, user.organization_id, user.id)
     if stored and user.identifier != stored.identifier:
@@ -285,7 +285,9 @@ def _require_sound(tx: Transaction, user: User) -> None:
         if is_id(user.identifier, "user") or (other and other.id != user.id):
             raise Collision(_name_in_use(user.identifier))
     if user.email and not _EMAIL.fullmatch(user.email):
-        raise Invalid(f'"{user.email[:80]}" is no e-mail address. Write it as name@example.org.')
+        raise Invalid(
+            f'"{user.email[:80]}" is not an e-mail address. Write it as name@example.org.'
+        )
 
 
 def _require_distinct_name(
@@ -303,9 +305,9 @@ def _require_distinct_name(
             and are_alike(identifier, other.identifier)
         ):
             raise Collision(
-                f'There is a user "{other.identifier[:_LONGEST]}", whose name looks like this one: '
-                "they differ only in case, width, hidden characters or letters that look alike. "
-                "Use that name, or choose another one."
+                f'There is a user "{other.identifier[:_LONGEST]}", whose name looks the same: the '
+                "two differ only in case, width, hidden or similar characters. Use that name, or "
+                "choose another one."
             )
 
 

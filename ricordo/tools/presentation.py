@@ -293,7 +293,7 @@ def prefill(
         if name not in properties:
             known_names = ", ".join(properties) or "none"
             raise Invalid(
-                f"A tool rule fills {name} of {call.name}, which has no such argument. It has: "
+                f"A tool rule fills the argument {name}, which {call.name} does not have. It has: "
                 f"{known_names}."
             )
         if not _fits(fixed, properties[name], schema.parameters):

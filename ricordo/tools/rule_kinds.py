@@ -36,10 +36,11 @@ class ParsedRule:
 
     Attributes:
         children: The tools that may follow its tool.
-        arguments: Arguments to fill in: for `run_first` by argument, for children by child and
-            argument.
-        mapping: With `default` and `requires_match` for `conditional`.
-        limit: For `max_count_per_step`.
+        arguments: Arguments to fill in, by name. For rules about children, by child and then by
+            name.
+        mapping: For `conditional`: the next tool by output. `default` and `requires_match` apply to
+            other outputs.
+        limit: For `max_count_per_step`: the most calls.
     """
 
     type: RuleType
@@ -62,7 +63,8 @@ class ParsedRule:
     def successors(self, output: str | None) -> frozenset[str] | None:
         """Return the tools that may follow this output; None: all tools.
 
-        The output None represents any output. An equal text counts before an equal value.
+        The output None represents any output. An output with equal text takes precedence over one
+        with an equal value.
         """
         if self.type != "conditional":
             return self.children
@@ -113,7 +115,7 @@ def parse_rule(rule: ToolRule) -> ParsedRule:
             limit = options["limit"] = rule.options.get("max_count_limit")
             if type(limit) is not int or not 0 <= limit <= _CALL_LIMIT:
                 raise _fault(
-                    rule, f"max_count_limit has to be a whole number from 0 to {_CALL_LIMIT}"
+                    rule, f"max_count_limit must be a whole number from 0 to {_CALL_LIMIT}"
                 )
     return ParsedRule(rule.type, rule.tool_name, **options)
 
@@ -162,7 +164,7 @@ def _json(value: Any) -> str:
 
 
 def _comparable(text: str) -> tuple[str, Any]:
-    """Return the value of a text, together with its kind.
+    """Return the value that a text represents, with a name for its type.
 
     So 1 equals 1.0 and "1", but not true.
     """
@@ -194,7 +196,7 @@ def _child_arguments(rule: ToolRule, children: frozenset[str]) -> dict[str, dict
                 key in arguments_by_child.setdefault(name, {})
                 and arguments_by_child[name][key] != argument
             ):
-                raise _fault(rule, f"child_arg_nodes fills {key} of {name} in two ways")
+                raise _fault(rule, f"child_arg_nodes gives {key} of {name} two different values")
             arguments_by_child[name][key] = argument
     return arguments_by_child
 
@@ -207,14 +209,14 @@ def _branches(rule: ToolRule) -> dict[str, Any]:
         or not all(_is_name(child) for child in mapping.values())
     ):
         raise _fault(
-            rule, "child_output_mapping has to map at least one output to the name of a tool"
+            rule, "child_output_mapping must map at least one output to the name of a tool"
         )
     default = rule.options.get("default_child")
     if default is not None and not _is_name(default):
-        raise _fault(rule, "default_child has to be the name of a tool")
+        raise _fault(rule, "default_child must be the name of a tool")
     requires_match = rule.options.get("require_output_mapping") or False
     if not isinstance(requires_match, bool):
-        raise _fault(rule, "require_output_mapping has to be true or false")
+        raise _fault(rule, "require_output_mapping must be true or false")
     cases = {_text_of(case, None): child for case, child in mapping.items()}
     return {"mapping": cases, "default": default, "requires_match": requires_match}
 
@@ -226,7 +228,7 @@ def _names(rule: ToolRule, option: str) -> frozenset[str]:
         or not names
         or not all(_is_name(name) for name in names)
     ):
-        raise _fault(rule, f"{option} has to name at least one tool")
+        raise _fault(rule, f"{option} must name at least one tool")
     return frozenset(names)
 
 
@@ -234,7 +236,7 @@ def _arguments(rule: ToolRule, arguments: Any) -> dict[str, Any]:
     if arguments is None:
         return {}
     if not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
-        raise _fault(rule, "args has to be an object of arguments by name")
+        raise _fault(rule, "args must be an object of arguments by name")
     return dict(arguments)
 
 

@@ -193,13 +193,15 @@ class Rulebook:
             return RuleOutcome(reason=f"Before this turn ends, call: {', '.join(missing)}.")
         if terminal_calls:
             return RuleOutcome(
-                reason=f"{terminal_calls[-1].name} failed, so this turn is not over."
+                reason=f"{terminal_calls[-1].name} failed, so this turn cannot end yet."
             )
         last = calls[-1] if calls else None
         if self._allowed_after(last.name, last.content)[1] if last else self._first:
-            return RuleOutcome(reason=f"The tool rules want a tool call {_position_of(last)}.")
+            return RuleOutcome(reason=f"The tool rules require a tool call {_position_of(last)}.")
         if continuing := [call.name for call in latest if call.name in self._continuing]:
-            return RuleOutcome(reason=f"The tool rules want you to go on after {continuing[-1]}.")
+            return RuleOutcome(
+                reason=f"The tool rules require you to continue after {continuing[-1]}."
+            )
         return _SILENT
 
     def before_exit(self, history: Sequence[FinishedCall]) -> tuple[str, ...]:
@@ -337,10 +339,9 @@ class Rulebook:
         start = (self._attached & firsts if firsts else self._unguarded(None)) - unusable
         if firsts and not start:
             raise Invalid(
-                f"The tool rules want a turn to begin with {' or '.join(sorted(firsts))}, which "
-                "cannot be called: "
-                "attach such a tool and allow at least one call of it, or remove its run_first "
-                "rule."
+                f"The tool rules require a turn to begin with {' or '.join(sorted(firsts))}, but "
+                "none of these can be called. Attach such a tool and allow at least one call, or "
+                "remove its run_first rule."
             )
         _merge_arguments((rule.tool, rule.arguments) for rule in self._first)
         for name in self._attached:
@@ -400,7 +401,7 @@ def _merge_arguments(
         for key, argument in arguments.items():
             if key in merged.setdefault(name, {}) and merged[name][key] != argument:
                 raise Invalid(
-                    f"Two tool rules fill the argument {key} of {name} in two ways. "
+                    f"Two tool rules fill the argument {key} of {name} with different values. "
                     "Change one of them."
                 )
             merged[name][key] = argument

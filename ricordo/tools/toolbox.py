@@ -433,8 +433,8 @@ def _refusal_to_send(
     if source is None:
         return None
     return (
-        f"Not sent: the arguments repeat {source}, which may not go to {destination.name}, by its "
-        "egress policy. Call the tool without that text."
+        f"Not sent: the arguments repeat {source}, and its egress policy forbids "
+        f"{destination.name}. Call the tool without that text."
     )
 
 

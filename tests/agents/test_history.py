@@ -110,7 +110,7 @@ async def test_an_otid_that_stands_for_another_message_refuses_all(
     )  # there it is another message
     new[-1] = replace(new[-1], created_at="2020-01-01")  # when it was said is not what was said
     before = await stored_ids(stage.store, agent)
-    with pytest.raises(Conflict, match=f"otid-{2 * PORTION - 1} is that of another message"):
+    with pytest.raises(Conflict, match=f"otid-{2 * PORTION - 1} belongs to another message"):
         await imported(stage, agent, [*new[:-1], replace(new[-1], **other)])
     assert await stored_ids(stage.store, agent) == before
     assert (await imported(stage, agent, new))[-1] == before[0]

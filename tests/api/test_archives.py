@@ -196,8 +196,8 @@ def test_a_database_or_a_model_that_is_not_set_up_is_refused(api: Api) -> None:
 
     assert answer.status_code == 422
     assert answer.json()["detail"] == (
-        'INVALID_ARGUMENT: The vector database "pinecone" is not set up on this server. '
-        "Leave vector_db_provider out, or choose one of: native."
+        'INVALID_ARGUMENT: The vector database "pinecone" is not set up on this server. Leave '
+        "vector_db_provider out, or use one of: native."
     )
     with pytest.raises(NotFoundError):
         api.client.archives.create(name="Notes", embedding="nobody/model")

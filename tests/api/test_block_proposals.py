@@ -104,6 +104,6 @@ def test_only_who_runs_the_agents_decides_and_on_a_users_block_the_user_alone(
             hers = f"/v1/blocks/{put(operator, 'ada', 'diary', 'Tea.')['id']}/diffs"
             id = propose(operator, "ada", "diary", "Tea.", "Rum.", agent_id="tutor")
             for decision in ("approve", "reject"):
-                assert "Its owner does" in refused(eve.post(f"{hers}/{id}/{decision}"), 403)
+                assert "Ask its owner" in refused(eve.post(f"{hers}/{id}/{decision}"), 403)
             assert ok(ada.get(hers))[0]["id"] == id
             assert ok(ada.post(f"{hers}/{id}/approve"))["block"]["body"] == "Rum."

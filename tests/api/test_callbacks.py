@@ -141,10 +141,10 @@ async def test_a_private_address_is_refused_for_good(stage: Stage, receiver: Mod
     stage.runtime.settings.allow_private_callbacks = False
     run, job = await ended_run(stage, f"{receiver.root}/done")
 
-    with pytest.raises(Invalid, match="no public address"):
+    with pytest.raises(Invalid, match="not a public address"):
         await do(stage, job)
 
     assert receiver.connections == 0
     callback = await noted(stage, run)
     assert callback["status_code"] is None
-    assert "no public address" in callback["error"]
+    assert "not a public address" in callback["error"]

@@ -114,7 +114,7 @@ def test_what_is_no_id_is_refused_with_an_example_of_one(http: httpx2.Client) ->
     ):
         answer = http.get(path)
         assert refused(answer, 422).endswith(
-            f"This is no id: it is {kind}- and a lower-case UUID of version 4"
+            f"This is not an id: it is {kind}- and a lower-case UUID of version 4"
         ), path
         assert answer.json()["examples"] == [f"{kind}-123e4567-e89b-42d3-8456-426614174000"]
 
@@ -275,7 +275,7 @@ NONSENSE: list[tuple[dict[str, Any], int, str]] = [
     (
         {"input": [{"type": "image", "source": {"type": "url"}}]},
         400,
-        "A picture needs data in base64, or the url",
+        "A picture needs its data in base64, or its url",
     ),
 ]
 

@@ -113,7 +113,7 @@ def test_a_user_reads_and_forks_a_shared_conversation_and_does_not_write_in_it(
         )
         api.server.says("Hello Ada.")
         ok(ada.post(f"/v1/conversations/{fork['id']}/messages", json=sent))
-        assert "your key" in refused(
+        assert "Your key" in refused(
             ada.post("/v1/conversations/", params={"agent_id": agent_id}, json={"user_id": "bob"}),
             403,
         )

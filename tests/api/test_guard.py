@@ -119,7 +119,7 @@ def test_without_a_key_a_foreign_host_or_page_is_refused(
             assert answer.json()["detail"].startswith("This server is not known as ")
     for origin in FOREIGN_ORIGINS:
         answer = http.post("/v1/agents/", headers={"origin": origin}, json={"model": MODEL})
-        told = f"Pages of {origin} may not use this server; only its own may, and programs."
+        told = f"Pages of {origin} may not use this server. Only its own pages and programs may."
         assert (answer.status_code, answer.json()) == (403, {"detail": told})
     assert server.rows() == rows
 

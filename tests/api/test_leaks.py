@@ -270,7 +270,7 @@ def test_a_label_with_a_secret_is_refused_in_words(shared: Shared) -> None:
         http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": [label]}),
     ):
         assert answer.status_code in (400, 422), answer.text
-        assert "looks like a secret" in answer.text
+        assert "seems to hold a secret" in answer.text
         assert SECRET not in answer.text
     assert shared.api.server.read(lambda tx: in_tables(tx, "sk-12")) == []
 

@@ -71,7 +71,7 @@ def test_a_text_that_a_list_cut_is_not_written_back(http: httpx2.Client) -> None
         if one["id"] == made["id"]
     )
     for text in (cut["value"], cut["value"] + "\n", "Changed. " + cut["value"]):
-        assert "as a list cut it" in refused(
+        assert "as a list shortened it" in refused(
             http.patch(f"/v1/blocks/{made['id']}", json={"value": text}), 400
         )
     assert ok(http.get(f"/v1/blocks/{made['id']}"))["value"] == text_of(20_000)

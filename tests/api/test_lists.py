@@ -30,6 +30,9 @@ MORE = {
     "/v1/agents/{agent_id}/files": 8,  # the agent in three, its folders, what was opened, the newest, all, how each begins
     "/v1/agents/{agent_id}/archival-memory": 5,  # the agent in three, the passages' sizes, those that fit
     "/users/{user_id}/blocks/{label:path}/diffs": 5,  # user, chain, block, proposals, texts
+    # The owner and its chain, the skill, its proposals and their texts.
+    "/v1/users/{user_id}/skills/{skill_name}/proposals": 5,
+    "/v1/agents/{agent_id}/skills/{skill_name}/proposals": 5,
     # The user, the courses, whom the user talked with, their choices and facts.
     "/v1/users/{user_id}/learning": 5,
     # The course, its students, their last messages, proposals and failed tasks.

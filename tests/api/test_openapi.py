@@ -207,6 +207,7 @@ def test_every_operation_says_what_it_does_and_what_it_answers(document: dict[st
             "stream": "text/event-stream",
             "ag-ui": "text/event-stream",
             "export": "application/zip",
+            "archive": "application/zip",
         }
         if path == "/metrics":
             kinds["metrics"] = "text/plain"

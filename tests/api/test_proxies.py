@@ -117,7 +117,7 @@ def test_a_server_without_a_key_refuses_what_a_proxy_passes_on_from_other_machin
     """
     rows = server.rows()
     told = (
-        "A proxy passes on requests of other machines, and this server has no key. Set "
+        "This request came through a proxy from another machine, and this server has no key. Set "
         "RICORDO_API_KEY."
     )
     for said in ("203.0.113.9", "127.0.0.1, 203.0.113.9", "203.0.113.9, 127.0.0.1", "unknown"):

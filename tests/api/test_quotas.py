@@ -66,7 +66,7 @@ def test_every_way_to_a_block_that_is_too_large_is_refused_with_the_number_and_t
     rows = server.rows()
     for name, (method, path, sent) in every.items():
         words = refused(http.request(method, path, json=sent), 422)
-        assert "2 kB are the most (RICORDO_MAX_BLOCK_KB)" in words, name
+        assert "2 kB are allowed (RICORDO_MAX_BLOCK_KB)" in words, name
     for format in ("markdown", "toml"):
         text = LARGE if format == "markdown" else f"body = {json.dumps(LARGE)}"
         kind = {"content-type": "text/markdown" if format == "markdown" else "application/toml"}
@@ -106,7 +106,7 @@ def test_the_blocks_of_one_memory_are_bounded_in_number(http: httpx2.Client) -> 
     for number in range(QUOTAS["max_memory_blocks"]):
         ok(http.put(f"/users/grace/blocks/{number}", json={"body": "One."}))
     words = refused(http.put("/users/grace/blocks/more", json={"body": "One."}), 422)
-    assert "4 are the most (RICORDO_MAX_MEMORY_BLOCKS)" in words
+    assert "4 are allowed (RICORDO_MAX_MEMORY_BLOCKS)" in words
     assert ok(http.put("/users/grace/blocks/1", json={"body": "Two."}))["body"] == "Two."
     ok(http.delete("/users/grace/blocks/1"))
     assert ok(http.put("/users/grace/blocks/more", json={"body": "One."}))
@@ -133,7 +133,7 @@ def test_the_blocks_of_one_memory_are_bounded_together(full_server: ServerInThre
         words = refused(
             http.put("/users/ada/blocks/three", json={"body": text, "limit": limit}), 422
         )
-        assert "1 MB are the most (RICORDO_MAX_MEMORY_MB)" in words
+        assert "1 MB are allowed (RICORDO_MAX_MEMORY_MB)" in words
         assert ok(http.put("/users/ada/blocks/three", json={"body": "Short."}))
         refused(http.put("/users/ada/blocks/three", json={"body": text, "limit": limit}), 422)
         assert ok(http.put("/users/ben/blocks/three", json={"body": text, "limit": limit})), (
@@ -178,7 +178,7 @@ def test_a_history_that_edits_filled_takes_no_new_text_until_the_setting_is_rais
         # Random hex digits take half of their letters.
         assert 4 < stored < 7
         words = refused(answers[-1], 422)
-        assert "1 MB are the most (RICORDO_MAX_HISTORY_MB)" in words
+        assert "1 MB are allowed (RICORDO_MAX_HISTORY_MB)" in words
         assert ok(http.get(path))["body"] == texts[stored - 1]
         assert ok(http.put("/users/ben/blocks/notes", json={"body": "Another's."}))
         versions = ok(http.get(f"{path}/history"))

@@ -650,7 +650,7 @@ def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
         require_silent(world, cell, answer)
         is_hers = names_by_id and "block_label" in cell.path
         is_makers = (
-            "Another user made this archive" in answer.text
+            "Another user created this archive" in answer.text
             and cell.path == "/v1/archives/{archive_id}"
         )
         is_persons = kind.startswith("a service") and A_PERSONS.fullmatch(cell.path)

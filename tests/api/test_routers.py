@@ -291,7 +291,7 @@ def test_a_plugins_route_that_no_scope_can_guard_is_refused_at_the_start(
 
     with (
         offering(monkeypatch, router),
-        pytest.raises(Invalid, match="The plugin's route /bare is open to everybody"),
+        pytest.raises(Invalid, match="The plugin's route /bare has no authentication"),
     ):
         new_app()
 

@@ -220,7 +220,7 @@ def test_feedback_and_tags_are_kept_with_a_step(
     older = http.patch(f"/v1/steps/{step_id}/feedback", params={"feedback": "positive"})
     assert older.json()["feedback"] == client.steps.retrieve(step_id).feedback == "positive"
     told = refused(http.patch(f"/v1/steps/{step_id}/feedback"), 422)
-    assert told == "INVALID_ARGUMENT: Say feedback, tags, or both."
+    assert told == "INVALID_ARGUMENT: Send feedback, tags, or both."
     assert (
         http.patch(f"/v1/steps/{step_id}/feedback", json={"feedback": "so-so"}).status_code == 422
     )

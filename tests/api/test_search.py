@@ -184,7 +184,7 @@ def test_the_default_thread_is_an_agents(
     for path in ("messages", "agents/messages"):
         refused = http.post(f"/v1/{path}/search", json=query)
         assert refused.status_code == 422
-        assert "Name the agent with agent_id" in refused.json()["detail"]
+        assert "Name the agent in agent_id" in refused.json()["detail"]
         (hit,) = http.post(f"/v1/{path}/search", json=query | {"agent_id": two[0].id}).json()
         assert hit.get("message_id", hit.get("message", {}).get("id")) == ids[0]
 
@@ -246,8 +246,8 @@ def test_past_messages_are_listed_found_and_answered_to(api: Api, agent: AgentSt
 
 
 BAD_MESSAGES: list[tuple[dict[str, Any], str]] = [
-    ({"role": "system", "content": "Be kind."}, "an agent has one system message"),
-    ({"role": "tool", "content": "six"}, "a tool's result means nothing without its call"),
+    ({"role": "system", "content": "Be kind."}, "An agent writes its one system message itself"),
+    ({"role": "tool", "content": "six"}, "a tool's result needs its call"),
     ({"role": "nobody", "content": "a"}, "Input should be"),
     ({"role": "user", "content": " "}, "the content is empty"),
     ({"role": "user", "content": []}, "the content is empty"),

@@ -363,7 +363,7 @@ def test_a_stream_that_was_not_kept_or_is_no_more_is_refused_with_what_to_do(
     api.client.agents.messages.create(agent.id, input="Hello.")
     (plain,) = api.client.runs.list(agent_id=agent.id).items
     words = refused(api.http.post(f"/v1/runs/{plain.id}/stream", json={}), 400)
-    assert "was not begun with background=true" in words
+    assert "was started without background=true" in words
     assert f"GET /v1/runs/{plain.id}/messages" in words
     for path, body, status in (
         ("conversations/default", {"agent_id": agent.id}, 400),

@@ -13,7 +13,7 @@ MEMORY = """core_memory_append core_memory_replace memory_insert memory_replace 
     read_memory_block edit_memory_block propose_memory_edit"""
 BUILT_IN = """run_code run_code_with_tools web_search fetch_webpage query_student list_workspace search_workspace
     read_workspace_file write_workspace_file edit_workspace_file run_in_workspace render_notes forget
-    note_evidence propose_mastery propose_grade"""
+    note_evidence propose_mastery propose_grade open_skill run_skill_script propose_skill"""
 FILES = "open_files grep_files semantic_search_files"
 TYPES = {
     "letta_builtin": BUILT_IN,

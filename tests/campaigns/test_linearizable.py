@@ -199,6 +199,8 @@ def test_the_checker_finds_what_no_order_explains() -> None:
     approved = Operation("approve", 2, 3, slot=0, old="a", new="x", proposal="1")
     rejected = Operation("reject", 2, 3, proposal="1")
     assert is_linearizable(first, [proposed, approved])
-    assert not is_linearizable(first, [proposed, approved, rejected]), "decided twice"
+    assert not is_linearizable(first, [proposed, approved, rejected]), (
+        "Only the first decision counts"
+    )
     lost = Operation("edit", 2, 3, slot=0, old="a", new="y")
     assert not is_linearizable(first, [proposed, approved, lost]), "one of two edits is lost"

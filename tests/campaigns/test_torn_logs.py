@@ -127,7 +127,7 @@ async def test_a_cut_or_torn_log_leaves_the_beginning_of_what_was_acknowledged(
         path = killed.copy("damaged", log=log)
         if log != killed.log:
             # A mark that knows of later writes refuses the start, and says what to do.
-            with pytest.raises(Unavailable, match=r"are missing|another database's, or damaged"):
+            with pytest.raises(Unavailable, match=r"are missing|another database, or is damaged"):
                 open_sqlite(path)
             mark_path(path).unlink()
         if length == _HEADER:

@@ -318,7 +318,7 @@ def test_a_server_that_wants_a_key_gets_it_or_says_so(tmp_path: Path) -> None:
         with closing(Client(server.url, lambda: "wrong")) as client:
             assert client.version()
             with pytest.raises(
-                Forbidden, match="The key in RICORDO_API_KEY is not one of this server"
+                Forbidden, match="This server does not accept the key in RICORDO_API_KEY"
             ):
                 client.agents()
         # Without a key, and with what another installation on this machine would send.

@@ -46,7 +46,7 @@ def test_an_empty_machine_is_well_and_stays_empty(shell: Shell) -> None:
         "providers": "set: OPENAI_API_KEY, OPENAI_BASE_URL",
         "default model": "ricordo/librarian: built in",
         "plugins": "builtin",
-        "database": "made at the first start",
+        "database": "created at the first start",
     }.items():
         assert text in found[name]
     assert (
@@ -95,7 +95,7 @@ def test_a_model_that_nobody_has_and_a_folder_that_is_a_file_are_wrong(
         "ricordo.cli.doctor._is_installed", lambda package: package != "google-genai"
     )
     found = findings()
-    fault = "RICORDO_MODEL=nobody/nothing cannot be used. No provider that is set up here has it."
+    fault = "RICORDO_MODEL=nobody/nothing cannot be used. None of the configured providers has it."
     assert found["default model"] == ("wrong", fault)
     level, text = found["providers"]
     assert (level, "GEMINI_API_KEY is set" in text, "ricordo[google]" in text) == (
@@ -135,7 +135,7 @@ async def test_a_database_is_read_and_left_to_whoever_comes_next_unless_it_is_da
         if remains is not None:
             file.write_bytes(remains)
         level, text = (await found_in_thread())["database"]
-        assert (level, "gone or empty" in text) == ("wrong", True)
+        assert (level, "missing or empty" in text) == ("wrong", True)
         file.touch()
 
 

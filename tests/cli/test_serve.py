@@ -187,7 +187,7 @@ def test_a_server_in_the_background_has_a_port_of_its_own_and_leaves_the_folder_
     for _ in range(2):
         with background_server(settings, providers) as address:
             assert httpx2.get(f"{address}/v1/agents/", trust_env=False).json() == []
-            refused = r"Another Ricordo server is using .* name its address by --server"
+            refused = r"Another Ricordo server is using .* give its address with --server"
             with pytest.raises(Conflict, match=refused), background_server(settings, providers):
                 pass
         with pytest.raises(httpx2.ConnectError):

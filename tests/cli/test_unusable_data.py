@@ -118,7 +118,7 @@ def test_a_missing_secret_key_is_refused_where_keys_need_it_until_another_is_mad
     assert made.returncode == 0, made.stderr
     (shell.data / FILE).unlink()
     (told,) = refusals(shell)
-    assert "is missing, and without it the database's 1 API keys are of no use." in told
+    assert "is missing, and without it the database's 1 API keys cannot be used." in told
     assert not (shell.data / FILE).exists()
     examined = shell.run("doctor")
     assert (examined.returncode, "wrong    secret key" in examined.stdout) == (1, True)
@@ -132,7 +132,7 @@ def test_a_missing_secret_key_is_warned_of_where_it_may_have_signed_something(sh
     assert "Darjeeling" not in shell.run("chat", said="My favourite tea is Darjeeling.\n").stderr
     (shell.data / FILE).unlink()
     made = shell.run("user", "create", "ada")
-    assert (made.returncode, "there was no secret key beside this database" in made.stderr) == (
+    assert (made.returncode, "this database had no secret key" in made.stderr) == (
         0,
         True,
     )

@@ -49,7 +49,7 @@ def test_a_value_that_is_too_long_is_told_by_how_much() -> None:
     )
     assert (
         SchemaField("x", "list", max_items=1).fault(("a", "b", "c"))
-        == "has 3 items and may have 1. Take 2 out."
+        == "has 3 items and may have 1. Remove 2."
     )
     assert SchemaField("x", "list", max_length=1).fault(("a", "bc")) == (
         "has an item of 2 characters and may have 1. Shorten it."

@@ -112,7 +112,7 @@ def test_words_with_slashes_between_them_are_labels_and_what_no_file_tag_or_rout
         "a/restore",
         "compare/b",
     ):
-        with pytest.raises(Invalid, match="has a meaning of its own"):
+        with pytest.raises(Invalid, match="is reserved"):
             require_label(label)
 
 

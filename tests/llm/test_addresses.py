@@ -37,12 +37,12 @@ def test_what_cannot_be_called_is_refused_before_anything_is_done() -> None:
         ("/only/a/path", "must begin with http"),
         ("https://", "must begin with http"),
         ("https://ada:secret@example.com/", "name or password"),
-        ("http://127.0.0.1:8283/", "no public address"),
-        ("http://10.0.0.1/v1", "no public address"),
-        ("http://127.1/", "no public address"),
-        ("http://[::1]/", "no public address"),
-        ("http://[fd00::1]/", "no public address"),
-        ("http://localhost/", "no public address"),
+        ("http://127.0.0.1:8283/", "not a public address"),
+        ("http://10.0.0.1/v1", "not a public address"),
+        ("http://127.1/", "not a public address"),
+        ("http://[::1]/", "not a public address"),
+        ("http://[fd00::1]/", "not a public address"),
+        ("http://localhost/", "not a public address"),
         ("http://example.com:999999/", "cannot be read"),
         ("http://exa mple.com/", "cannot be read"),
     ):
@@ -213,7 +213,7 @@ async def test_for_addresses_of_users_a_name_that_leads_inside_is_refused_before
     async with ModelServer() as server:
         for host in behind:
             connections = PublicConnections(1, lookup)
-            with pytest.raises(httpx2.UnsupportedProtocol, match="no public address"):
+            with pytest.raises(httpx2.UnsupportedProtocol, match="not a public address"):
                 await connections.client().get(f"http://{host}:{server.port}/")
             with pytest.raises(httpx2.ConnectError):
                 await connections.client().get("http://nobody.example/")

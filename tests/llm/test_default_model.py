@@ -291,7 +291,7 @@ async def test_a_provider_that_hangs_is_waited_for_once_and_not_for_long(
         ("ollama/qwen3", "Set OLLAMA_BASE_URL, or start it on this machine."),
         ("openai/gpt-4.11", "Did you mean openai/gpt-4.1 or openai/gpt-4.1-mini?"),
         ("opneai/gpt-4.1", "Did you mean openai/gpt-4.1 or openai/gpt-4.1-mini?"),
-        ("zzz", "No provider that is set up here has it."),
+        ("zzz", "None of the configured providers has it."),
     ],
 )
 async def test_the_model_of_the_settings_is_checked(

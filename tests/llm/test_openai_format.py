@@ -109,7 +109,7 @@ MALFORMED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("payload", MALFORMED, ids=repr)
 def test_a_malformed_answer_is_an_error_of_the_model(payload: dict[str, Any]) -> None:
-    with pytest.raises(ModelError, match="gave an answer that cannot be read") as caught:
+    with pytest.raises(ModelError, match="sent an answer that cannot be read") as caught:
         to_reply(payload, ask("x"))
     assert caught.value.kind == "llm_error"
 

@@ -255,9 +255,9 @@ async def test_a_private_address_is_refused_and_never_asked(
         "p", "org-a", "mine", "openai", 0, 0, base_url=address, secret=secret
     )
     desk.rows["org-a"] = [provider]
-    with pytest.raises(Invalid, match="no public address"):
+    with pytest.raises(Invalid, match="not a public address"):
         guarded.require_usable(provider, Keys("key-of-a-1"))
-    with pytest.raises(ModelError, match="no public address"):
+    with pytest.raises(ModelError, match="not a public address"):
         await whole_reply((await guarded.of("org-a")).get("mine/small"), ask("x"))
     await guarded.close()
 

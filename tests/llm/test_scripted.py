@@ -50,7 +50,7 @@ async def test_chunks_come_word_by_word_where_they_are_asked_for() -> None:
 async def test_a_script_that_is_used_up_says_so() -> None:
     model = ScriptedModel(["one"], name="short")
     await whole_reply(model, ask("x"))
-    with pytest.raises(ModelError, match=r"The script of scripted/short has no line for call 2"):
+    with pytest.raises(ModelError, match=r"The script of scripted/short has no reply for call 2"):
         await whole_reply(model, ask("x"))
 
 

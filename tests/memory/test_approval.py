@@ -519,7 +519,7 @@ async def test_undoing_keeps_what_others_wrote_since_and_tells_where_it_cannot(
         TEXT.replace("Turin", "Rome"),
         "three",
     )
-    assert "in the same lines" in (
+    assert "lines that the run wrote" in (
         next(one.note for one in done.blocks if one.label == "goals") or ""
     )
 

@@ -160,7 +160,7 @@ def test_a_file_that_is_wrong_is_named(tmp_path: Path) -> None:
         told(b"\n[fields.x]\nkind = 1")
         == 'block_schemas/x.toml: Line 3: "kind" must be text in quotes.'
     )
-    assert told(b"a = \n").startswith("block_schemas/x.toml: Line 1: this is no value of TOML.")
+    assert told(b"a = \n").startswith("block_schemas/x.toml: Line 1: this is not a TOML value.")
     assert told(b"\xff") == "block_schemas/x.toml is not UTF-8 text. Save it as UTF-8."
     assert told(b"#" * 65_537) == "block_schemas/x.toml is larger than 65536 bytes. Shorten it."
     (tmp_path / "y.toml").mkdir()
@@ -290,7 +290,7 @@ def test_looking_for_deep_keys_takes_linear_time_whatever_is_written() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("a = 1\nb = Alice\n", "Line 2: this is no value of TOML. Put text in quotes"),
+        ("a = 1\nb = Alice\n", "Line 2: this is not a TOML value. Put text in quotes"),
         ("a = 1\n\na = 2", "Line 3: this key occurs twice."),
         ("[a]\n[a]", "Line 2: this table occurs twice."),
         ("a 1", 'Line 1: an "=" is missing'),
@@ -303,7 +303,7 @@ def test_looking_for_deep_keys_takes_linear_time_whatever_is_written() -> None:
         ('a = "C:\\new\\wine"', "Line 1: a \\ in quotes must be written as \\\\."),
         ("a = 2026-02-30", "Line 1: there is no such day"),
         ("a = 12 years", "Line 1: a key can have only one value"),
-        ('a = "\\u12"', "Line 1: the TOML cannot be read: Invalid hex value. Correct it there."),
+        ('a = "\\u12"', "Line 1: the TOML cannot be read: Invalid hex value. Correct that line."),
         ("a = 1\nb = " + "1" * 5000, "Line 2: the number has too many digits."),
         ("a = " + "[" * 50_000, "Line 1: lists or tables lie too deep"),
         ("a = 1\n" + "b." * 50_000 + "c = 1", "Line 2: the name has too many parts."),

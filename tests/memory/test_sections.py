@@ -173,18 +173,19 @@ def test_a_new_block_starts_with_all_headings_and_the_defaults_and_lacks_what_is
         ),
         (
             "## Hobbies\nTea",
-            'Line 1: "Hobbies" is no field of "student". Use one of "## Name", "## Background", ',
+            'Line 1: "Hobbies" is not a field of "student". Use one of "## Name", "## '
+            'Background", ',
         ),
         ("## Name\nAda\n## name\nEva", 'Line 3: "Name" occurs twice. Keep one of the two.'),
         ("## Age\n\ntwelve", 'Line 3: "Age" must be a whole number. Write it as 12.'),
         ("## Age\n21 years", 'Line 2: "Age" must be a whole number. Write it as 12.'),
         ("## Age\n99999999999999999999", 'Line 2: "Age" must be a whole number. Write it as 12.'),
-        ("## Age\n1\n2", 'Line 2: "Age" must be one line. Take the other lines out.'),
+        ("## Age\n1\n2", 'Line 2: "Age" must be one line. Remove the other lines.'),
         ("## Score\n7,5", 'Line 2: "Score" must be a number. Write it as 12.5.'),
         ("## Score\n1e999", 'Line 2: "Score" must be a number. Write it as 12.5.'),
         ("## Enrolled\nmaybe", 'Line 2: "Enrolled" must be true or false. Write it as true.'),
         ("## Student since\nMay", 'Line 2: "Student since" must be a day. Write it as 2026-05-31.'),
-        ("## Name\nAda\nLovelace", 'Line 2: "Name" must be one line. Take the line breaks out.'),
+        ("## Name\nAda\nLovelace", 'Line 2: "Name" must be one line. Remove the line breaks.'),
         ("## Name\n" + "a" * 41, 'Line 2: "Name" has 41 characters and may have 40. Shorten it.'),
         (
             "## Strengths\n- a\n\nb",
@@ -192,7 +193,7 @@ def test_a_new_block_starts_with_all_headings_and_the_defaults_and_lacks_what_is
         ),
         (
             "## Strengths\n- a\n- b\n- c\n- d",
-            'Line 2: "Strengths" has 4 items and may have 3. Take 1 out.',
+            'Line 2: "Strengths" has 4 items and may have 3. Remove 1.',
         ),
     ],
 )

@@ -56,6 +56,12 @@ BODIES: dict[tuple[str, str], Any] = {
     },
     ("POST", "/v1/agents/messages/search"): {"query": "vuqkzoqada", "agent_id": "{agent_id}"},
     ("POST", "/v1/passages/search"): {"query": "vuqkzoqada", "agent_id": "{agent_id}"},
+    ("POST", "/v1/agents/{agent_id}/a2a"): {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "SendMessage",
+        "params": {"message": {"messageId": "1", "parts": [{"text": "Hello."}]}},
+    },
     ("POST", "/v1/agents/{agent_id}/ag-ui"): {"threadId": "mine", "runId": "1", "messages": TEXT},
     ("POST", "/v1/chat/completions"): {"model": "{agent_id}", "messages": TEXT},
     ("POST", "/v1/chat/completions/chat/completions"): {"model": "{agent_id}", "messages": TEXT},

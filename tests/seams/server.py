@@ -133,7 +133,7 @@ CAUSES: tuple[tuple[int, str, str], ...] = (
     (503, '{"detail":"Honcho at ', "the operator's Honcho does not answer"),
     (
         503,
-        '{"detail":"Too many large requests',
+        '{"detail":"The server is reading too many large requests',
         "clients sent more at once than it takes into memory",
     ),
     (

@@ -19,12 +19,12 @@ from ricordo.storage.schema.core_tables import organizations
 from tests.seams import make
 
 MISSING = "The last writes are missing"
-ANOTHERS = "is another database's, or damaged"
+ANOTHERS = "belongs to another database, or is damaged"
 ORPHAN = "There is ricordo.db-wal in"
 REFUSED = (MISSING, ANOTHERS, ORPHAN)
-ALONE = "comes from a server that had it open"
-GONE = "is gone, so a new one is made"
-OLDER = "is older than the one a server used here last"
+ALONE = "was copied while a server had it open"
+GONE = "is missing, so a new one is created"
+OLDER = "is older than the one that a server last used here"
 
 
 def count(tx: Transaction) -> int:

@@ -200,7 +200,7 @@ async def test_a_copy_that_is_not_sound_stops_the_upgrade_before_anything_change
 ) -> None:
     overwrite_pages(path)
     with_migrations(monkeypatch, add_colour)
-    with pytest.raises(Unavailable, match="did not verify, so nothing was changed"):
+    with pytest.raises(Unavailable, match="is not valid, so nothing was changed"):
         open_sqlite(path)
     assert backups(path) == []
     assert query(path, "SELECT max(version) FROM schema_versions") == [

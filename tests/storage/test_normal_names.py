@@ -54,7 +54,7 @@ async def test_names_get_the_form_and_one_that_is_taken_a_number(
     )
     assert names == [(f"{GRUSS}_2",), (GRUSS,), (f"{GRUSS}_3",)]
     assert [record.getMessage() for record in caplog.records].count(
-        "a name got a number: another has its normal form"
+        "a number was added to a name, since another name has the same normal form"
     ) == 2
     assert await store.read(lambda tx: rows(tx, "SELECT kind FROM jobs")) == [(NORMALISE_BLOCKS,)]
     # A second time there is nothing to do.

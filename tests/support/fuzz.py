@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Required
+from typing import Annotated, Any, Literal, Required
 from urllib.parse import quote, urlencode
 
 import httpx2
@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import ResponseStreamEvent
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError, with_config
 from schemathesis import Case, GenerationMode
 from schemathesis.core import NotSet
 from schemathesis.core.failures import Failure, FailureGroup
@@ -288,6 +288,16 @@ class _ChatEvent(TypedDict, total=False):
     id: str
 
 
+@with_config(ConfigDict(extra="allow"))
+class _AgUiEvent(TypedDict):
+    """What an agent sends to a user interface that speaks AG-UI; its fields go by its type."""
+
+    type: Annotated[
+        str,
+        StringConstraints(pattern=r"^(RUN|STATE|TEXT_MESSAGE|REASONING|TOOL_CALL)_[A-Z_]+$"),
+    ]
+
+
 _OURS: TypeAdapter[Any] = TypeAdapter(
     AnyMessage | _NumberedStopReason | _NumberedUsage | _Ping | _ErrorMessage
 )
@@ -295,6 +305,11 @@ _OURS: TypeAdapter[Any] = TypeAdapter(
 # holds.
 _STREAMED: Mapping[str, tuple[TypeAdapter[Any], str, str]] = {
     "/chat/stream": (TypeAdapter(_ChatEvent), r"(: ping)?", r'data: \{"type":"done",.*\}\n\n'),
+    "/v1/agents/{agent_id}/ag-ui": (
+        TypeAdapter(_AgUiEvent),
+        r"(: ping)?",
+        r'data: \{"type":"RUN_(FINISHED|ERROR)",.*\}\n\n',
+    ),
     "/v1/chat/completions": (TypeAdapter(ChatCompletionChunk), r"(: ping)?", r"data: \[DONE\]\n\n"),
     "/v1/responses": (
         TypeAdapter(ResponseStreamEvent),

@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ricordo import offload
+from ricordo.features import FEATURES
+from ricordo.plugins import load_plugins
 from tests.support.killed_writes import WRITES, serve, write_each
 from tests.support.sharing import shared_work
 
@@ -201,6 +203,7 @@ def run_trials(asked: Json) -> Json:
 
 def _warm_up(folder: Path, database: str | None) -> None:
     """Do each write once, so that the processes share what is compiled and imported then."""
+    load_plugins(FEATURES)  # their tables belong to the database
     folder.mkdir()
     asyncio.run(write_each(folder, None))
     if database:

@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import signal
+import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +38,9 @@ from tests.seams.stage import Hooks, Stage, call, text_of
 from tests.seams.stores import START, ManualClock
 from tests.support.faults_world import Life
 
-_BETWEEN = 100  # seconds between the clocks of two processes, and more than a lease
+# Seconds between the clocks of two processes: messages are listed by time, and each look at what
+# was left moves a clock by a lease.
+_BETWEEN = 10_000
 _LEASE = 31
 _GONE = "gone"
 CONNECTIONS = 2
@@ -412,7 +415,7 @@ class Process:
         try:
             await self.scene.stage.require_sound(order["agent"])
         except Exception as error:
-            wrong.append(f"the agent: {type(error).__name__}: {error}")
+            wrong.append(f"the agent: {_told(error)}")
         self.answer(wrong=wrong)
 
     async def _faults(self, name: str, mark: str, is_acknowledged: bool) -> list[str]:
@@ -423,7 +426,7 @@ class Process:
             if write.check:
                 await write.check(self.scene)
         except Exception as error:
-            return [f"{name} {mark}: {type(error).__name__}: {error}"]
+            return [f"{name} {mark}: {_told(error)}"]
         is_right = all(count == 1 or (count == 0 and not is_acknowledged) for count in counts)
         return [] if is_right else [f"{name} {mark} ({is_acknowledged=}): {list(counts)}"]
 
@@ -433,6 +436,12 @@ class Process:
         self.scene.stage.lines.append("Here.")
         answer = text_of(await self.scene.stage.say(agent, "Hello."))
         self.answer(wrong=[] if answer == "Here." else [f"another agent said {answer!r}"])
+
+
+def _told(error: Exception) -> str:
+    """Return the error with the line that raised it, since a plain assertion says nothing."""
+    line = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({line.name}: {line.line})"
 
 
 def _open_store(folder: Path, database: str | None, clock: ManualClock) -> SqlStore:

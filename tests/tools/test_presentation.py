@@ -252,7 +252,7 @@ def test_a_value_has_to_fit_its_schema() -> None:
         with nullcontext() if fits else pytest.raises(Invalid, match="does not fit its schema"):
             assert loads(prefill(call({}), {"query": value}, search)) == {"query": value}, schema
     with pytest.raises(
-        Invalid, match=r"fills depth of search, which has no such argument. It has: query, limit"
+        Invalid, match=r"fills the argument depth, which search does not have. It has: query, limit"
     ):
         prefill(call({}), {"depth": 1}, tool())
 

@@ -129,13 +129,13 @@ def test_values_of_two_rules_are_merged_and_contradictions_refused() -> None:
     assert Rulebook([filled(a=1), filled(b=2)], TOOLS).allowed([]).prefilled == {
         "plan": {"a": 1, "b": 2}
     }
-    with pytest.raises(Invalid, match="argument a of plan in two ways"):
+    with pytest.raises(Invalid, match="argument a of plan with different values"):
         Rulebook([filled(a=1), filled(a=2)], TOOLS)
     both = [
         children("plan", "write", child_arg_nodes=[{"name": "write", "args": {"a": n}}])
         for n in (1, 2)
     ]
-    with pytest.raises(Invalid, match="argument a of write in two ways"):
+    with pytest.raises(Invalid, match="argument a of write with different values"):
         Rulebook(both, TOOLS)
 
 
@@ -186,7 +186,7 @@ def test_another_step_follows_a_continuing_tool_and_a_parent_and_a_plain_call_le
         [rule("continue_loop", "search"), children("plan", "write"), rule("run_first", "check")],
         TOOLS,
     )
-    assert "go on after search" in str(book.outcome([], called("search")).reason)
+    assert "continue after search" in str(book.outcome([], called("search")).reason)
     assert "after plan" in str(book.outcome([], called("plan")).reason)
     assert book.outcome([], called("write")) == RuleOutcome()
     assert "beginning" in str(book.outcome([], []).reason)
@@ -219,14 +219,14 @@ def test_approval_and_order_are_told_apart() -> None:
     [
         (ToolRule("plan", "sometimes"), "unknown type"),  # type: ignore[arg-type]
         (ToolRule("", "exit_loop"), "names no tool"),
-        (rule("constrain_child_tools", "plan"), "children has to name"),
-        (children("plan"), "children has to name"),
-        (rule("parent_last_tool", "plan", children="write"), "children has to name"),
+        (rule("constrain_child_tools", "plan"), "children must name"),
+        (children("plan"), "children must name"),
+        (rule("parent_last_tool", "plan", children="write"), "children must name"),
         (children("plan", "write", child_arg_nodes=[{"name": "check"}]), "not among its children"),
         (children("plan", "write", child_arg_nodes=["write"]), "not among its children"),
         (
             children("plan", "write", child_arg_nodes=[{"name": "write", "args": [1]}]),
-            "args has to be",
+            "args must be",
         ),
         (
             children(
@@ -234,9 +234,9 @@ def test_approval_and_order_are_told_apart() -> None:
                 "write",
                 child_arg_nodes=[{"name": "write", "args": {"a": n}} for n in (1, 2)],
             ),
-            "fills a of write in two ways",
+            "gives a of write two different values",
         ),
-        (rule("run_first", "plan", args="deep"), "args has to be"),
+        (rule("run_first", "plan", args="deep"), "args must be"),
         (rule("conditional", "plan", child_output_mapping={}), "at least one output"),
         (rule("conditional", "plan", child_output_mapping={"a": 1}), "at least one output"),
         (

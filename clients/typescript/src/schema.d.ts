@@ -13,12 +13,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /**
-         * Ask
-         * @description Answer a question about a user from all stored data, with citations.
-         *
-         *     Only the cost of it is stored.
-         */
         post: operations["ask_users__user_id__ask_post"];
         delete?: never;
         options?: never;
@@ -35,13 +29,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /**
-         * Add
-         * @description Add messages to a user's memory.
-         *
-         *     An agent files the facts that matter. A change that needs the user's approval waits for it. With
-         *     `infer` false, each text becomes a passage of the archive, unchanged.
-         */
         post: operations["add_users__user_id__memories_post"];
         delete?: never;
         options?: never;
@@ -58,13 +45,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /**
-         * Search
-         * @description Search a user's memory, and return each result with its origin.
-         *
-         *     Results are lines of blocks, passages of archives, and messages. The user's results come before
-         *     shared ones. Kinds of results for which the key has no scope are left out.
-         */
         post: operations["search_users__user_id__memories_search_post"];
         delete?: never;
         options?: never;
@@ -79,16 +59,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * List Facts
-         * @description List the user's facts that hold now, or held at a time, newest first.
-         */
         get: operations["list_facts_v1_users__user_id__facts_get"];
         put?: never;
-        /**
-         * Add Fact
-         * @description Write a fact as the user; it ends current facts that it contradicts.
-         */
         post: operations["add_fact_v1_users__user_id__facts_post"];
         delete?: never;
         options?: never;
@@ -103,15 +75,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * Retrieve Policy
-         * @description Return the policy for reading facts about the user, and who chose it.
-         */
         get: operations["retrieve_policy_v1_users__user_id__facts_policy_get"];
-        /**
-         * Choose Policy
-         * @description Choose for this user; null leaves it to the organization.
-         */
         put: operations["choose_policy_v1_users__user_id__facts_policy_put"];
         post?: never;
         delete?: never;
@@ -127,17 +91,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * List Fact Egress
-         * @description List the kinds of the user's facts that only some providers of models may see.
-         */
         get: operations["list_fact_egress_v1_users__user_id__facts_egress_get"];
-        /**
-         * Set Fact Egress
-         * @description Set which providers of models may see the user's facts of a kind.
-         *
-         *     Only the user may allow more than before.
-         */
         put: operations["set_fact_egress_v1_users__user_id__facts_egress_put"];
         post?: never;
         delete?: never;
@@ -153,24 +107,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * Retrieve Fact
-         * @description Return one fact of the user.
-         */
         get: operations["retrieve_fact_v1_users__user_id__facts__fact_id__get"];
         put?: never;
         post?: never;
-        /**
-         * Forget Fact
-         * @description Forget a fact with its older wordings. The messages that it is based on stay.
-         */
         delete: operations["forget_fact_v1_users__user_id__facts__fact_id__delete"];
         options?: never;
         head?: never;
-        /**
-         * Change Fact
-         * @description Correct a fact. The older wording stays, with the state `replaced`.
-         */
         patch: operations["change_fact_v1_users__user_id__facts__fact_id__patch"];
         trace?: never;
     };
@@ -183,10 +125,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /**
-         * Approve Fact
-         * @description Approve a proposed fact; it ends current facts that it contradicts.
-         */
         post: operations["approve_fact_v1_users__user_id__facts__fact_id__approve_post"];
         delete?: never;
         options?: never;
@@ -203,10 +141,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /**
-         * Reject Fact
-         * @description Reject a proposed fact. It is not proposed again soon.
-         */
         post: operations["reject_fact_v1_users__user_id__facts__fact_id__reject_post"];
         delete?: never;
         options?: never;
@@ -221,10 +155,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * Retrieve Profile
-         * @description Return the user's profile: facts and lines of blocks, ranked, with their sources.
-         */
         get: operations["retrieve_profile_v1_users__user_id__profile_get"];
         put?: never;
         post?: never;
@@ -241,13 +171,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * List All
-         * @description Proposals for all blocks of the user, newest first; by default the waiting ones.
-         *
-         *     Long texts may reduce the page to fewer than `limit` proposals. For the next page, pass the last
-         *     proposal's id as `after`. Stop when a page is empty.
-         */
         get: operations["list_all_users__user_id__diffs_get"];
         put?: never;
         post?: never;
@@ -266,13 +189,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /**
-         * Approve Many
-         * @description Approve the named or the first hundred waiting proposals, and return the result of each.
-         *
-         *     Each decision is separate. The header `x-waiting` has the number of proposals that still wait.
-         *     Repeat the request while more wait than had conflicts.
-         */
         post: operations["approve_many_users__user_id__diffs_approve_post"];
         delete?: never;
         options?: never;
@@ -289,13 +205,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /**
-         * Reject Many
-         * @description Reject the named or the first hundred waiting proposals, and return the result of each.
-         *
-         *     Each decision is separate. The header `x-waiting` has the number of proposals that still wait.
-         *     Repeat the request until it is 0.
-         */
         post: operations["reject_many_users__user_id__diffs_reject_post"];
         delete?: never;
         options?: never;
@@ -310,12 +219,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * List Of Block
-         * @description Proposals for one block of the user, newest first; by default the waiting ones.
-         *
-         *     Pages end as in the list for all blocks.
-         */
         get: operations["list_of_block_users__user_id__blocks__label__diffs_get"];
         put?: never;
         post?: never;
@@ -334,12 +237,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /**
-         * Propose
-         * @description Propose to the user to replace a part of a block.
-         *
-         *     Nothing changes until the user approves it.
-         */
         post: operations["propose_users__user_id__blocks__label__propose_post"];
         delete?: never;
         options?: never;
@@ -356,14 +253,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /**
-         * Approve
-         * @description Make the proposed text the block's next version, merged by lines with later changes.
-         *
-         *     `body` is text of the owner that replaces the proposed text. Hidden characters are removed,
-         *     except with `keeps_hidden_text`. If lines conflict, nothing is written, and 409 returns the
-         *     three texts.
-         */
         post: operations["approve_users__user_id__blocks__label__diffs__diff_id__approve_post"];
         delete?: never;
         options?: never;
@@ -380,10 +269,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /**
-         * Reject
-         * @description Leave the block as it is, and store the reason with the proposal.
-         */
         post: operations["reject_users__user_id__blocks__label__diffs__diff_id__reject_post"];
         delete?: never;
         options?: never;
@@ -398,14 +283,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * List Blocks
-         * @description List the user's blocks by label, each with the number of its waiting proposals.
-         *
-         *     The header `x-waiting` has the number of all waiting proposals, including proposals of new
-         *     blocks. With `as_of` the list shows the blocks of that time, including blocks that were deleted
-         *     since.
-         */
         get: operations["list_blocks_users__user_id__blocks_get"];
         put?: never;
         post?: never;
@@ -422,10 +299,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * List Versions
-         * @description List the block's versions, newest first, even after it was deleted.
-         */
         get: operations["list_versions_users__user_id__blocks__label__history_get"];
         put?: never;
         post?: never;
@@ -442,12 +315,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * Retrieve Version
-         * @description Return the block at a version of the user's memory.
-         *
-         *     The version is named by its id, or its first seven digits or more.
-         */
         get: operations["retrieve_version_users__user_id__blocks__label__versions__sha__get"];
         put?: never;
         post?: never;
@@ -464,12 +331,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * List Lines
-         * @description List the block's lines, each with the version that wrote it.
-         *
-         *     A long block has several pages.
-         */
         get: operations["list_lines_users__user_id__blocks__label__blame_get"];
         put?: never;
         post?: never;
@@ -486,12 +347,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * Compare
-         * @description Compare two versions of the block: as a unified diff, and by words.
-         *
-         *     A long comparison has several pages.
-         */
         get: operations["compare_users__user_id__blocks__label__compare_get"];
         put?: never;
         post?: never;
@@ -510,10 +365,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /**
-         * Restore
-         * @description Restore the block's text of an earlier version as the next version, even after a deletion.
-         */
         post: operations["restore_users__user_id__blocks__label__restore_post"];
         delete?: never;
         options?: never;
@@ -528,38 +379,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * Retrieve
-         * @description Return one block with its ETag, as JSON, as Markdown with a front matter, or as TOML.
-         */
         get: operations["retrieve_users__user_id__blocks__label__get"];
-        /**
-         * Put
-         * @description Write a block's text, and create the user and the block if they are new.
-         *
-         *     The text may also be sent as Markdown or TOML. With If-Match, nothing is written if the block
-         *     was changed since it was read (412). With `version` in the body, later changes are merged by
-         *     lines. If lines conflict, the write is refused with the texts (409).
-         */
         put: operations["put_users__user_id__blocks__label__put"];
         post?: never;
-        /**
-         * Delete
-         * @description Delete a block.
-         *
-         *     Its history stays, and any version can be restored.
-         */
         delete: operations["delete_users__user_id__blocks__label__delete"];
         options?: never;
         head?: never;
-        /**
-         * Modify
-         * @description Change a block's settings, such as its policy; `label` renames it.
-         *
-         *     `removes_hidden_text` removes characters that are not shown, as a new version.
-         *
-         *     Omitted fields keep their values.
-         */
         patch: operations["modify_users__user_id__blocks__label__patch"];
         trace?: never;
     };
@@ -567,490 +392,191 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /**
-         * AddRequest
-         * @description Messages, oldest first, or a text, which counts as said by the user.
-         *
-         *     With `infer`, an agent files important facts in the user's memory blocks, under the blocks'
-         *     policies. Without it each text is archived unchanged, with `tags` and `metadata`. Messages of
-         *     one `session` continue its earlier messages.
-         */
         AddRequest: {
-            /** Messages */
             messages: components["schemas"]["SaidMessage"][];
-            /**
-             * Infer
-             * @default true
-             */
+            /** @default true */
             infer?: boolean;
-            /** Session */
             session?: string | null;
-            /** Tags */
             tags?: string[] | null;
-            /** Metadata */
             metadata?: {
                 [key: string]: unknown;
             } | null;
         };
-        /**
-         * AddResponse
-         * @description The changes of memory, the agent's conversation, and its run.
-         */
         AddResponse: {
-            /** Results */
             results: components["schemas"]["ChangeResponse"][];
-            /** Agent Id */
             agent_id: string;
-            /** Conversation Id */
             conversation_id: string | null;
-            /** Run Id */
             run_id: string | null;
         };
-        /**
-         * ApproveRequest
-         * @description A decision for a proposal.
-         *
-         *     `body` replaces the proposed text by the owner's text.
-         */
         ApproveRequest: {
-            /** Body */
             body?: string | null;
-            /**
-             * Keeps Hidden Text
-             * @description Keep characters that are not shown. By default they are removed.
-             * @default false
-             */
+            /** @default false */
             keeps_hidden_text?: boolean;
         };
-        /**
-         * AskRequest
-         * @description A question about a user.
-         */
         AskRequest: {
-            /** Question */
             question: string;
-            /**
-             * Model
-             * @description A handle; without it the server's default model.
-             */
             model?: string | null;
         };
-        /**
-         * AskResponse
-         * @description An answer with the sources that it cites.
-         *
-         *     `known` is false if the stored data does not answer the question.
-         */
         AskResponse: {
-            /** Answer */
             answer: string;
-            /** Known */
             known: boolean;
-            /** Citations */
             citations: components["schemas"]["SourceResponse"][];
         };
-        /**
-         * BlameResponse
-         * @description Lines of a block and the versions that wrote them, each once.
-         *
-         *     `count` is the number of all lines. If `next` is a number there are more lines; pass it as
-         *     `after`.
-         */
         BlameResponse: {
-            /** Count */
             count: number;
-            /** Lines */
             lines: components["schemas"]["BlamedLineResponse"][];
-            /** Versions */
             versions: components["schemas"]["VersionResponse"][];
-            /** Next */
             next: number | null;
         };
-        /**
-         * BlamedLineResponse
-         * @description One line of a block, with the id of the version that wrote it.
-         *
-         *     The answer's `versions` contain that version. A long line `is_cut`; `versions/{version}` has the
-         *     whole text. `or_earlier` is true if only a part of the history was searched and the line may be
-         *     older.
-         */
         BlamedLineResponse: {
-            /** Number */
             number: number;
-            /** Text */
             text: string;
-            /** Is Cut */
             is_cut: boolean;
-            /** Version */
             version: string;
-            /** Or Earlier */
             or_earlier: boolean;
         };
-        /**
-         * BulkDecisionRequest
-         * @description The proposals to decide: those with these ids, or all waiting ones.
-         */
         BulkDecisionRequest: {
-            /** Reason */
             reason?: string | null;
-            /** Ids */
             ids?: string[] | null;
-            /**
-             * All
-             * @default false
-             */
+            /** @default false */
             all?: boolean;
         };
-        /**
-         * ChangeResponse
-         * @description A changed line of a block, or a new passage.
-         *
-         *     `id` names the version, the proposal or the passage. A change with the status `waits` is not in
-         *     memory until the user approves it.
-         */
         ChangeResponse: {
-            /** Id */
             id: string;
-            /**
-             * Event
-             * @enum {string}
-             */
+            /** @enum {string} */
             event: "ADD" | "UPDATE" | "DELETE";
-            /**
-             * Status
-             * @enum {string}
-             */
+            /** @enum {string} */
             status: "applied" | "waits";
-            /** Memory */
             memory: string;
-            /** Previous Memory */
             previous_memory: string | null;
-            /** Block Label */
             block_label: string | null;
         };
-        /**
-         * CitationResponse
-         * @description The origin of a memory.
-         *
-         *     For a fact, it is the author and version of the line, and the user's messages behind it.
-         */
         CitationResponse: {
-            /** Block Label */
             block_label: string | null;
-            /** Version */
             version: string | null;
-            /** Author */
             author: string | null;
-            /** Run Id */
             run_id: string | null;
-            /**
-             * Message Ids
-             * @default []
-             */
+            /** @default [] */
             message_ids: string[];
-            /** Agent Id */
             agent_id: string | null;
-            /** Conversation Id */
             conversation_id: string | null;
-            /** Archive Id */
             archive_id: string | null;
         };
-        /**
-         * ComparisonResponse
-         * @description Two versions compared, by lines and by words.
-         *
-         *     A side is null if it lacks the block.
-         *
-         *     If `next` is a number, `unified` has more lines or `words` has more pieces; pass it as `after`.
-         */
         ComparisonResponse: {
-            /** From Version */
             from_version: string | null;
-            /** To Version */
             to_version: string | null;
-            /** Unified */
             unified: string;
-            /** Words */
             words: components["schemas"]["DiffPieceResponse"][];
-            /** Next */
             next: number | null;
         };
-        /**
-         * DecidedResponse
-         * @description The result of a decided proposal.
-         *
-         *     `version` is null if nothing was written, `block` if it is deleted.
-         */
         DecidedResponse: {
-            /** Id */
             id: string;
-            /**
-             * Status
-             * @enum {string}
-             */
+            /** @enum {string} */
             status: "open" | "approved" | "rejected" | "superseded" | "expired" | "conflicted";
-            /** Version */
             version: string | null;
             proposal: components["schemas"]["ProposalResponse"];
             block: components["schemas"]["UserBlockResponse"] | null;
         };
-        /**
-         * DiffPieceResponse
-         * @description A piece of text: in both versions, only in the newer one, or only in the older one.
-         */
         DiffPieceResponse: {
-            /**
-             * Kind
-             * @enum {string}
-             */
+            /** @enum {string} */
             kind: "same" | "added" | "removed";
-            /** Text */
             text: string;
         };
-        /**
-         * EvidenceResponse
-         * @description The part of a message that a fact is based on.
-         */
         EvidenceResponse: {
-            /** Message Id */
             message_id: string;
-            /** Quote */
             quote: string;
         };
-        /**
-         * FactChangeRequest
-         * @description New values of a fact; a missing field keeps the old one.
-         *
-         *     Null in `holds_until` removes the end.
-         */
         FactChangeRequest: {
-            /** Sentence */
             sentence?: string | null;
-            /** Kind */
             kind?: ("who" | "preference" | "plan" | "event" | "relation" | "skill" | "instruction") | null;
-            /** Holds From */
             holds_from?: string | null;
-            /** Holds Until */
             holds_until?: string | null;
         };
-        /**
-         * FactEgressRequest
-         * @description The providers of models that may see facts of a kind.
-         */
         FactEgressRequest: {
-            /**
-             * Kind
-             * @enum {string}
-             */
+            /** @enum {string} */
             kind: "who" | "preference" | "plan" | "event" | "relation" | "skill" | "instruction";
-            /**
-             * Allowed
-             * @description Names of providers, and "local"; none for an empty list, all for null.
-             */
             allowed: string[] | null;
         };
-        /**
-         * FactEgressResponse
-         * @description The egress policy of a kind of facts. `allowed` is null without one.
-         */
         FactEgressResponse: {
-            /**
-             * Kind
-             * @enum {string}
-             */
+            /** @enum {string} */
             kind: "who" | "preference" | "plan" | "event" | "relation" | "skill" | "instruction";
-            /** Allowed */
             allowed: string[] | null;
         };
-        /**
-         * FactPolicyRequest
-         * @description A choice of policy; null removes the choice.
-         */
         FactPolicyRequest: {
-            /** Policy */
             policy: ("off" | "propose" | "direct") | null;
         };
-        /**
-         * FactPolicyResponse
-         * @description The policy in effect, and who chose it.
-         */
         FactPolicyResponse: {
-            /**
-             * Policy
-             * @enum {string}
-             */
+            /** @enum {string} */
             policy: "off" | "propose" | "direct";
-            /**
-             * Chosen By
-             * @enum {string}
-             */
+            /** @enum {string} */
             chosen_by: "user" | "organization" | "server";
         };
-        /**
-         * FactRequest
-         * @description A fact that its user writes.
-         */
         FactRequest: {
-            /** Sentence */
             sentence: string;
-            /** Kind */
             kind?: ("who" | "preference" | "plan" | "event" | "relation" | "skill" | "instruction") | null;
         };
-        /**
-         * FactResponse
-         * @description A fact about a user, with its evidence.
-         *
-         *     `text` is the sentence for prompts. If the fact has ended, it says when. `change` says what a
-         *     proposed fact replaces. `starts_at` and `ends_at` are the time that the sentence names;
-         *     `holds_from` and `holds_until` are the time for which the fact holds.
-         */
         FactResponse: {
-            /** Id */
             id: string;
-            /** User Id */
             user_id: string;
-            /** Sentence */
             sentence: string;
-            /** Text */
             text: string;
-            /** Subject */
             subject: string;
-            /**
-             * Kind
-             * @enum {string}
-             */
+            /** @enum {string} */
             kind: "who" | "preference" | "plan" | "event" | "relation" | "skill" | "instruction";
-            /** Slot */
             slot: string;
-            /** Value */
             value: string;
-            /**
-             * State
-             * @enum {string}
-             */
+            /** @enum {string} */
             state: "proposed" | "current" | "ended" | "replaced" | "rejected";
-            /** Change */
             change: string | null;
-            /** Relation */
             relation: ("same" | "more_precise" | "contradicts" | "both_hold") | null;
-            /** Replaces Id */
             replaces_id: string | null;
-            /** Replacement Id */
             replacement_id: string | null;
-            /** Starts At */
             starts_at: string | null;
-            /** Ends At */
             ends_at: string | null;
-            /** Precision */
             precision: ("day" | "week" | "month" | "season" | "year") | null;
-            /**
-             * Holds From
-             * Format: date-time
-             */
+            /** Format: date-time */
             holds_from: string;
-            /** Holds Until */
             holds_until: string | null;
-            /** Evidence */
             evidence: components["schemas"]["EvidenceResponse"][];
-            /** Confidence */
             confidence: number | null;
-            /**
-             * Source
-             * @enum {string}
-             */
+            /** @enum {string} */
             source: "rules" | "model" | "user";
-            /** Agent Id */
             agent_id: string | null;
-            /** Conversation Id */
             conversation_id: string | null;
-            /**
-             * Said At
-             * Format: date-time
-             */
+            /** Format: date-time */
             said_at: string;
-            /**
-             * Created At
-             * Format: date-time
-             */
+            /** Format: date-time */
             created_at: string;
-            /** Resolved At */
             resolved_at: string | null;
         };
-        /**
-         * FaultResponse
-         * @description A fault at one place of a request.
-         */
         FaultResponse: {
-            /** Loc */
             loc: (string | number)[];
-            /** Msg */
             msg: string;
         };
-        /**
-         * ForgottenResponse
-         * @description The number of deleted facts: the fact itself, and the older wordings that it replaced.
-         */
         ForgottenResponse: {
-            /** Forgotten */
             forgotten: number;
         };
-        /**
-         * MemoryResponse
-         * @description A line of a block, a passage or a message, with a score.
-         *
-         *     The score is from 0 to 1, and scores of different searches can be compared. `shared` is true if
-         *     it is about no user, so that everybody sees it. `excerpt` is the best matching part of a long
-         *     passage or message; null for short ones and facts.
-         */
         MemoryResponse: {
-            /** Id */
             id: string;
-            /**
-             * Kind
-             * @enum {string}
-             */
+            /** @enum {string} */
             kind: "fact" | "passage" | "message";
-            /** Memory */
             memory: string;
-            /** Excerpt */
             excerpt: string | null;
-            /** Score */
             score: number;
-            /** Role */
             role: ("user" | "assistant") | null;
-            /**
-             * Shared
-             * @default false
-             */
+            /** @default false */
             shared: boolean;
-            /**
-             * Tags
-             * @default []
-             */
+            /** @default [] */
             tags: string[];
-            /**
-             * Created At
-             * Format: date-time
-             */
+            /** Format: date-time */
             created_at: string;
             citation: components["schemas"]["CitationResponse"];
         };
-        /**
-         * MemorySearchRequest
-         * @description A search of a user's memory.
-         *
-         *     Dates select messages and passages, `tags` passages. `threshold` is the least score.
-         */
         MemorySearchRequest: {
-            /** Query */
             query: string;
-            /**
-             * Limit
-             * @default 10
-             */
+            /** @default 10 */
             limit?: number;
             /**
-             * Kinds
              * @default [
              *       "fact",
              *       "passage",
@@ -1058,519 +584,217 @@ export interface components {
              *     ]
              */
             kinds?: ("fact" | "passage" | "message")[];
-            /** Agent Id */
             agent_id?: string | null;
-            /** Tags */
             tags?: string[] | null;
-            /** Start Date */
             start_date?: string | null;
-            /** End Date */
             end_date?: string | null;
-            /**
-             * Threshold
-             * @default 0
-             */
+            /** @default 0 */
             threshold?: number;
         };
-        /**
-         * MemorySearchResponse
-         * @description The matching memories, best first.
-         */
         MemorySearchResponse: {
-            /** Results */
             results: components["schemas"]["MemoryResponse"][];
         };
-        /**
-         * ModelFailure
-         * @description The failure of a model's provider, or a refusal, in the form that OpenAI's clients expect.
-         */
         ModelFailure: {
-            /** Type */
             type: string;
-            /** Message */
             message: string;
-            /** Detail */
             detail?: string | null;
-            /** Param */
             param?: string | null;
-            /** Code */
             code?: string | null;
         };
-        /**
-         * NoteResponse
-         * @description The result of a request, as a sentence.
-         */
         NoteResponse: {
-            /** Message */
             message: string;
         };
-        /**
-         * OutcomeResponse
-         * @description The result of one of many proposals.
-         *
-         *     With the status `failed` or `conflicted`, `detail` gives the reason and advice.
-         */
         OutcomeResponse: {
-            /** Id */
             id: string;
-            /** Status */
             status: ("open" | "approved" | "rejected" | "superseded" | "expired" | "conflicted") | "failed";
-            /** Detail */
             detail: string | null;
-            /** Version */
             version: string | null;
         };
-        /**
-         * ProfileLineResponse
-         * @description A line of a profile; its source is a fact, or a line of a block: `<block id>#<number>`.
-         */
         ProfileLineResponse: {
-            /** Section */
             section: string;
-            /** Text */
             text: string;
-            /**
-             * Source
-             * @enum {string}
-             */
+            /** @enum {string} */
             source: "fact" | "block";
-            /** Source Id */
             source_id: string;
-            /** Message Ids */
             message_ids: string[];
         };
-        /**
-         * ProfileResponse
-         * @description What is known about a user. `text` is for a prompt, and `lines` are its sources.
-         */
         ProfileResponse: {
-            /** User Id */
             user_id: string;
-            /** Text */
             text: string;
-            /** Tokens */
             tokens: number;
-            /** Is Cut */
             is_cut: boolean;
-            /** Lines */
             lines: components["schemas"]["ProfileLineResponse"][];
         };
-        /**
-         * ProposalRequest
-         * @description A proposed change: the current piece of text, its replacement and the reason.
-         */
         ProposalRequest: {
-            /**
-             * Old String
-             * @description The current text, word for word. Empty for a new or an empty block.
-             */
             old_string: string;
-            /** New String */
             new_string: string;
-            /** Reasoning */
             reasoning: string;
-            /** Confidence */
             confidence?: number | null;
-            /**
-             * Replace All
-             * @default false
-             */
+            /** @default false */
             replace_all?: boolean;
-            /**
-             * Agent Id
-             * @description Any string that names the author.
-             */
             agent_id?: string | null;
         };
-        /**
-         * ProposalResponse
-         * @description A change that waits for the owner or was decided.
-         *
-         *     `diff` is a unified diff that starts at the text from which the proposal was made. `is_repeated`
-         *     is true if the same proposal was already waiting.
-         */
         ProposalResponse: {
-            /** Id */
             id: string;
-            /** Label */
             label: string;
-            /** New Label */
             new_label: string | null;
-            /**
-             * Status
-             * @enum {string}
-             */
+            /** @enum {string} */
             status: "open" | "approved" | "rejected" | "superseded" | "expired" | "conflicted";
-            /** Agent Id */
             agent_id: string;
-            /** Author */
             author: string;
-            /**
-             * Author Kind
-             * @enum {string}
-             */
+            /** @enum {string} */
             author_kind: "user" | "agent" | "system" | "service" | "administrator" | "remote";
-            /** Reasoning */
             reasoning: string;
-            /** Confidence */
             confidence: number | null;
-            /** Description */
             description: string | null;
-            /** Base */
             base: string | null;
-            /** Base Body */
             base_body: string | null;
-            /** Body */
             body: string | null;
-            /** Diff */
             diff: string;
-            /** Is Untrusted */
             is_untrusted: boolean;
-            /** Has Hidden Text */
             has_hidden_text: boolean;
-            /** Run Id */
             run_id: string | null;
-            /** Step Id */
             step_id: string | null;
-            /**
-             * Created At
-             * Format: date-time
-             */
+            /** Format: date-time */
             created_at: string;
-            /** Expires At */
             expires_at: string | null;
-            /** Resolved At */
             resolved_at: string | null;
-            /** Resolved By */
             resolved_by: string | null;
-            /** Note */
             note: string | null;
-            /** Version */
             version: string | null;
-            /** Superseded By */
             superseded_by: string | null;
-            /** Is Repeated */
             is_repeated: boolean;
         };
-        /**
-         * RefusalResponse
-         * @description The reason why a request is refused. A provider's failure has only `error`.
-         */
         RefusalResponse: {
-            /** Detail */
             detail?: string | null;
-            /** Trace Id */
             trace_id?: string | null;
-            /** Errors */
             errors?: components["schemas"]["FaultResponse"][] | null;
-            /** Examples */
             examples?: string[] | null;
-            /** Run Id */
             run_id?: string | null;
             error?: components["schemas"]["ModelFailure"] | null;
             conflict?: components["schemas"]["TextConflict"] | null;
         };
-        /**
-         * RejectRequest
-         * @description A decision against a proposal.
-         */
         RejectRequest: {
-            /** Reason */
             reason?: string | null;
         };
-        /**
-         * RestoreRequest
-         * @description The version to restore: its id in the history, or its first seven digits or more.
-         */
         RestoreRequest: {
-            /** Sha */
             sha: string;
-            /**
-             * Message
-             * @description The reason, shown in the history.
-             */
             message?: string | null;
         };
-        /**
-         * SaidMessage
-         * @description A message of a conversation in another program.
-         *
-         *     Messages of other roles than user and assistant are ignored.
-         */
         SaidMessage: {
-            /**
-             * Role
-             * @enum {string}
-             */
+            /** @enum {string} */
             role: "user" | "assistant" | "system" | "developer" | "tool" | "function";
-            /** Content */
             content?: string | components["schemas"]["TextContent"][] | null;
-            /** Name */
             name?: string | null;
-            /** Otid */
             otid?: string | null;
         };
-        /**
-         * SourceResponse
-         * @description A source of an answer, with its number in it.
-         *
-         *     It is a message, a line of memory (`fact`), or a passage.
-         */
         SourceResponse: {
-            /** Number */
             number: number;
-            /** Kind */
             kind: string;
-            /** Id */
             id: string;
-            /** Text */
             text: string;
-            /** Role */
             role: string | null;
-            /** Agent Id */
             agent_id: string | null;
-            /** Label */
             label: string | null;
-            /** Created At */
             created_at: string | null;
         };
-        /**
-         * TextConflict
-         * @description Texts that collide.
-         *
-         *     `base` is the text that both sides started from, `ours` the current text, `theirs` the text to
-         *     be written; null means deleted.
-         */
         TextConflict: {
-            /** Proposal Id */
             proposal_id: string | null;
-            /** Base */
             base: string | null;
-            /** Ours */
             ours: string | null;
-            /** Theirs */
             theirs: string | null;
-            /** How */
             how: string;
         };
-        /**
-         * TextContent
-         * @description A piece of text.
-         */
         TextContent: {
             /**
-             * Type
              * @default text
              * @constant
              */
             type?: "text";
-            /** Text */
             text: string;
         };
-        /**
-         * UserBlockResponse
-         * @description A block of a user's memory.
-         *
-         *     `version` is the id of the version that wrote its text; `pending` counts open proposals.
-         *     `seen_as` is the label that agents use, if it differs from `label`.
-         */
         UserBlockResponse: {
-            /** Id */
             id: string;
-            /** Label */
             label: string;
-            /** Title */
             title: string | null;
-            /** Body */
             body: string;
-            /** Schema Ref */
             schema_ref: string | null;
-            /** Version */
             version: string | null;
-            /**
-             * Updated At
-             * Format: date-time
-             */
+            /** Format: date-time */
             updated_at: string;
-            /** Pending */
             pending: number;
-            /** Description */
             description: string | null;
-            /** Limit */
             limit: number;
-            /**
-             * Policy
-             * @enum {string}
-             */
+            /** @enum {string} */
             policy: "direct" | "guarded" | "explicit" | "propose" | "read_only";
-            /** Agent Id */
             agent_id: string | null;
-            /** Seen As */
             seen_as: string | null;
-            /** Course */
             course: string | null;
-            /** Metadata */
             metadata: {
                 [key: string]: unknown;
             };
-            /** Is Untrusted */
             is_untrusted: boolean;
-            /** Has Hidden Text */
             has_hidden_text: boolean;
-            /** Updated By */
             updated_by: string | null;
-            /**
-             * Created At
-             * Format: date-time
-             */
+            /** Format: date-time */
             created_at: string;
-            /** Proposal Id */
             proposal_id: string | null;
         };
-        /**
-         * UserBlockUpdate
-         * @description The changes of a block's settings; another `label` renames it.
-         */
         UserBlockUpdate: {
-            /** Title */
             title?: string | null;
-            /** Description */
             description?: string | null;
-            /**
-             * Limit
-             * @description The most characters that it may hold.
-             */
             limit?: number | null;
-            /**
-             * Policy
-             * @description What becomes of an agent's edit.
-             */
             policy?: ("direct" | "guarded" | "explicit" | "propose" | "read_only") | null;
-            /**
-             * Schema Ref
-             * @description The block schema that it follows.
-             */
             schema_ref?: string | null;
-            /**
-             * Agent Id
-             * @description The only agent that sees it.
-             */
             agent_id?: string | null;
-            /**
-             * Course
-             * @description The only course in which it is seen.
-             */
             course?: string | null;
-            /** Metadata */
             metadata?: {
                 [key: string]: unknown;
             } | null;
-            /** Label */
             label?: string | null;
-            /**
-             * Message
-             * @description The reason, shown in the history.
-             */
             message?: string | null;
-            /**
-             * Removes Hidden Text
-             * @description Remove characters that are not shown from the block's text.
-             * @default false
-             */
+            /** @default false */
             removes_hidden_text?: boolean;
         };
-        /**
-         * VersionResponse
-         * @description One version of one block.
-         *
-         *     `sha` is the id of a git commit.
-         *
-         *     `is_deleted` is true if this version deleted the block.
-         */
         VersionResponse: {
-            /** Sha */
             sha: string;
-            /** Message */
             message: string;
-            /** Author */
             author: string;
-            /** Author Id */
             author_id: string;
-            /**
-             * Author Kind
-             * @enum {string}
-             */
+            /** @enum {string} */
             author_kind: "user" | "agent" | "system" | "service" | "administrator" | "remote";
-            /**
-             * Timestamp
-             * Format: date-time
-             */
+            /** Format: date-time */
             timestamp: string;
-            /** Label */
             label: string;
-            /** Old Label */
             old_label: string | null;
-            /** Number */
             number: number;
-            /** Parents */
             parents: string[];
-            /** Is Deleted */
             is_deleted: boolean;
-            /** Is Untrusted */
             is_untrusted: boolean;
-            /** Approved By */
             approved_by: string | null;
-            /** Proposal Id */
             proposal_id: string | null;
-            /** Run Id */
             run_id: string | null;
-            /** Step Id */
             step_id: string | null;
         };
-        /**
-         * VersionTextResponse
-         * @description A version with the block's text; null if it deleted the block.
-         */
         VersionTextResponse: {
-            /** Sha */
             sha: string;
-            /** Message */
             message: string;
-            /** Author */
             author: string;
-            /** Author Id */
             author_id: string;
-            /**
-             * Author Kind
-             * @enum {string}
-             */
+            /** @enum {string} */
             author_kind: "user" | "agent" | "system" | "service" | "administrator" | "remote";
-            /**
-             * Timestamp
-             * Format: date-time
-             */
+            /** Format: date-time */
             timestamp: string;
-            /** Label */
             label: string;
-            /** Old Label */
             old_label: string | null;
-            /** Number */
             number: number;
-            /** Parents */
             parents: string[];
-            /** Is Deleted */
             is_deleted: boolean;
-            /** Is Untrusted */
             is_untrusted: boolean;
-            /** Approved By */
             approved_by: string | null;
-            /** Proposal Id */
             proposal_id: string | null;
-            /** Run Id */
             run_id: string | null;
-            /** Step Id */
             step_id: string | null;
-            /** Body */
             body: string | null;
         };
     };
@@ -1597,7 +821,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -1606,7 +829,6 @@ export interface operations {
                     "application/json": components["schemas"]["AskResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -1632,7 +854,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -1641,7 +862,6 @@ export interface operations {
                     "application/json": components["schemas"]["AddResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -1667,7 +887,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -1676,7 +895,6 @@ export interface operations {
                     "application/json": components["schemas"]["MemorySearchResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -1690,14 +908,10 @@ export interface operations {
     list_facts_v1_users__user_id__facts_get: {
         parameters: {
             query?: {
-                /** @description Facts that held then: a day, as 2026-05-01 (its end, UTC), or a time. */
                 as_of?: string | null;
-                /** @description Only facts in this state; without it and `as_of`, the current ones. */
                 state?: ("proposed" | "current" | "ended" | "replaced" | "rejected") | "all" | null;
                 kind?: ("who" | "preference" | "plan" | "event" | "relation" | "skill" | "instruction") | null;
-                /** @description How many facts at most. */
                 limit?: number;
-                /** @description Only facts after the one with this id. */
                 after?: string | null;
             };
             header?: never;
@@ -1708,7 +922,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -1717,7 +930,6 @@ export interface operations {
                     "application/json": components["schemas"]["FactResponse"][];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -1743,7 +955,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -1752,7 +963,6 @@ export interface operations {
                     "application/json": components["schemas"]["FactResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -1774,7 +984,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -1783,7 +992,6 @@ export interface operations {
                     "application/json": components["schemas"]["FactPolicyResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -1809,7 +1017,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -1818,7 +1025,6 @@ export interface operations {
                     "application/json": components["schemas"]["FactPolicyResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -1840,7 +1046,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -1849,7 +1054,6 @@ export interface operations {
                     "application/json": components["schemas"]["FactEgressResponse"][];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -1875,7 +1079,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -1884,7 +1087,6 @@ export interface operations {
                     "application/json": components["schemas"]["FactEgressResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -1907,7 +1109,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -1916,7 +1117,6 @@ export interface operations {
                     "application/json": components["schemas"]["FactResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -1939,7 +1139,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -1948,7 +1147,6 @@ export interface operations {
                     "application/json": components["schemas"]["ForgottenResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -1975,7 +1173,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -1984,7 +1181,6 @@ export interface operations {
                     "application/json": components["schemas"]["FactResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -2007,7 +1203,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2016,7 +1211,6 @@ export interface operations {
                     "application/json": components["schemas"]["FactResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -2039,7 +1233,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2048,7 +1241,6 @@ export interface operations {
                     "application/json": components["schemas"]["FactResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -2062,9 +1254,7 @@ export interface operations {
     retrieve_profile_v1_users__user_id__profile_get: {
         parameters: {
             query?: {
-                /** @description How long it may be. */
                 tokens?: number;
-                /** @description What it is for; without it, what matters most. */
                 question?: string;
             };
             header?: never;
@@ -2075,7 +1265,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2084,7 +1273,6 @@ export interface operations {
                     "application/json": components["schemas"]["ProfileResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -2098,11 +1286,8 @@ export interface operations {
     list_all_users__user_id__diffs_get: {
         parameters: {
             query?: {
-                /** @description `waiting`: those that can still be decided, open or in conflict. */
                 status?: ("open" | "approved" | "rejected" | "superseded" | "expired" | "conflicted") | ("waiting" | "all");
-                /** @description How many proposals at most. */
                 limit?: number;
-                /** @description Only proposals after the one with this id. */
                 after?: string | null;
             };
             header?: never;
@@ -2113,7 +1298,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2122,7 +1306,6 @@ export interface operations {
                     "application/json": components["schemas"]["ProposalResponse"][];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -2148,7 +1331,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2157,7 +1339,6 @@ export interface operations {
                     "application/json": components["schemas"]["OutcomeResponse"][];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -2183,7 +1364,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2192,7 +1372,6 @@ export interface operations {
                     "application/json": components["schemas"]["OutcomeResponse"][];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -2206,11 +1385,8 @@ export interface operations {
     list_of_block_users__user_id__blocks__label__diffs_get: {
         parameters: {
             query?: {
-                /** @description `waiting`: those that can still be decided, open or in conflict. */
                 status?: ("open" | "approved" | "rejected" | "superseded" | "expired" | "conflicted") | ("waiting" | "all");
-                /** @description How many proposals at most. */
                 limit?: number;
-                /** @description Only proposals after the one with this id. */
                 after?: string | null;
             };
             header?: never;
@@ -2222,7 +1398,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2231,7 +1406,6 @@ export interface operations {
                     "application/json": components["schemas"]["ProposalResponse"][];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -2258,7 +1432,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2267,7 +1440,6 @@ export interface operations {
                     "application/json": components["schemas"]["ProposalResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -2295,7 +1467,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2304,7 +1475,6 @@ export interface operations {
                     "application/json": components["schemas"]["DecidedResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -2332,7 +1502,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2341,7 +1510,6 @@ export interface operations {
                     "application/json": components["schemas"]["DecidedResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -2355,7 +1523,6 @@ export interface operations {
     list_blocks_users__user_id__blocks_get: {
         parameters: {
             query?: {
-                /** @description The blocks as they were: a day, as 2026-05-01 (its end, UTC), or a time. */
                 as_of?: string | null;
             };
             header?: never;
@@ -2366,7 +1533,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2375,7 +1541,6 @@ export interface operations {
                     "application/json": components["schemas"]["UserBlockResponse"][];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -2389,9 +1554,7 @@ export interface operations {
     list_versions_users__user_id__blocks__label__history_get: {
         parameters: {
             query?: {
-                /** @description How many versions at most. */
                 limit?: number;
-                /** @description Only versions older than this version. */
                 before?: string | null;
             };
             header?: never;
@@ -2403,7 +1566,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2412,7 +1574,6 @@ export interface operations {
                     "application/json": components["schemas"]["VersionResponse"][];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -2436,7 +1597,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2445,7 +1605,6 @@ export interface operations {
                     "application/json": components["schemas"]["VersionTextResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -2459,11 +1618,8 @@ export interface operations {
     list_lines_users__user_id__blocks__label__blame_get: {
         parameters: {
             query?: {
-                /** @description As of this version; by default the current one. */
                 at?: string | null;
-                /** @description Only lines after this number. */
                 after?: number;
-                /** @description How many lines at most; RICORDO_MAX_LINES bounds it. */
                 limit?: number | null;
             };
             header?: never;
@@ -2475,7 +1631,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2484,7 +1639,6 @@ export interface operations {
                     "application/json": components["schemas"]["BlameResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -2498,13 +1652,9 @@ export interface operations {
     compare_users__user_id__blocks__label__compare_get: {
         parameters: {
             query?: {
-                /** @description The older version; that before the newer. */
                 from?: string | null;
-                /** @description The newer version; by default the current one. */
                 to?: string | null;
-                /** @description Only lines after this number. */
                 after?: number;
-                /** @description How many lines at most; RICORDO_MAX_LINES bounds it. */
                 limit?: number | null;
             };
             header?: never;
@@ -2516,7 +1666,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2525,7 +1674,6 @@ export interface operations {
                     "application/json": components["schemas"]["ComparisonResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -2552,7 +1700,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2561,7 +1708,6 @@ export interface operations {
                     "application/json": components["schemas"]["UserBlockResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -2575,11 +1721,9 @@ export interface operations {
     retrieve_users__user_id__blocks__label__get: {
         parameters: {
             query?: {
-                /** @description The format of the answer. */
                 format?: "json" | "markdown" | "toml";
             };
             header?: {
-                /** @description On reading: the ETag that is known. On writing, "*": only where it is new. */
                 "if-none-match"?: string | null;
             };
             path: {
@@ -2590,7 +1734,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2599,7 +1742,6 @@ export interface operations {
                     "application/json": components["schemas"]["UserBlockResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -2613,13 +1755,10 @@ export interface operations {
     put_users__user_id__blocks__label__put: {
         parameters: {
             query?: {
-                /** @description The reason, shown in the history; for formats without a field for it. */
                 message?: string | null;
             };
             header?: {
-                /** @description Write only where this is still the block's ETag, or its version. */
                 "if-match"?: string | null;
-                /** @description On reading: the ETag that is known. On writing, "*": only where it is new. */
                 "if-none-match"?: string | null;
             };
             path: {
@@ -2631,50 +1770,18 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": {
-                    /** Title */
                     title?: string | null;
-                    /** Description */
                     description?: string | null;
-                    /**
-                     * Limit
-                     * @description The most characters that it may hold.
-                     */
                     limit?: number | null;
-                    /**
-                     * Policy
-                     * @description What becomes of an agent's edit.
-                     */
                     policy?: ("direct" | "guarded" | "explicit" | "propose" | "read_only") | null;
-                    /**
-                     * Schema Ref
-                     * @description The block schema that it follows.
-                     */
                     schema_ref?: string | null;
-                    /**
-                     * Agent Id
-                     * @description The only agent that sees it.
-                     */
                     agent_id?: string | null;
-                    /**
-                     * Course
-                     * @description The only course in which it is seen.
-                     */
                     course?: string | null;
-                    /** Metadata */
                     metadata?: {
                         [key: string]: unknown;
                     } | null;
-                    /** Body */
                     body: string;
-                    /**
-                     * Message
-                     * @description The reason, shown in the history.
-                     */
                     message?: string | null;
-                    /**
-                     * Version
-                     * @description The version it was edited from; later changes are merged by lines.
-                     */
                     version?: string | null;
                 };
                 "text/markdown": string;
@@ -2682,7 +1789,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2691,7 +1797,6 @@ export interface operations {
                     "application/json": components["schemas"]["UserBlockResponse"];
                 };
             };
-            /** @description The block is not there yet; making it waits for its owner */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -2700,7 +1805,6 @@ export interface operations {
                     "application/json": components["schemas"]["ProposalResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -2714,11 +1818,9 @@ export interface operations {
     delete_users__user_id__blocks__label__delete: {
         parameters: {
             query?: {
-                /** @description The reason, shown in the history; for formats without a field for it. */
                 message?: string | null;
             };
             header?: {
-                /** @description Write only where this is still the block's ETag, or its version. */
                 "if-match"?: string | null;
             };
             path: {
@@ -2729,7 +1831,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2738,7 +1839,6 @@ export interface operations {
                     "application/json": components["schemas"]["NoteResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;
@@ -2753,7 +1853,6 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Write only where this is still the block's ETag, or its version. */
                 "if-match"?: string | null;
             };
             path: {
@@ -2768,7 +1867,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Successful Response */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2777,7 +1875,6 @@ export interface operations {
                     "application/json": components["schemas"]["UserBlockResponse"];
                 };
             };
-            /** @description Refused: `detail` says why and what to do */
             "4XX": {
                 headers: {
                     [name: string]: unknown;

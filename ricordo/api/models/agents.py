@@ -118,14 +118,15 @@ class AgentFields(EmbeddingFields):
     max_reasoning_tokens: int | None = Field(None, ge=0, le=MAX_COUNT)
     enable_reasoner: bool | None = None
     reasoning: bool | None = Field(
-        None, description="The newer name of `enable_reasoner`, and the stronger one."
+        None, description="Newer name of `enable_reasoner`, which it overrides."
     )
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
     max_files_open: int | None = Field(None, ge=1, le=100)
     per_file_view_window_char_limit: int | None = Field(None, ge=1, le=MAX_COUNT)
     enable_sleeptime: bool | None = Field(
-        None, description="Whether another agent works on this agent's memory after its turns."
+        None,
+        description="Add a sleep-time agent, which works on this agent's memory after its turns.",
     )
     tool_rules: Items[dict[str, Any]] | None = None
     compaction_settings: CompactionSettingsRequest | None = None
@@ -136,17 +137,19 @@ class AgentFields(EmbeddingFields):
     )
     model_profile: ProfileChoice | None = Field(
         None,
-        description="The profile of prompt and tools; `auto`, by the model's size, where neither the server nor this says.",
+        description="The profile of prompt and tools. By default the server's; without one `auto`, which "
+        "goes by the model's size.",
     )
     memory_in_prompt: MemoryInPromptChoice | None = Field(
         None,
-        description="When the memory in the prompt is rendered again; by default the server decides.",
+        description="When memory changes enter the prompt. By default as the server's setting says.",
     )
     source_ids: Items[str] | None = Field(None, description="The older name of `folder_ids`.")
     folder_ids: Items[str] | None = None
     identity_ids: Items[str] | None = None
     secrets: Annotated[Secrets | None, BeforeValidator(_without_shown)] = Field(
-        None, description="Variables for the agent's own tools. They are stored encrypted."
+        None,
+        description="Environment variables for the agent's custom tools. They are stored encrypted.",
     )
     tool_exec_environment_variables: Annotated[Secrets | None, BeforeValidator(_without_shown)] = (
         Field(None, description="The older name of `secrets`.")
@@ -209,14 +212,17 @@ class AgentRequest(AgentFields):
     include_base_tools: bool | None = None
     include_base_tool_rules: bool | None = None
     include_default_source: bool | None = Field(
-        None, description="Whether it gets an empty folder of its own."
+        None, description="Create an empty folder and attach it."
     )
     include_multi_agent_tools: bool | None = Field(
-        None, description="Attach the tools by which the agent sends messages to others."
+        None, description="Attach the tools with which the agent sends messages to other agents."
     )
     initial_message_sequence: Items[MessageRequest] | None = None
     user_id: str | None = Field(
-        None, min_length=1, max_length=255, description="Whose memory its conversation sees."
+        None,
+        min_length=1,
+        max_length=255,
+        description="The user whose memory its default conversation sees.",
     )
 
 

@@ -137,10 +137,11 @@ class RelevanceResponse(ResponseModel):
     vector_rank: int | None
     fts_rank: int | None
     word_match: float = Field(
-        description="The share of the query's words, by rarity, in the text and around it: 0 to 1."
+        description="The share of the query's words found in or near the text, weighted by rarity: 0 to "
+        "1."
     )
     similarity: float | None = Field(
-        description="The cosine of the vectors; null where none was compared."
+        description="Cosine similarity of the vectors; null if none were compared."
     )
     matches_well: bool
 

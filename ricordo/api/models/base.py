@@ -186,7 +186,7 @@ class From:
 _HOSTED = "project project_id template template_id base_template_id deployment_id entity_id"
 IN_ONE_PROJECT = dict.fromkeys(
     _HOSTED.split(),
-    "There is one project, and agents are made from templates by a route of their own.",
+    "There is one project, and another route creates agents from templates.",
 )
 
 
@@ -271,7 +271,7 @@ def _recipe(model: type[ResponseModel], source: object, fields: Json) -> _Recipe
                 paths[name] = path
             elif field.is_required():
                 raise TypeError(
-                    f"{model.__name__}.{name} is not given, and {type(source).__name__} has no "
+                    f"{model.__name__}.{name} is missing, and {type(source).__name__} has no "
                     f"{path}."
                 )
             else:

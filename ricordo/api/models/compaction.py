@@ -27,22 +27,23 @@ class CompactionSettingsRequest(RequestPart):
     """
 
     model: Annotated[
-        str | None, Field(description="Handle of the model for summaries; null: the agent's own.")
+        str | None, Field(description="Handle of the model for summaries; null: the agent's model.")
     ] = None
     # The official client uses the second name when it sends back an answer.
     model_settings: ModelSettingsRequest | None = Field(
         None, validation_alias=AliasChoices("model_settings", "api_model_settings")
     )
     prompt: Annotated[
-        str | None, Field(max_length=100_000, description="In the place of the mode's own words.")
+        str | None, Field(max_length=100_000, description="Replaces the mode's prompt.")
     ] = None
     prompt_acknowledgement: bool = False
     clip_chars: Annotated[
-        int | None, Field(ge=0, le=MAX_COUNT, description="The longest summary; null: no limit.")
+        int | None,
+        Field(ge=0, le=MAX_COUNT, description="The most characters of a summary; null: no limit."),
     ] = 50_000
     mode: CompactionMode = "sliding_window"
     sliding_window_percentage: Annotated[
-        float, Field(ge=0, le=1, description="The share that leaves first, from 0 to 1.")
+        float, Field(ge=0, le=1, description="The share of the window to evict first, from 0 to 1.")
     ] = 0.3
 
     @model_validator(mode="before")
@@ -101,9 +102,9 @@ class CompactRequest(RequestModel):
     """A request for a compaction; the agent's settings replace omitted fields."""
 
     compaction_settings: CompactionSettingsRequest | None = None
-    agent_id: Annotated[str | None, Field(description="Whose conversation `default` is meant.")] = (
-        None
-    )
+    agent_id: Annotated[
+        str | None, Field(description="The agent whose conversation `default` is meant.")
+    ] = None
 
 
 class CompactResponse(ResponseModel):

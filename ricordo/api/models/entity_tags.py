@@ -17,12 +17,13 @@ from ricordo.errors import PreconditionFailed
 
 IfMatch = Annotated[
     str | None,
-    Header(description="Write only where this is still the block's ETag, or its version."),
+    Header(description="Write only if this is still the block's ETag or version."),
 ]
 IfNoneMatch = Annotated[
     str | None,
     Header(
-        description='On reading: the ETag that is known. On writing, "*": only where it is new.'
+        description='For reads: the ETag that you have. For writes: "*" writes only if the block does not '
+        "exist."
     ),
 ]
 _TAG = re.compile(r'(?:W/)?"([^"]*)"')
@@ -55,13 +56,13 @@ def require_match(
     """
     if if_none_match is not None and block is not None and _names(if_none_match, block, _TAG):
         raise PreconditionFailed(
-            f'There is such a block "{block.label}" already. Read it, or leave If-None-Match out.'
+            f'A block "{block.label}" already exists. Read it, or leave If-None-Match out.'
         )
     if if_match is None:
         return
     if block is None:
         raise PreconditionFailed(
-            "The block that If-Match speaks of is not there. Leave If-Match out to make it."
+            "The block that If-Match names does not exist. Leave If-Match out to create it."
         )
     if not _names(if_match, block, _STRONG_TAG):
         raise PreconditionFailed(

@@ -52,9 +52,11 @@ class BlockUpdate(RequestModel):
     hidden: bool | None = None
     metadata: dict[str, Any] | None = None
     tags: Tags | None = None
-    policy: Policy | None = Field(None, description="What becomes of an agent's edit.")
+    policy: Policy | None = Field(None, description="What happens to an agent's edit.")
     shared: bool | None = Field(
-        None, description="Edited in place in conversations about users too, for everybody."
+        None,
+        description="In conversations about users, edit the shared block for everybody instead of the "
+        "user's copy.",
     )
 
 
@@ -67,10 +69,12 @@ class BlockRequest(BlockUpdate):
     read_only: bool = False
     policy: Policy | None = Field(
         None,
-        description="What becomes of an agent's edit; left out: `direct`, of shared ones `guarded`.",
+        description="What happens to an agent's edit. By default `direct`, for shared blocks `guarded`.",
     )
     schema_ref: str | None = Field(
-        None, max_length=_SHORT, description="The block schema that it follows and begins with."
+        None,
+        max_length=_SHORT,
+        description="The block schema; the new block starts with its fields.",
     )
 
     @model_validator(mode="before")
@@ -136,7 +140,7 @@ class BlockSettings(RequestModel):
     limit: int | None = Field(
         None, ge=0, le=MAX_COUNT, description="The most characters that it may hold."
     )
-    policy: Policy | None = Field(None, description="What becomes of an agent's edit.")
+    policy: Policy | None = Field(None, description="What happens to an agent's edit.")
     schema_ref: str | None = Field(
         None, max_length=_SHORT, description="The block schema that it follows."
     )
@@ -144,7 +148,7 @@ class BlockSettings(RequestModel):
         None, max_length=_SHORT, description="The only agent that sees it."
     )
     course: str | None = Field(
-        None, max_length=_SHORT, description="The only course in which it is seen."
+        None, max_length=_SHORT, description="The only course whose agents see it."
     )
     metadata: dict[str, Any] | None = None
 
@@ -232,7 +236,7 @@ class BulkDecisionRequest(RejectRequest):
     @model_validator(mode="after")
     def _require_one(self) -> Self:
         if bool(self.ids) == self.all:
-            raise ValueError('say which proposals: either "ids" or "all": true')
+            raise ValueError('name the proposals: send either "ids" or "all": true')
         return self
 
 

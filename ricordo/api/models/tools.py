@@ -113,8 +113,8 @@ def read_rule(row: dict[str, Any]) -> ToolRule:
     _require_form(name, template, nodes)
     if len(orjson.dumps([name, template, options])) > _LONGEST_RULE:
         raise Invalid(
-            f"The tool rule for {str(name)[:200]} is too long: {_LONGEST_RULE} characters are the "
-            "most."
+            f"The tool rule for {str(name)[:200]} is too long: {_LONGEST_RULE} characters are "
+            "allowed."
         )
     if kind == "conditional":
         options.setdefault("require_output_mapping", False)
@@ -131,8 +131,8 @@ def read_rule(row: dict[str, Any]) -> ToolRule:
 def _require_form(name: Any, template: Any, nodes: Any) -> None:
     are_objects = isinstance(nodes, list) and all(isinstance(node, dict) for node in nodes)
     if not isinstance(template or "", str) or not are_objects:
-        sentence = "prompt_template has to be a text, and child_arg_nodes a list of objects"
-        raise Invalid(f"The tool rule for {name} is not right: {sentence}.")
+        sentence = "prompt_template must be a text, and child_arg_nodes a list of objects"
+        raise Invalid(f"The tool rule for {name} is not valid: {sentence}.")
 
 
 def _require_known_fields(row: dict[str, Any], kind: str) -> None:

@@ -197,14 +197,14 @@ class SendRequest(RequestModel):
     include_compaction_messages: bool = False
     return_logprobs: bool = Field(
         False,
-        description="Answer with the log probabilities of the last step's tokens, where the model gives "
-        "them.",
+        description="Return the log probabilities of the last step's tokens, if the model "
+        "provides them.",
     )
     top_logprobs: int | None = Field(
         None,
         ge=0,
         le=20,
-        description="With `return_logprobs`: the number of alternatives to each token.",
+        description="With `return_logprobs`: the number of alternatives for each token.",
     )
 
     @property

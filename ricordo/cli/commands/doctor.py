@@ -30,7 +30,9 @@ def run_doctor(
             f"{subject} cannot be checked. Leave it out, or use: doctor models"
         )
     if repair and (subject or model):
-        raise typer.BadParameter("--repair repairs conversations and calls no model. Use it alone.")
+        raise typer.BadParameter(
+            "--repair repairs conversations and tries no models. Use it without other arguments."
+        )
     if repair:
         is_well = repair_database()
     elif subject or model:

@@ -2,10 +2,8 @@
 
 from collections.abc import Collection, Iterator, Mapping
 
-import orjson
-
 from ricordo.api.models.messages import MessageFormat
-from ricordo.api.sse import SseEncoder
+from ricordo.api.sse import SseEncoder, wire_of
 from ricordo.domain.clock import Clock
 from ricordo.domain.event import ApprovalAsked, Event, Failed, RunEnded, StepSaved
 from ricordo.domain.message import Message
@@ -62,7 +60,7 @@ class EventEncoder:
             self._waiting = next(waiting, self._waiting)
         if not isinstance(event, RunEnded | Failed):
             for chunk in self._encoder.encode(event):
-                yield from self._events_of(orjson.loads(chunk.removeprefix(b"data: ")))
+                yield from self._events_of(wire_of(chunk))
         if isinstance(event, StepSaved | ApprovalAsked | RunEnded | Failed):
             yield from self._close()
 

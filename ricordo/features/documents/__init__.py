@@ -28,7 +28,7 @@ feature = Feature(
         Commands(
             "import",
             "ricordo.features.documents.imports.cli",
-            help="Bring agents, chats and memories from elsewhere.",
+            help="Import agents, chats and memories.",
         ),
     ),
 )

@@ -24,8 +24,9 @@ class EgressPolicyRequest(RequestModel):
 
     allowed: list[Annotated[str, Field(max_length=100)]] | None = Field(
         max_length=MOST_NAMES,
-        description='Providers that may see it, such as "openai"; "local" for models on this '
-        "machine or its network. An empty list allows none, and null removes the policy.",
+        description='Providers that may receive it, such as "openai"; "local" for models on this '
+        "machine or its network. An empty list allows none, and null removes the "
+        "policy.",
     )
 
 

@@ -125,7 +125,7 @@ def preview(
 def _refusal(state: AgentState, destination: Destination) -> str | None:
     if permits(state.conversation.egress, destination):
         return None
-    return f"This conversation may not be sent to {destination.name}, by its egress policy."
+    return f"The egress policy of this conversation does not allow {destination.name}."
 
 
 def _require_stricter(label: str | None, old: str | None) -> None:
@@ -135,4 +135,4 @@ def _require_stricter(label: str | None, old: str | None) -> None:
 
 def _require_agents(scope: Scope) -> None:
     if not scope.may("agents:write"):
-        raise Forbidden("This is not yours alone: to change it takes the scope agents:write.")
+        raise Forbidden("Others share this. To change it, use a key with the scope agents:write.")

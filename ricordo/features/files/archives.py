@@ -159,7 +159,7 @@ def store_files(tx: Transaction, user: User, records: Iterable[FileRecord]) -> i
     for record in records:
         folder = folder_queries.find_users_folder(tx, user.id, record.folder_id)
         if folder is None:
-            raise Invalid(f"{_FILES}: {record.folder_id} is no folder of this archive.")
+            raise Invalid(f"{_FILES}: {record.folder_id} is not a folder of this archive.")
         if folder_queries.is_file_there(tx, record.id):
             raise _known_here(f'the file "{record.name}"')
         text = record.text
@@ -215,11 +215,11 @@ def store_workspace(tx: Transaction, user: User, records: Iterable[WorkspaceReco
     for record in records:
         path = path_of(record.path)
         if path != record.path:
-            raise Invalid(f"{_WORKSPACE}: {record.path} is no path of a workspace.")
+            raise Invalid(f"{_WORKSPACE}: {record.path} is not a path of a workspace.")
         try:
             content = base64.b64decode(record.content, validate=True)
         except binascii.Error:
-            raise Invalid(f"{_WORKSPACE}: the content of {path} is no Base64.") from None
+            raise Invalid(f"{_WORKSPACE}: the content of {path} is not Base64.") from None
         write(tx, space, path, content, expected="")
         count += 1
     return count
@@ -227,8 +227,8 @@ def store_workspace(tx: Transaction, user: User, records: Iterable[WorkspaceReco
 
 def _known_here(what: str) -> Conflict:
     return Conflict(
-        f"This server has {what} of this archive already, so it is here under another user. Forget "
-        "that user first, or restore on another server."
+        f"This server has {what} of this archive already, so another user here has it. Forget that "
+        "user first, or restore on another server."
     )
 
 

@@ -59,9 +59,7 @@ async def new_request(context: ToolContext, agent_id: str, text: str, how: str) 
     agent_id = agent_id.strip()
     require_may_ask(context, agent_id)
     if not text.strip():
-        raise Invalid(
-            "There is nothing in this message. Write what the other agent shall know or do."
-        )
+        raise Invalid("This message is empty. Write what the other agent should know or do.")
     scope = caller_of(context)
     sender = context.state.agent
     conversation_id = await conversation_with(context.runtime, scope, agent_id)
@@ -91,13 +89,13 @@ def require_may_ask(context: ToolContext, agent_id: str | None = None) -> None:
         raise Invalid("An agent cannot send a message to itself.")
     if agent_id in chain:
         raise Invalid(
-            f"The agent {agent_id} waits for the end of this turn, so it cannot be asked. Write your "
-            "message in your answer instead."
+            f"The agent {agent_id} is waiting for the end of this turn, so you cannot send it a "
+            "message. Put the message into your answer instead."
         )
     if len(chain) >= AgentCallSettings().agent_call_depth:
         raise Invalid(
-            f"This turn is the last in a chain of {len(chain)} agents that ask each other, and a "
-            "chain has no more. Answer with what you know."
+            f"{len(chain)} agents have asked each other in a chain, and longer chains are not "
+            "allowed. Answer with what you know."
         )
 
 
@@ -191,7 +189,8 @@ def _waiting(context: ToolContext) -> Iterator[Callable[[str | None], None]]:
             last = waits[last]
         if last == run_id:
             raise Invalid(
-                "The other agent waits for the end of this turn. Answer first, and ask it later."
+                "The other agent is waiting for the end of this turn. Answer first, and ask "
+                "it later."
             )
         waits[run_id] = other_run_id
 
@@ -245,4 +244,4 @@ def _deeds(messages: Sequence[Message]) -> str:
     named = ", ".join(
         name if count == 1 else f"{name} ({count} times)" for name, count in calls.items()
     )
-    return f"<It answered without words. The tools that it called: {named}.>"
+    return f"<It answered without text. It called these tools: {named}.>"

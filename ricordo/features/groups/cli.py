@@ -119,8 +119,8 @@ def _group(client: "Client", name: str) -> Json:
         raise NotFound(f'There is no group "{name}". List them with: ricordo group list')
     if len(matches) > 1:
         raise Invalid(
-            f'{len(matches)} groups are described as "{name}". Give the id of one: '
-            "ricordo group list"
+            f'{len(matches)} groups have the description "{name}". Name one by its id: ricordo '
+            "group list"
         )
     return matches[0]
 

@@ -171,7 +171,7 @@ def is_attached(tx: Transaction, agent_id: str, folder_id: str) -> bool:
 def block_of(tx: Transaction, agent_id: str, folder_id: str) -> str | None:
     """Return the id of the block that was created for the folder, or None.
 
-    It is also None if a block is used that a person created.
+    It is also None if the folder uses a block that a person created.
     """
     row = tx.first(_BLOCK, {"agent_id": agent_id, "folder_id": folder_id})
     return row.block_id if row else None

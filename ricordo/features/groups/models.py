@@ -29,19 +29,24 @@ class ManagerConfigRequest(TolerantPart):
 
     manager_type: ManagerType
     manager_agent_id: AgentId | None = Field(
-        None, description="Of all kinds but round_robin: the agent that leads."
+        None, description="All kinds but round_robin: the manager, which leads the group."
     )
     termination_token: str | None = Field(
-        None, max_length=200, description="Of dynamic: what ends a talk; `DONE!`."
+        None,
+        max_length=200,
+        description="dynamic: the text by which the manager ends a talk; by default `DONE!`.",
     )
     max_turns: int | None = Field(
-        None, ge=0, le=MAX_COUNT, description="Of round_robin and dynamic: turns of members."
+        None,
+        ge=0,
+        le=MAX_COUNT,
+        description="round_robin and dynamic: the most turns of members for one message.",
     )
     sleeptime_agent_frequency: int | None = Field(
         None,
         ge=0,
         le=MAX_COUNT,
-        description="Of sleeptime: each how many turns; null: after each, 0: never.",
+        description="sleeptime: run after every N turns; null: after each turn, 0: never.",
     )
     max_message_buffer_length: int | None = Field(
         None, le=MAX_COUNT, description="Of voice_sleeptime."

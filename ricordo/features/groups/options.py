@@ -7,8 +7,7 @@ class AgentCallSettings(FeatureSettings):
     """Agents that send messages to each other."""
 
     agent_call_depth: int = about(
-        "How many agents a chain may have in which each asks the next, the first one included. The "
-        "last one cannot ask another.",
+        "Most agents in a chain in which each asks the next. The first one counts.",
         5,
         ge=1,
         le=20,
@@ -26,5 +25,5 @@ class GroupSettings(FeatureSettings):
     """Groups of agents."""
 
     group_turns: int = about(
-        "Most turns of agents that one message to a group may lead to.", 50, ge=1, le=1000
+        "Most turns of agents that one message to a group may start.", 50, ge=1, le=1000
     )

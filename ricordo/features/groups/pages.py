@@ -73,7 +73,7 @@ async def make_group(request: Request) -> Response:
         group = await Api(request).ask("POST", "/v1/groups/", body)
     except RefusedByApi as error:
         return await _list(request, form, str(error), error.status)
-    return done(request, f"/ui/groups/{group['id']}", "The group was made. Say something to it.")
+    return done(request, f"/ui/groups/{group['id']}", "The group was created. Send it a message.")
 
 
 @router.get("/{group_id}")
@@ -130,7 +130,7 @@ async def reset(request: Request, group_id: str) -> Response:
     The memory of its agents stays.
     """
     await Api(request).ask("PATCH", f"/v1/groups/{group_id}/reset-messages", {})
-    return done(request, f"/ui/groups/{group_id}", "What was said was deleted. Memory stays.")
+    return done(request, f"/ui/groups/{group_id}", "The messages were deleted. Memory stays.")
 
 
 @router.post("/{group_id}/delete")

@@ -88,7 +88,7 @@ class PairFollower:
             return
         if group:
             raise Conflict(
-                f"The agent manages the group {group.id}. Delete that first, or leave "
+                f"The agent manages the group {group.id}. Delete the group first, or leave "
                 "enable_sleeptime out."
             )
         _make(tx, runtime, scope, state)

@@ -187,7 +187,7 @@ def _configured(group: Group, manager_config: ManagerConfigRequest) -> Group:
     if manager_config.manager_type != group.manager_type:
         raise Invalid(
             f"A group of the kind {group.manager_type} cannot become "
-            f"{manager_config.manager_type}. Make a new group."
+            f"{manager_config.manager_type}. Create a new group."
         )
     names = OF_KIND[group.manager_type]
     changes: dict[str, Any] = {
@@ -218,7 +218,8 @@ def _require_buffer(group: Group) -> None:
     if minimum <= _LEAST_BUFFER or maximum <= _LEAST_BUFFER or maximum <= minimum:
         raise Invalid(
             f"max_message_buffer_length ({maximum}) and min_message_buffer_length ({minimum}) must "
-            f"both be greater than {_LEAST_BUFFER}, and the first greater than the second."
+            f"both be greater than {_LEAST_BUFFER}, and the maximum must be greater than the "
+            "minimum."
         )
 
 
@@ -237,7 +238,9 @@ def _require_members(tx: Transaction, scope: Scope, group: Group) -> list[Agent]
     if twice := _first_twice(group.agent_ids):
         raise Invalid(f"The agent {twice} is named twice. Name each member once.")
     if group.manager_agent_id in group.agent_ids:
-        raise Invalid("The manager of a group is not one of its members. Take it out of agent_ids.")
+        raise Invalid(
+            "The manager of a group cannot be one of its members. Remove it from agent_ids."
+        )
     members = [agents_by_id[id] for id in group.agent_ids]
     same = _first_twice([member.name for member in members])
     if same and group.manager_type == "dynamic":
@@ -248,7 +251,7 @@ def _require_members(tx: Transaction, scope: Scope, group: Group) -> list[Agent]
     manager = agents_by_id.get(group.manager_agent_id or "")
     if manager and manager.settings.get(MANAGES, group.id) != group.id:
         raise Conflict(
-            f"The agent {manager.id} manages another group. An agent manages one at most."
+            f"The agent {manager.id} already manages another group. Choose another manager."
         )
     if group.manager_type in ASLEEP:
         _require_no_other_manager(members, group.manager_agent_id)
@@ -263,7 +266,10 @@ def _first_twice(names: Sequence[str]) -> str | None:
 def _require_no_other_manager(members: Sequence[Agent], manager_id: str | None) -> None:
     for member in members:
         if member.is_asleep_for not in (None, manager_id):
-            raise Conflict(f"The agent {member.id} works on the memory of another agent already.")
+            raise Conflict(
+                f"The agent {member.id} already works on another agent's memory. Choose another "
+                "agent."
+            )
 
 
 def _change_manager(tx: Transaction, scope: Scope, before: Group, group: Group) -> None:

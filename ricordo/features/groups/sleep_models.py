@@ -14,7 +14,7 @@ class SleeptimeRequest(RequestModel):
     """A change that concerns only the caller."""
 
     paused: bool = Field(
-        description="Whether nothing that the caller says is read by sleeping agents: not now."
+        description="If true, sleep-time agents stop reading the messages of the caller."
     )
 
 

@@ -143,5 +143,5 @@ async def change_frequency(request: Request, agent_id: str) -> Response:
     }
     await api.ask("PATCH", f"/v1/groups/{group.get('id', '')}", {"manager_config": manager_config})
     return done(
-        request, f"/ui/agents/{agent_id}/settings", "How often its memory is worked on was changed."
+        request, f"/ui/agents/{agent_id}/settings", "The interval of memory work was changed."
     )

@@ -154,7 +154,7 @@ def _plan(
             begin_default(tx, runtime, scope, member_id)
         except RicordoError as error:
             log.warning(
-                "a sleeping agent cannot begin",
+                "a sleep-time agent cannot start",
                 extra={"agent": member_id, "kind": type(error).__name__},
             )
             return None
@@ -229,7 +229,7 @@ async def _attempt(
             "A sleeping agent could not be run. Its run is tried again later."
         )
     except RicordoError as error:
-        log.warning("a sleeping agent failed", extra={"kind": type(error).__name__})
+        log.warning("a sleep-time agent failed", extra={"kind": type(error).__name__})
         failed[user_id] = error
 
 
@@ -490,7 +490,9 @@ async def _note_outcome(runtime: Runtime, transcript: Transcript, answer: Answer
     await runtime.store.write(lambda tx: sleep_queries.save_transcript(tx, failed))
     raise ModelError(
         "llm_error",
-        answer.failure.message[:500] if answer.failure else "The sleeping agent's turn failed.",
+        answer.failure.message[:500]
+        if answer.failure
+        else "The turn of the sleep-time agent failed.",
     )
 
 

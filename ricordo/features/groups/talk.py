@@ -86,7 +86,7 @@ async def run_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> Liv
     if not (request.messages or request.approval) or not all(
         message.parts for message in request.messages
     ):
-        raise Invalid("There is no message to answer. Send at least one, with some content.")
+        raise Invalid("There is no message to answer. Send at least one that has content.")
     if runtime.is_stopping:
         raise Unavailable("The server is shutting down. Send the message again in a moment.")
     # Once the run is stored it must be carried out, even if the caller is cancelled now.
@@ -238,8 +238,8 @@ class Talk(LiveRun):
             return  # the supervisor's turn was resumed and has ended
         if len(self._plan.members) >= self._most_turns:
             raise Invalid(
-                f"The group has {len(self._plan.members)} members, and one message may lead to "
-                f"{self._most_turns} turns at most (RICORDO_GROUP_TURNS)."
+                f"The group has {len(self._plan.members)} members, but one message may start at "
+                f"most {self._most_turns} turns (RICORDO_GROUP_TURNS)."
             )
         new_messages = self._history.missing(self._plan.manager.id)
         async for event in self._turn(self._plan.manager, "manager", new_messages):
@@ -548,7 +548,7 @@ class Talk(LiveRun):
                 await self._runtime.store.write(lambda tx: add_delivery(tx, self._run))
         except RicordoError as error:
             log.warning(
-                "a talk could not be told to its members",
+                "a talk could not be sent to its members",
                 extra={"run": self._run.id, "reason": error},
             )
 

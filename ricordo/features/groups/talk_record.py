@@ -343,7 +343,7 @@ async def _deliver_later(runtime: Runtime, job: Job, _report: Report) -> None:
     scope = Scope(job.organization_id, subject_id=job.user_id)
     run = await runtime.store.read(lambda tx: runs.get(tx, scope, job.payload["run_id"]))
     if not is_talk(run):
-        raise Invalid(f"{run.id} is no talk with a group.")
+        raise Invalid(f"{run.id} is not a talk with a group.")
     if await deliver(runtime, scope, run):
         raise Busy()
 

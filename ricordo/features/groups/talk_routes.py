@@ -136,8 +136,8 @@ async def _leader_and_conversation(
     """
     if body.override_system is not None:
         raise Unsupported(
-            "override_system is not supported in a group: each of its agents has a prompt of its "
-            "own."
+            "override_system is not supported in a group, because each of its agents has a "
+            "different prompt. Leave it out."
         )
     group = await context.store.read(lambda tx: queries.get(tx, context.scope, group_id))
     return require_leader(group), talk_conversation(context.scope, group)

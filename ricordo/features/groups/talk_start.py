@@ -89,13 +89,15 @@ def require_leader(group: Group) -> str:
         else:
             manager = ""
         raise Invalid(
-            f"A group of the kind {group.manager_type} is not talked with. Send the message to its "
+            f"A group of the kind {group.manager_type} takes no messages. Send the message to its "
             f"manager{manager}."
         )
     if not group.agent_ids:
         raise Invalid(NOBODY)
     if group.manager_type != "round_robin" and not group.manager_agent_id:
-        raise Invalid(f"The {group.manager_type} group has no manager. Make it again with one.")
+        raise Invalid(
+            f"The {group.manager_type} group has no manager. Create a new group that has one."
+        )
     return group.leader_id or ""
 
 
@@ -158,7 +160,7 @@ def _open(
     if cut_off:
         stored = messages.move(tx, input_of(tx, cut_off), run.id)
         if not stored:
-            raise Collision("Another run has taken this request over.")
+            raise Collision("Another run already handles this request.")
         record = TalkRecord.from_json(cut_off.metadata)
         if leftover and leftover.id == cut_off.id:
             leftover = None

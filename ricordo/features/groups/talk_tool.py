@@ -51,9 +51,7 @@ async def send_message_to_all_agents_in_group(context: ToolContext, message: str
     """
     ask = SUPERVISED.get()
     if ask is None:
-        raise Invalid(
-            "There is no group here. This tool works in a talk with a group that you supervise."
-        )
+        raise Invalid("This tool only works in a talk with a group that you supervise.")
     return await ask(context, message)
 
 

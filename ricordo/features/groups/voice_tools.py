@@ -93,13 +93,15 @@ async def store_memories(context: ToolContext, chunks: list[MemoryChunk]) -> str
     if is_kept:
         return ""
     if chunks and not lines:
-        raise Invalid("There is no transcript to keep pieces of. Call the tool with no chunks.")
+        raise Invalid(
+            "There is no transcript, so there is nothing to store. Call the tool without chunks."
+        )
     for chunk in chunks:
         if not 0 <= chunk.start_index <= chunk.end_index < len(lines):
             raise Invalid(
                 f"There are no lines {chunk.start_index} to {chunk.end_index}: the transcript has "
-                f"the lines 0 to {len(lines) - 1}. Nothing was kept. Call the tool again with all "
-                "chunks."
+                f"the lines 0 to {len(lines) - 1}. Nothing was stored. Call the tool again with "
+                "all chunks."
             )
     for chunk in chunks:
         piece = memory_text(lines[chunk.start_index : chunk.end_index + 1], chunk.context)

@@ -23,17 +23,17 @@ feature = Feature(
         Commands(
             "key",
             "ricordo.features.identity.accounts.cli:key",
-            help="API keys: who may ask this server, and what.",
+            help="API keys and their rights.",
         ),
         Commands(
             "user",
             "ricordo.features.identity.accounts.cli:user",
-            help="The people whom memory is about, and who have keys.",
+            help="The users: people with memory and keys.",
         ),
         Commands(
             "organization",
             "ricordo.features.identity.accounts.cli:organization",
-            help="Organizations: worlds of their own on one server.",
+            help="Organizations, which share a server but no data.",
         ),
     ),
 )

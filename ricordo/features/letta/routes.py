@@ -48,11 +48,11 @@ class TagQuery:
     after: Annotated[
         str | None, Query(description="Only tags after this tag, in the requested order.")
     ] = None
-    limit: Annotated[int, Query(ge=1, le=1000, description="How many tags at most.")] = 50
+    limit: Annotated[int, Query(ge=1, le=1000, description="The most tags to return.")] = 50
     order: Annotated[Literal["asc", "desc"], Query(description="From a to z, or from z to a.")] = (
         "asc"
     )
-    order_by: Annotated[Literal["name"], Query(description="What to order by.")] = "name"
+    order_by: Annotated[Literal["name"], Query(description="The field to sort by.")] = "name"
     name: TextPiece = None
     query_text: Annotated[TextPiece, Query(description="The older name of `name`.")] = None
 
@@ -165,7 +165,9 @@ def add_base_tools(tx: Transaction, context: RequestContext) -> Sequence[Tool]:
 class GenerateRequest(RequestModel):
     """A question to an agent's model, without the agent's memory."""
 
-    prompt: str = Field(min_length=1, pattern=r"\S", description="What is asked; not only blanks.")
+    prompt: str = Field(
+        min_length=1, pattern=r"\S", description="The question, which must not be blank."
+    )
     system_prompt: str | None = None
     override_model: str | None = None
     response_schema: dict[str, Any] | None = Field(None, description="A JSON schema of the answer.")

@@ -176,7 +176,7 @@ def _spoken_answer(view: LibrarianView, intents: Sequence[grammar.Intent]) -> st
     The introduction is added once for each conversation.
     """
     if not view.person_text.strip():
-        return "I can only read words, and I found none in your message."
+        return "I can only read text, and there is none in your message."
     removals = [
         call
         for call in view.calls_of(plan.REPLACE)

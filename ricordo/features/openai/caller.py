@@ -62,11 +62,13 @@ def _user_of(headers: Mapping[str, str]) -> OpenWebUIUser | None:
     secret = OpenAIApiSettings.current().openwebui_secret
     if secret is None:
         if signed is not None:
-            raise _refused("this server does not know its secret; set RICORDO_OPENWEBUI_SECRET")
+            raise _refused(
+                "this server has no secret to check it with; set RICORDO_OPENWEBUI_SECRET"
+            )
         # Open WebUI percent-encodes names, since headers are ASCII.
         return OpenWebUIUser(plain, unquote(headers.get(_PLAIN_NAME, ""))) if plain else None
     if signed is None:
-        raise _refused("it has to be signed; set FORWARD_USER_INFO_HEADER_JWT_SECRET there")
+        raise _refused("it must be signed; set FORWARD_USER_INFO_HEADER_JWT_SECRET in Open WebUI")
     return verified_user(signed, secret.get_secret_value())
 
 

@@ -219,8 +219,8 @@ async def continue_chat(
             )
     if chat.is_answer:
         raise Invalid(
-            "These tool results answer no call of this chat. Send the chat with the calls as they "
-            "came."
+            "These tool results belong to no call of this chat. Send the chat with its calls "
+            "unchanged."
         )
     new_from = chat.new_from()
     own_answers = await _own_answers(context, chat, 0)
@@ -273,7 +273,7 @@ async def continue_after(
         conversation_id = await _conversation_after(context, run_id, tools)
     if conversation_id is None:
         raise NotFound(
-            "The earlier response is not in view any more, or another agent gave it. Begin a new "
+            "The earlier response left the context window, or another agent gave it. Start a new "
             "chat."
         )
     return Continuation(conversation_id, 0)

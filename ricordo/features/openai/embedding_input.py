@@ -44,8 +44,8 @@ def shortened(vectors: Sequence[Sequence[float]], dimensions: int) -> list[list[
     """
     if vectors and len(vectors[0]) < dimensions:
         raise Invalid(
-            f"dimensions is {dimensions}, and vectors of this model have {len(vectors[0])}. Ask "
-            "for fewer."
+            f"dimensions is {dimensions}, but vectors of this model have {len(vectors[0])}. Ask "
+            "for no more than that."
         )
     return [_unit(vector[:dimensions]) for vector in vectors]
 

@@ -12,10 +12,10 @@ class OpenAIApiSettings(FeatureSettings):
 
     openwebui_secret: SecretStr | None = about(
         "Secret that Open WebUI signs its users with (its FORWARD_USER_INFO_HEADER_JWT_SECRET). "
-        "With it a user is known by the signed header alone, and never by the plain ones."
+        "If set, only the signed header identifies the user, not the plain ones."
     )
     openai_leaving: Literal["finish", "stop"] = about(
-        "What happens to a turn whose client of OpenAI's HTTP API closes the stream: finish it, so "
-        "that its answer is in the conversation, or stop it.",
+        "What to do with a turn if an OpenAI client closes its stream: finish it and store the "
+        "answer, or stop it.",
         "finish",
     )

@@ -134,7 +134,8 @@ def agent_of(tx: Transaction, scope: Scope, model: str) -> NamedAgent:
     rows = [row for row in rows if row.id == model] or rows
     if not rows:
         raise UnknownModel(
-            f'There is no agent "{model[:80]}". GET /v1/models lists those that your key may use.'
+            f'There is no agent "{model[:80]}". GET /v1/models lists the agents that your key '
+            "may use."
         )
     if len(rows) > 1:
         raise Invalid(

@@ -35,7 +35,7 @@ async def create_response(context: RequestContext, body: ResponsesRequest) -> Js
     earlier = body.previous_response_id
     if earlier is not None and not earlier.startswith("resp_"):
         raise NotFound(
-            f'There is no response "{earlier[:80]}". Send the id of one that this server gave.'
+            f'There is no response "{earlier[:80]}". Send the id of a response of this server.'
         )
     if earlier:
         after = f"run-{earlier.removeprefix('resp_')}"

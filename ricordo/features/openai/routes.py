@@ -131,7 +131,7 @@ async def create_embeddings(context: RequestContext, body: EmbeddingsRequest) ->
     handle = handle or embedders.default_handle()
     if handle is None:
         raise Invalid(
-            "This server has no default embedding model. Name one of GET /v1/models/embedding."
+            "This server has no default embedding model. Choose one from GET /v1/models/embedding."
         )
     texts = await texts_of(body.input)
     vectors = await embed(embedders.get(handle), texts, context.runtime.new_clearance())

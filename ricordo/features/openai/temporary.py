@@ -90,7 +90,7 @@ async def temporary_turn(
         Unsupported: The chat has parts that are not supported.
     """
     if body.messages[-1].role != "user":
-        raise Invalid("The last message of a temporary chat has to be the user's.")
+        raise Invalid("The last message of a temporary chat must have the role user.")
     runtime = context.runtime
     scope = context.scope
 

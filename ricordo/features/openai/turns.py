@@ -102,12 +102,12 @@ async def chat_turn(
     name = chat_name(context, body)
     if is_temporary(name):
         raise Unsupported(
-            "A temporary chat is answered by POST /v1/chat/completions and POST /chat/stream only: "
-            "other routes would keep it."
+            "A temporary chat can only use POST /v1/chat/completions and POST /chat/stream, "
+            "because other routes store chats."
         )
     chat = ClientChat(agent.id, name, body.user or "", body.messages, is_retry)
     if body.messages[-1].role not in ("user", "tool"):
-        raise Invalid("The last message has to be the user's, or the result of a tool call.")
+        raise Invalid("The last message must have the role user, or be the result of a tool call.")
     tools = client_tools(context, body)
     if tools:
         required_tools = body.wanted_tools()

@@ -35,7 +35,7 @@ feature = Feature(
         Commands(
             "audit",
             "ricordo.features.operations.audit_log.cli",
-            help="The audit log: who changed what, and who was refused.",
+            help="The audit log of changes and refused requests.",
         ),
         Commands(
             "",

@@ -49,7 +49,7 @@ def show_skill(
     agent: str | None = _AGENT,
     server: str | None = _SERVER,
 ) -> None:
-    """Print a skill: SKILL.md, and each other file behind a line with its path."""
+    """Print a skill: SKILL.md, then its other files."""
     with _skills(user, agent, server) as ask:
         skill = ask("GET", f"/{quote(name)}")
     text = skill["content"]
@@ -116,7 +116,7 @@ def list_proposals(
     agent: str | None = _AGENT,
     server: str | None = _SERVER,
 ) -> None:
-    """List the proposals that wait, each with its changes, also for new skills."""
+    """List the waiting proposals with their changes."""
     lines: list[str] = []
     with _skills(user, agent, server) as ask:
         path = f"s/{quote(name)}/proposals" if name else "-proposals"

@@ -28,7 +28,7 @@ class PutSkillRequest(RequestModel):
         description="The version that it was made from. Later changes are merged by lines.",
     )
     keeps_hidden_text: bool = Field(
-        False, description="Store characters that nobody sees; otherwise they are refused."
+        False, description="Store invisible characters; by default they are refused."
     )
 
 

@@ -6,9 +6,9 @@ A skill's history, blame and comparisons are those of its block: `/v1/blocks/{bl
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
-from fastapi import Depends, File, Query, Response
+from fastapi import Depends, File, Response
 
-from ricordo.api.blocks import page_of
+from ricordo.api.blocks import Before, Limit, page_of
 from ricordo.api.call import HttpCall, RequestContext
 from ricordo.api.models.base import binary
 from ricordo.api.models.memory import (
@@ -47,8 +47,6 @@ from ricordo.storage.proposals import ProposalFilter
 
 _ZIP = "application/zip"
 _MOST_PROPOSALS = 100
-_Limit = Annotated[int, Query(ge=1, le=1000)]
-_Before = Annotated[str | None, Query(description="Only versions before the one with this id.")]
 
 
 class _Owner:
@@ -118,8 +116,8 @@ def _add_reads(router: Routes, place: _Owner) -> None:
         tx: Transaction,
         context: RequestContext,
         skill_name: str,
-        limit: _Limit = 50,
-        before: _Before = None,
+        limit: Limit = 50,
+        before: Before = None,
         place: _Owner = place,
     ) -> Sequence[BlockVersion]:
         """List the skill's versions, newest first, even after it was deleted."""

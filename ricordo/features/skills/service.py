@@ -172,7 +172,7 @@ def put(
         skill: The skill.
         edit: The author. If they do not own the skill, its policy decides.
         expected: The version that the skill was made from, in hex digits. Later changes are merged.
-        keeps_hidden_text: Whether an owner may store characters that nobody sees.
+        keeps_hidden_text: Whether an owner may store invisible characters.
 
     Raises:
         Stale: If later changes collide.
@@ -275,7 +275,7 @@ def restore(
 ) -> SubmissionOutcome:
     """Restore the skill as it was at a version, even after its deletion, or propose to.
 
-    Raises NotFound, Conflict, and Invalid if the text of that version follows no format.
+    Raises NotFound, Conflict, and Invalid if the text of that version does not follow the format.
     """
     chain = _locked(tx, owner)
     label = label_of(name)
@@ -292,7 +292,7 @@ def approve(
 ) -> Approved | Conflicted:
     """Approve a proposal of this skill.
 
-    Raises as `approval.approve` does, and Invalid if the approved text is no skill.
+    Raises as `approval.approve` does, and Invalid if the approved text is not a skill.
     """
     scope = _require_proposal(tx, scope, owner, name, proposal_id)
     outcome = approval.approve(tx, scope, proposal_id, by)

@@ -99,7 +99,7 @@ def require_name(name: str) -> str:
     """Return the name. Raises Invalid if the format does not allow it."""
     if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
         raise Invalid(
-            f'"{name[:80]}" is no name of a skill: use lower case letters, digits and single '
+            f'"{name[:80]}" is not a valid name of a skill: use lower case letters, digits and single '
             f"hyphens between them, {LONGEST_NAME} at most."
         )
     return name
@@ -189,8 +189,8 @@ def require_visible(skill: Skill, before: str = "") -> None:
     """Raise Invalid if the skill has hidden text that the text `before` lacks."""
     if has_hidden_text(skill.text, [before]):
         raise Invalid(
-            "The skill holds characters that nobody sees "
-            f"({describe_hidden(skill.text, [before])}). Take them out first."
+            f"The skill contains invisible characters ({describe_hidden(skill.text, [before])}). "
+            "Remove them first."
         )
 
 
@@ -265,7 +265,7 @@ def _metadata(fields: Any) -> dict[str, str]:
 def _checked_files(files: Mapping[str, str]) -> dict[str, str]:
     """Return the files with normal paths and texts. Raises Invalid, TooLong."""
     if len(files) > MOST_FILES:
-        raise TooLong(f"The skill has {len(files)} files, and {MOST_FILES} are the most.")
+        raise TooLong(f"The skill has {len(files)} files. The limit is {MOST_FILES}.")
     checked = {require_path(normal_name(path)): _ended(text) for path, text in files.items()}
     paths = [SKILL_FILE, *checked]
     keys = {name_key(path): path for path in paths}

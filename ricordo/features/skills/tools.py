@@ -22,13 +22,12 @@ from ricordo.features.skills.skill import (
 from ricordo.memory.edits import LONGEST_REASON, changed_piece
 from ricordo.memory.proposals import Unchanged, expiry_of
 from ricordo.memory.submission import SubmissionOutcome
-from ricordo.sandbox.service import SandboxCall, SandboxLimits, SandboxResult
+from ricordo.sandbox.service import SandboxCall, SandboxLimits, report_of
 from ricordo.storage import blocks
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 
 _LIMITS = SandboxLimits(seconds=120, cpu_seconds=60, output_kb=512)
-_SHOWN = 20_000  # characters of each stream
 _MOST_ARGUMENTS = 50
 _LONGEST_INPUT = 200_000  # characters
 # The programs of the sandbox that run a script, by its ending.
@@ -93,7 +92,9 @@ async def run_skill_script(
         files={path: text.encode() for path, text in files.items()},
         limits=_LIMITS,
     )
-    return _report(await context.sandbox.run(call))
+    result = await context.sandbox.run(call)
+    exit_code = 0 if result.reason else result.exit_code
+    return report_of(result, exit_code=exit_code, error=result.reason)
 
 
 async def propose_skill(
@@ -237,23 +238,6 @@ def _require_readable(context: ToolContext, block: Block) -> None:
 
 def _file_names(skill: Skill) -> str:
     return ", ".join([SKILL_FILE, *sorted(skill.files)])
-
-
-def _report(result: SandboxResult) -> dict[str, Any]:
-    """Return the result of a script, without empty parts."""
-    failed = bool(result.exit_code or result.reason)
-    report: dict[str, Any] = {"status": "error" if failed else "success"}
-    for name, stream in (("stdout", result.stdout), ("stderr", result.stderr)):
-        text = stream.decode("utf-8", "replace").rstrip("\n")
-        if len(text) > _SHOWN:
-            text = f"{text[:_SHOWN]}… [cut: {len(text)} characters]"
-        if text:
-            report[name] = text
-    if result.exit_code and not result.reason:
-        report["exit_code"] = result.exit_code
-    if result.reason:
-        report["error"] = result.reason
-    return report
 
 
 TOOLS = (

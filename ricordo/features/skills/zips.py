@@ -41,14 +41,12 @@ def from_zip(content: bytes) -> Skill:
         TooLong: If it is too large.
     """
     if len(content) > MOST_BYTES:
-        raise TooLong(f"The zip file has {len(content)} bytes, and {MOST_BYTES} are the most.")
+        raise TooLong(f"The zip file has {len(content)} bytes. The limit is {MOST_BYTES}.")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             texts = _read(archive)
     except ZIP_FAULTS:
-        raise Invalid("This is no zip file that can be read. Pack the skill's folder again.") from (
-            None
-        )
+        raise Invalid("This zip file cannot be read. Pack the skill's folder again.") from None
     folder = _folder(texts)
     prefix = f"{folder}/" if folder else ""
     files = {path.removeprefix(prefix): text for path, text in texts.items()}
@@ -74,7 +72,7 @@ def _read(archive: zipfile.ZipFile) -> dict[str, str]:
 
 
 def _require_safe(entry: zipfile.ZipInfo) -> None:
-    """Raise Invalid for an entry that is no file or folder below the folder of the zip file."""
+    """Raise Invalid for an entry that is not a file or folder below the folder of the zip file."""
     # `filename` ends at a NUL, and has "/" for the separator of this system.
     name = entry.orig_filename
     parts = name.rstrip("/").split("/")
@@ -103,7 +101,7 @@ def _text(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> str:
         text = "\0"
     if "\0" in text:
         raise Invalid(
-            f'"{entry.filename[:80]}" is no text in UTF-8. The files of a skill are texts here.'
+            f'"{entry.filename[:80]}" is not text in UTF-8. The files of a skill must be text.'
         )
     return text
 

@@ -43,12 +43,12 @@ feature = Feature(
         Commands(
             "course",
             "ricordo.features.tutor.courses.cli",
-            help="Courses: agents and memory for students, in one file.",
+            help="Courses: agents and student memory, configured in one file.",
         ),
         Commands(
             "guardian",
             "ricordo.features.tutor.guardians.cli",
-            help="Guardians: who sees a student's skills, if the student allows it.",
+            help="Guardians: who sees a student's skills.",
         ),
     ),
 )

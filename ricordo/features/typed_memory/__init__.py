@@ -9,7 +9,7 @@ feature = Feature(
         Commands(
             "schema",
             "ricordo.features.typed_memory.formats.cli",
-            help="Block schemas: the fields that memory blocks are made of.",
+            help="Block schemas, which define the fields of memory blocks.",
         ),
     ),
 )

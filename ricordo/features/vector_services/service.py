@@ -260,8 +260,7 @@ class ServiceIndex(ABC):
 
     def unexpected_answer(self) -> Unavailable:
         return Unavailable(
-            f"{self._shown_name} gave an answer that is not {self.TITLE}'s. Check "
-            f"{self.ADDRESS_VARIABLE}."
+            f"{self._shown_name} does not answer like {self.TITLE}. Check {self.ADDRESS_VARIABLE}."
         )
 
     def _quote(self, message: str) -> str:

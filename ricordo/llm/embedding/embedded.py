@@ -166,7 +166,8 @@ def _checked(folder: Path, name: str, expected: str) -> "mmap.mmap":
         ) from error
     if digest != expected:
         raise Unavailable(
-            f"The file {name} of the package {PACKAGE} is not the one this Ricordo knows. {INSTALL}"
+            f"The file {name} of the package {PACKAGE} is not the version that this Ricordo "
+            f"needs. {INSTALL}"
         )
     return mapped
 

@@ -186,9 +186,9 @@ class RemoteEmbedder:
         if other := next((vector for vector in vectors if len(vector) != dimensions), None):
             raise ModelError(
                 "llm_bad_request",
-                f"{self.handle} gave a vector of {len(other)} numbers, and {dimensions} before: "
-                "another model answers to that name now. Give it a name of its own, or restart "
-                "Ricordo, which then builds the vectors again.",
+                f"{self.handle} gave a vector of {len(other)} numbers, but earlier ones had "
+                f"{dimensions}: the server now has another model under this name. Give that model "
+                "another name, or restart Ricordo, which then builds all vectors again.",
             )
         self._info = replace(self._info, dimensions=dimensions)
         return vectors
@@ -228,7 +228,7 @@ def unit(vector: Any, provider: str) -> list[float]:
         length = math.hypot(*vector)
     except (TypeError, ValueError):
         raise ModelError(
-            "llm_error", f"{provider} gave something that is no vector of numbers."
+            "llm_error", f"{provider} sent a vector that is not a list of numbers."
         ) from None
     if not vector or not math.isfinite(length):
         fault = "vector without numbers"
@@ -308,14 +308,17 @@ def vectors_in(content: bytes, info: EmbeddingInfo) -> list[Any]:
         text, _ = words_of(content)
         raise ModelError(
             "llm_bad_request",
-            f"{info.endpoint} did not answer with embeddings. Check its address and the model. "
-            f"It said: {text[:200]}",
+            f"{info.endpoint} did not answer with embeddings. Check its address and the model. Its "
+            f"answer: {text[:200]}",
         )
     indexes = [row.get("index") for row in rows]
     if sorted(index for index in indexes if isinstance(index, int)) == list(range(len(rows))):
         rows.sort(key=lambda row: row["index"])
     elif any(indexes):
-        raise ModelError("llm_error", f"{info.provider} numbered its vectors wrongly.")
+        raise ModelError(
+            "llm_error",
+            f"{info.provider} sent vectors with wrong index numbers. Use another embedding model.",
+        )
     return [row["embedding"] for row in rows]
 
 

@@ -271,7 +271,7 @@ class Models(Registry[ChatModel]):
         try:
             await self.require(handle)
         except NotFound:
-            return self._hint(handle) or "No provider that is set up here has it."
+            return self._hint(handle) or "None of the configured providers has it."
         if handle in self._added:
             target = None
         else:

@@ -158,7 +158,7 @@ class OrganizationProviders:
             is_taken = True
         if is_taken:
             raise Conflict(
-                f'"{name}" is a provider of this server. Choose another name, as my-{name}.'
+                f'"{name}" is a provider of this server. Choose another name, such as my-{name}.'
             )
 
     async def ask(self, provider: OrganizationProvider, keys: Keys | None = None) -> ModelList:
@@ -170,7 +170,8 @@ class OrganizationProviders:
         target = added_provider(provider, keys)
         if target.adapter == "bedrock":
             raise Unsupported(
-                "Bedrock gives no list of models here: its keys prove themselves when a model is first asked."
+                "Bedrock has no list of models here: its keys are only checked at the first "
+                "request to a model."
             )
         client = self._organizations[provider.organization_id].connections.client()
         try:

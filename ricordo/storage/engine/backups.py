@@ -36,7 +36,7 @@ def back_up(path: Path, version: int, clock: Clock) -> Path:
     with file_for(path.parent, target) as part:
         if not _copy_pages(path, part):
             raise Unavailable(
-                f"The backup of {path} before an upgrade did not verify, so nothing was changed. "
+                f"The backup of {path} before an upgrade is not valid, so nothing was changed. "
                 "Check the disk for space and faults, then start again."
             )
         write_hashes(part, {}, {})

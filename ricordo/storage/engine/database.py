@@ -191,7 +191,7 @@ def _exclusive_postgres(settings: Settings, url: str, *, force: bool) -> Iterato
         if not is_ours:
             raise Conflict(
                 f"{address(settings)} is being opened or copied by another program, or is both "
-                "ends of this move. Wait, or name another database."
+                "source and target of this move. Wait, or name another database."
             )
         try:
             if others and not force:
@@ -264,8 +264,8 @@ def require_current(connection: Connection, address: str) -> None:
         advice = "Start the newer Ricordo that wrote it"
     if version != newest:
         raise Conflict(
-            f"{address} has schema {version}, and this Ricordo writes {newest}. "
-            f"{advice}, stop it, then repeat."
+            f"{address} has schema {version}, but this Ricordo writes schema {newest}. {advice}, "
+            "stop it, then repeat."
         )
 
 

@@ -118,8 +118,8 @@ def plain_errors(driver: ModuleType, advice: str, path: Path | None = None) -> I
             raise cause from None
         if isinstance(cause, driver.IntegrityError):
             raise Collision(
-                f"The database refused it: {reason_of(error)}. Choose another name, or read what "
-                "is there."
+                f"The database refused it: {reason_of(error)}. Choose another name, or read the "
+                "existing entry."
             ) from error
         are_ours = (driver.ProgrammingError, driver.DataError, driver.NotSupportedError)
         if isinstance(cause, are_ours) or not isinstance(cause, driver.Error):

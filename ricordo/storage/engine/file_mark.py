@@ -81,15 +81,15 @@ def look_for_absent(path: Path) -> str:
         return ""
     if _has_log(path):
         raise Unavailable(
-            f"There is {path.name}-wal in {path.parent}, with writes of a database, but no "
-            f"{path.name}. Put the database back "
-            "beside it; or move that file away, if you want a new database."
+            f"There is {path.name}-wal in {path.parent}, with writes of a database, but "
+            f"{path.name} is missing. Put the database back into the folder, or move the -wal file "
+            "away if you want a new database."
         )
     if read_mark(path) is None:
         return ""
     return (
-        f"The database {path} that was used here is gone, so a new one is made. If you did not "
-        "remove it, stop the server, and put it back with its -wal file."
+        f"The database {path} that was used here is missing, so a new one is created. If you did "
+        "not remove it, stop the server and put it back with its -wal file."
     )
 
 
@@ -129,8 +129,8 @@ def find_missing_writes(path: Path) -> str:
         return ""
     if signs.session < mark.session:
         return (
-            f"The database {path} is older than the one a server used here last. If you put it "
-            "there, all is well; if not, look for the newer one and its -wal file."
+            f"The database {path} is older than the one that a server last used here. If you did "
+            "not put it there on purpose, look for the newer one and its -wal file."
         )
     is_behind = signs.numbers < mark.numbers or (signs.phase == OPENING and mark.phase == LIVE)
     if signs.session != mark.session or mark.boot != _boot() or not is_behind:
@@ -138,9 +138,9 @@ def find_missing_writes(path: Path) -> str:
     if mark.path != str(path.absolute()):
         return _copied_alone(path)
     raise Unavailable(
-        f"The last writes are missing from the database {path}: its file {path.name}-wal is gone "
-        "or is an older one. Put that back beside it, or restore a backup. If you want to go on "
-        f"without these writes, delete {mark_path(path)}."
+        f"The last writes are missing from the database {path}: its file {path.name}-wal is "
+        "missing or too old. Put the right one back, or restore a backup. To continue without "
+        f"these writes, delete {mark_path(path)}."
     )
 
 
@@ -233,9 +233,9 @@ class OpenFiles:
     def moved(self) -> Unavailable:
         """Return the error of a write that would be lost."""
         return Unavailable(
-            f"{self._path.name}, its -wal or its -shm file was renamed, replaced or removed "
-            "while this server uses it, so "
-            "nothing is written any more. Stop the server, put the files back, then start it."
+            f"{self._path.name}, its -wal or its -shm file was renamed, replaced or removed while "
+            "this server was using it, so the server has stopped writing. Stop the server, put "
+            "the files back, then start it."
         )
 
     def close(self) -> None:
@@ -255,7 +255,7 @@ def abandon(connection: Any) -> None:
 
 def _copied_alone(path: Path) -> str:
     return (
-        f"The database {path} comes from a server that had it open. If its file {path.name}-wal "
+        f"The database {path} was copied while a server had it open. If its file {path.name}-wal "
         f"was not copied with it, the last writes are missing here. {_HOW}"
     )
 
@@ -295,9 +295,9 @@ def _signs_with_log(path: Path, identities: Collection[int]) -> _Signs:
         )
     if signs is None or signs.identity not in identities:
         raise Unavailable(
-            f"{path.name}-wal in {path.parent} is another database's, or damaged. It was left as "
-            f"it is, since it would damage {path.name}. Put the right one in its place; or move it "
-            "away, and the last writes are missing."
+            f"{path.name}-wal in {path.parent} belongs to another database, or is damaged. It was "
+            f"not used, because it would damage {path.name}. Replace it with the right one; or "
+            "move it away and lose the last writes."
         )
     return signs
 

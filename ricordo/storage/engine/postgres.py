@@ -199,8 +199,8 @@ class PostgresStore(SqlStore):
                 self._drop_connection()
                 if is_done:
                     raise DatabaseFailed(
-                        "The connection to PostgreSQL was lost while it saved, and whether it did "
-                        "is not known. Read what is there before you send it again."
+                        "The connection to PostgreSQL was lost during a save, which may have "
+                        "succeeded. Check the current state before you send it again."
                     ) from error
                 raise _Retry(error, is_lost=True) from error
             if isinstance(cause, _AGAIN):
@@ -296,7 +296,7 @@ def _require_storable(cause: BaseException | None) -> None:
         cause, errors.UntranslatableCharacter | errors.CharacterNotInRepertoire
     ):
         raise Invalid(
-            "The text holds a NUL character, which PostgreSQL cannot keep. Leave it out."
+            "The text holds a NUL character, which PostgreSQL cannot store. Leave it out."
         ) from cause
 
 
@@ -372,7 +372,7 @@ def first_connection(engine: Engine) -> Connection:
         address = engine.url.render_as_string(hide_password=True).partition("?")[0]
         raise DatabaseFailed(
             f"The database {address.replace('+ricordo', '')} cannot be opened: {reason_of(error)}. "
-            "See that the PostgreSQL server runs, and that RICORDO_DATABASE_URL is right."
+            "Check that the PostgreSQL server runs, and that RICORDO_DATABASE_URL is right."
         ) from None
 
 
@@ -415,8 +415,8 @@ def require_usable(connection: Connection) -> None:
     encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
     if encoding != "UTF8":
         raise Unavailable(
-            f"The database holds text as {encoding}, and Ricordo needs UTF8. "
-            "Make another: CREATE DATABASE ricordo ENCODING 'UTF8' TEMPLATE template0."
+            f"The database holds text as {encoding}, and Ricordo needs UTF8. Create another: "
+            "CREATE DATABASE ricordo ENCODING 'UTF8' TEMPLATE template0."
         )
     _require_sessions(connection)
 
@@ -434,10 +434,10 @@ def _require_sessions(connection: Connection) -> None:
     connection.rollback()
     if first != third or second != fourth or first == second:
         raise Unavailable(
-            "RICORDO_DATABASE_URL leads to a connection pooler in transaction mode, and Ricordo "
-            "needs sessions of its own: it listens for jobs and takes locks. Set pool_mode = "
-            "session for this database (of PgBouncer; others call it session mode), or name the "
-            "address of PostgreSQL itself."
+            "RICORDO_DATABASE_URL leads to a connection pooler in transaction mode, but Ricordo "
+            "needs whole sessions, because it listens for jobs and takes locks. Set pool_mode = "
+            "session for this database (in PgBouncer; other poolers call it session mode), or use "
+            "the address of PostgreSQL itself."
         )
 
 

@@ -74,7 +74,7 @@ def require_sound(path: Path) -> Mapping[str, str] | None:
         reason = f"it cannot be read: {error.strerror}"
     if reason:
         advice = "Copy it again from where it was made, or take another one."
-        raise Invalid(f"{path} is no sound backup: {reason[:300]}. {advice}")
+        raise Invalid(f"{path} is not a sound backup: {reason[:300]}. {advice}")
     return None
 
 
@@ -89,10 +89,7 @@ def _sealed_digest(path: Path) -> str:
 def _damage_with_seal(path: Path, digest: str) -> str:
     if _digest(path, path.stat().st_size - _LENGTH) == digest:
         return ""
-    return (
-        _damage_of_header(path)
-        or "its bytes are not the ones that were written (its SHA-256 differs)"
-    )
+    return _damage_of_header(path) or "its bytes were changed (its SHA-256 differs)"
 
 
 def _damage_without_seal(path: Path) -> str:
@@ -102,7 +99,7 @@ def _damage_without_seal(path: Path) -> str:
         if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", [TABLE]).fetchone():
             return (
                 "its last line, which holds its hash, is cut off or changed, or something was "
-                "added behind it"
+                "added after it"
             )
         (report,) = connection.execute("PRAGMA integrity_check").fetchone()
     return "" if report == "ok" else str(report)

@@ -102,7 +102,7 @@ class SqliteStore(SqlStore):
     def _leave_session(self) -> None:
         if not self._files.are_in_place:
             log.error(
-                "the database's files are not where they were, and are left as they are",
+                "the database's files were moved or replaced, so they are left unchanged",
                 extra={"file": str(self._path)},
             )
             file_mark.abandon(self._raw_connection())
@@ -229,17 +229,17 @@ def _require_own(path: Path) -> None:
         return  # opening it will report why it cannot be read
     if tables and "schema_versions" not in tables:
         raise Unavailable(
-            f"{path} is a database of another program: it has the table {min(tables)}, and none of "
-            "Ricordo's. It was left as "
-            "it is. Choose another RICORDO_DATABASE_URL or RICORDO_DATA_DIR."
+            f"{path} is a database of another program: it has the table {min(tables)}, and no "
+            "tables of Ricordo. It was not changed. Choose another RICORDO_DATABASE_URL or "
+            "RICORDO_DATA_DIR."
         )
 
 
 def require_file(path: Path) -> None:
     if not path.exists() or not path.stat().st_size:
         raise NotFound(
-            f"There is no database at {path}. Set RICORDO_DATA_DIR or RICORDO_DATABASE_URL to "
-            "where yours is."
+            f"There is no database at {path}. Set RICORDO_DATA_DIR or RICORDO_DATABASE_URL to the "
+            "place of your database."
         )
 
 

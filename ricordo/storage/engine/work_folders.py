@@ -94,8 +94,8 @@ def open_work_folder(
             return WorkFolder(path, _make(path, mode), note)
     except OSError as error:
         raise Unavailable(
-            f"The folder {path} cannot be made: {error.strerror}. Free disk space, or see who may "
-            "write there."
+            f"The folder {path} cannot be made: {error.strerror}. Free disk space, or check the "
+            "permissions of the folder above it."
         ) from error
 
 

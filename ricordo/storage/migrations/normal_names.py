@@ -159,7 +159,7 @@ def _free(connection: Connection, table: Table, column: Column[Any], row: Any, *
         free = f"{stem}_{number}{dot}{ending}"
     if free != name:
         log.warning(
-            "a name got a number: another has its normal form",
+            "a number was added to a name, since another name has the same normal form",
             extra={"table": table.name, "row": str(row[0])},
         )
     return free

@@ -140,7 +140,7 @@ conversations = table(
     *timestamps("archived_at", "deleted_at", null=True),
     *strings("forked_from", erasure="blank"),
     *numbers("forked_seq", null=True),
-    # The user rejected proposals of the agent with a reason, which the next turn tells the agent.
+    # True if the user gave reasons for rejections that the next turn has to tell the agent.
     flag("has_untold"),
     # The label of the egress policies of its messages, present and future.
     *strings("egress", erasure="keep"),

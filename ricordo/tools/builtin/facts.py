@@ -46,7 +46,7 @@ def correct(context: ToolContext, old: str, new: str) -> str:
         new: What is right; empty to forget it.
     """
     if not old.strip():
-        raise Invalid("old is empty. Write the noted fact that is wrong now.")
+        raise Invalid("old is empty. Write the noted fact that is no longer true.")
     return _write(context, new, old)
 
 

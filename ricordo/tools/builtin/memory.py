@@ -274,7 +274,6 @@ def _reason(reasoning: str) -> str:
         raise Invalid("reasoning is empty. Say why the block should change: its owner reads it.")
     if len(reason) > LONGEST_REASON:
         raise Invalid(
-            f"reasoning has {len(reason)} characters, and {LONGEST_REASON} is the most. "
-            "Say it shorter."
+            f"reasoning has {len(reason)} characters, and {LONGEST_REASON} are allowed. Shorten it."
         )
     return reason

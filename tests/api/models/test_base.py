@@ -59,7 +59,7 @@ def test_what_is_given_takes_the_place_of_the_sources_and_is_written_in_the_same
 
 
 def test_a_field_that_nothing_fills_and_one_that_the_model_lacks_are_errors() -> None:
-    with pytest.raises(TypeError, match=r"TreeAnswer\.birds is not given, and Tree has no birds"):
+    with pytest.raises(TypeError, match=r"TreeAnswer\.birds is missing, and Tree has no birds"):
         TreeAnswer.of(Tree("Oak", Size(9)))
     with pytest.raises(TypeError, match="TreeAnswer has no leaves"):
         TreeAnswer.of(Tree("Oak", Size(9)), birds=3, leaves=7)

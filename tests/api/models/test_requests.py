@@ -298,7 +298,7 @@ IMPOSSIBLE_RULES: list[tuple[dict[str, Any], str]] = [
     ({"type": "exit_loop", "tool_name": "a", "children": ["b"]}, "has no field children"),
     (
         {"type": "exit_loop", "tool_name": "a", "prompt_template": 5},
-        "prompt_template has to be a text",
+        "prompt_template must be a text",
     ),
     ({"type": "exit_loop", "tool_name": "a", "prompt_template": "x" * 300_000}, "is too long"),
     ({"type": "constrain_child_tools", "tool_name": "a", "children": []}, "children"),

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
@@ -9,7 +10,9 @@ import pytest
 
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import ReasoningPart, TextPart
+from ricordo.domain.model import ModelRequest
 from ricordo.errors import ModelError
+from ricordo.llm.scripted import Line
 from tests.seams.http import Wire, ok
 from tests.seams.server import LIMIT, MODEL, Gate, ServerInThread, call, events_of, serving
 from tests.support.node import TYPESCRIPT, NodeDriver
@@ -258,6 +261,42 @@ def test_a_client_that_aborts_cancels_the_run(
     server.forget()
     server.says("Here I am.")
     assert thread.run("And now?")["messages"][-1]["content"] == "Here I am."
+
+
+def test_an_abort_after_a_tool_keeps_what_the_tool_did(
+    server: ServerInThread, http: httpx2.Client, agent: str, thread: Thread
+) -> None:
+    gate = Gate(server)
+    lines = iter([call("memory_insert", label="persona", new_string="I like chess.")])
+
+    async def answer(request: ModelRequest) -> Line:
+        return next(lines, None) or await gate(request)
+
+    server.answers_with(answer)
+    run = thread.run("Take up chess.", abortAt="TOOL_CALL_RESULT")
+    assert types_of(run)[-1] != "RUN_FINISHED"
+    assert wait_for_end(http, agent)["status"] == "cancelled"
+    gate.open()
+    server.forget()
+    server.says("I like chess now.")
+    again = thread.run("Did you?")
+    assert again["messages"][-1]["content"] == "I like chess now."
+    assert again["state"]["memory"]["persona"] == "I am Nina.\nI like chess."
+    assert said_to(server)[0] == "Take up chess."
+    roles = [message.role for message in server.model.requests[-1].messages]
+    assert roles.count("tool") == 1
+
+
+def test_two_first_runs_at_once_make_one_conversation(
+    server: ServerInThread, http: httpx2.Client, agent: str
+) -> None:
+    path = f"/v1/agents/{agent}/ag-ui"
+    bodies = [run_body("new", text) for text in ("One.", "Two.", "Three.")]
+    with ThreadPoolExecutor(len(bodies)) as pool, server.http() as shared:
+        answers = list(pool.map(lambda body: shared.post(path, json=body), bodies))
+    assert {answer.status_code for answer in answers} <= {200, 409}
+    assert 200 in {answer.status_code for answer in answers}
+    assert len(ok(http.get("/v1/conversations/", params={"agent_id": agent}))) == 1
 
 
 def test_a_second_run_in_a_busy_thread_is_refused_and_the_first_goes_on(

@@ -166,5 +166,5 @@ def test_before_a_switch_the_preview_says_what_would_be_withheld(
 def test_a_policy_name_must_be_a_name(http: httpx2.Client, world: World) -> None:
     agent = agent_of(http, ("human", "Text."), model=LOCAL)
     path = f"/v1/blocks/{block_of(http, agent, 'human')}/egress"
-    assert "is no name of a provider" in refused(http.put(path, json={"allowed": ["a;b"]}), 400)
+    assert "is not a name of a provider" in refused(http.put(path, json={"allowed": ["a;b"]}), 400)
     assert world.cloud.bodies == []

@@ -232,7 +232,7 @@ def in_a_conversation(world: World, http: httpx2.Client) -> None:
     switch(http, agent, CLOUD)
     body = {"messages": [{"role": "user", "content": SECRET}], "streaming": False}
     answer = http.post(f"/v1/conversations/{conversation}/messages", json=body)
-    assert "may not be sent to openai" in refused(answer, 403)
+    assert "does not allow openai" in refused(answer, 403)
 
 
 def in_earlier_messages_of_a_conversation(world: World, http: httpx2.Client) -> None:

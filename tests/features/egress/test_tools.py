@@ -54,7 +54,7 @@ def test_a_web_search_with_a_withheld_text_is_not_sent(
     world.local.script.append(says("", ("web_search", {"query": piece})))
     ((status, text),) = returned(say(http, agent, "Search."))
     assert status == "error"
-    assert "may not go to web_search, by its egress policy" in text
+    assert "its egress policy forbids web_search" in text
     assert engine.bodies == []
 
 
@@ -149,4 +149,4 @@ def test_a_tool_in_a_sandbox_with_a_network_gets_it_only_by_name(
         allow(http, f"blocks/{block}", *names)
         world.local.script.append(says("", ("post", {"text": SECRET})))
         ((_, text),) = returned(say(http, agent, "Post it."))
-        assert ("may not go to sandbox, by its egress policy" in text) is not is_sent, text
+        assert ("its egress policy forbids sandbox" in text) is not is_sent, text

@@ -165,7 +165,7 @@ def test_nobody_asks_itself_or_an_agent_that_waits_for_it(cast: Cast) -> None:
             for one in message.tool_returns
         ]
         assert len(refused) == 2
-        assert all("waits for the end of this turn" in one.content for one in refused), refused
+        assert all("is waiting for the end of this turn" in one.content for one in refused), refused
     cast.asks("Ann", "Ben")
     cast.says("Ben", call(TAGS, message="Hi?", match_all=[], match_some=[]), "Done.")
     cast.send("Ann")
@@ -183,7 +183,7 @@ def test_a_chain_of_agents_ends_at_its_cap_and_each_call_has_its_result(cast: Ca
             cast.asks(name, other, then=f"{name} says so.")
         assert answer_in(cast.returned("Ann")[0])["response"] == ["Ben says so."], times
         (last,) = cast.requests["Eve"][-1].messages[-1].tool_returns
-        assert "the last in a chain of 5 agents" in last.content
+        assert "5 agents have asked each other in a chain" in last.content
     assert cast.requests["Fay"] == []
     for name in names[1:5]:
         assert len(cast.incoming(name)) == 20
@@ -258,7 +258,7 @@ def test_two_agents_that_ask_each_other_at_once_do_not_wait_for_a_time_out(cast:
     results = [cast.requests[name][1].messages[-1].tool_returns[0] for name in ("Ann", "Ben")]
     refused = [one for one in results if one.status == "error"]
     assert len(refused) == 1
-    assert "waits for the end of this turn" in refused[0].content
+    assert "is waiting for the end of this turn" in refused[0].content
 
 
 def test_an_agent_that_waits_for_an_approval_is_told_with_its_run(cast: Cast) -> None:

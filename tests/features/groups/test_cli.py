@@ -42,7 +42,7 @@ def test_a_group_that_is_not_there_or_not_the_only_one_is_said(shell: Shell, api
     members = [make_agent(api.http, name) for name in ("Wim", "Xaver")]
     for _ in range(2):
         ok(api.http.post("/v1/groups/", json={"agent_ids": members, "description": "Twins"}))
-    assert "2 groups are described as" in run(shell, api.server, "show", "Twins", code=2)
+    assert "2 groups have the description" in run(shell, api.server, "show", "Twins", code=2)
     assert "There is no group" in run(shell, api.server, "say", "Triplets", "Hello.", code=2)
     missing = "group-00000000-0000-4000-8000-000000000000"
     assert "not found" in run(shell, api.server, "show", missing, code=2)

@@ -226,7 +226,7 @@ def test_a_message_of_a_group_stays_as_it_was_said(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [("round_robin", "no agents"), ("sleeptime", "not talked with")]
+    ("kind", "words"), [("round_robin", "no agents"), ("sleeptime", "takes no messages")]
 )
 def test_a_group_in_which_nobody_can_speak_says_so(api: Api, kind: str, words: str) -> None:
     group = new_group(api, kind, [] if kind == "round_robin" else [new_agent(api, "Ann")])

@@ -535,7 +535,7 @@ def test_lines_that_are_not_there_are_refused_and_nothing_is_kept(
     assert ok(http.get(f"/v1/agents/{agent['id']}/archival-memory")) == []
     keeper = agent["multi_agent_group"]["agent_ids"][0]
     listed = ok(http.get(f"/v1/agents/{keeper}/messages", params={"limit": 100}))
-    assert sum("Nothing was kept" in str(message) for message in listed) >= 1
+    assert sum("Nothing was stored" in str(message) for message in listed) >= 1
 
 
 def test_keywords_and_passages_are_looked_for_within_the_time_that_is_named(

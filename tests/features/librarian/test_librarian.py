@@ -643,7 +643,7 @@ async def test_a_message_without_words_is_answered() -> None:
     talk._add("user", ImagePart("image/png", data="aGVsbG8="))
     reply = await whole_reply(Librarian(), talk.request())
     assert isinstance(reply.parts[0], TextPart)
-    assert reply.parts[0].text.startswith("I can only read words")
+    assert reply.parts[0].text.startswith("I can only read text")
     empty = await whole_reply(Librarian(), ModelRequest(()))
     assert isinstance(empty.parts[0], TextPart)
 
@@ -722,8 +722,8 @@ async def test_two_long_texts_that_begin_alike_are_both_filed() -> None:
     assert [content[-4:] for _, content, _ in talk.archive] == ["One.", "Two."]
 
 
-ASKED = "Asked. Nothing is forgotten yet: tell the person that the list waits."
-GONE = "Forgotten: what said it in these words was removed."
+ASKED = "Asked. Nothing is forgotten yet. Tell the person to open their memory page."
+GONE = "Forgotten: every text with these words was replaced by a mark."
 
 
 @pytest.mark.parametrize(

@@ -322,11 +322,11 @@ def test_pictures_are_passed_on(server: ServerInThread, client: OpenAI, agent: s
     [
         ({"model": "nobody"}, 404, 'There is no agent "nobody"'),
         ({"messages": []}, 400, "messages: List should have at least 1 item"),
-        ({"messages": [assistant("I go on.")]}, 400, "The last message has to be the user's"),
+        ({"messages": [assistant("I go on.")]}, 400, "The last message must have the role user"),
         (
             {"messages": [{"role": "tool", "tool_call_id": "call-1", "content": "x"}]},
             400,
-            "answer no call of this chat",
+            "belong to no call of this chat",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},

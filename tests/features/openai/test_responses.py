@@ -83,7 +83,7 @@ def test_a_caller_that_keeps_the_items_sends_all_of_them_again(
     second = client.responses.create(model=agent, input=items, tools=[FUNCTION])
     assert second.output_text == "Sunny and cold."
     assert given(server) == ["Sunny.", "Cold."]
-    with pytest.raises(BadRequestError, match="answer no call of this chat"):
+    with pytest.raises(BadRequestError, match="belong to no call of this chat"):
         client.responses.create(model=agent, input=[user("x"), result("call_1", "y")])
 
 

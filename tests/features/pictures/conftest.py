@@ -22,14 +22,18 @@ __all__ = ["quick_jobs"]
 
 
 @pytest.fixture(autouse=True, scope="package")
-def _programs() -> None:
+def _reading() -> Iterator[None]:
+    """Read pictures, which the other tests do not."""
     bubblewrap()
     tesseract()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RICORDO_PICTURE_TEXT", "tesseract")
+        yield
 
 
 @pytest.fixture(scope="module")
 def running_server(
-    tmp_path_factory: pytest.TempPathFactory, quick_jobs: None
+    tmp_path_factory: pytest.TempPathFactory, quick_jobs: None, _reading: None
 ) -> Iterator[ServerInThread]:
     with serving(tmp_path_factory.mktemp("pictures")) as server:
         yield server

@@ -33,7 +33,7 @@ def asks_for_caption(request: ModelRequest) -> bool:
 
 @pytest.fixture(scope="module")
 def running_server(
-    tmp_path_factory: pytest.TempPathFactory, quick_jobs: None
+    tmp_path_factory: pytest.TempPathFactory, quick_jobs: None, _reading: None
 ) -> Iterator[ServerInThread]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RICORDO_PICTURE_TEXT", "model")

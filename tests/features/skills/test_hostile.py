@@ -95,7 +95,7 @@ def test_hidden_text_is_refused_unless_its_owner_keeps_it(skills: Skills) -> Non
     path = skills.path("fay")
     content = skill_md("hidden", body="Be kind.\U000e0041\U000e0042")
     answer = skills.http.put(f"{path}/hidden", json={"content": content})
-    assert "nobody sees" in refused(answer, 400)
+    assert "invisible" in refused(answer, 400)
     made = skills.put(path, "hidden", content, keeps_hidden_text=True)["skill"]
     assert made["has_hidden_text"]
     # The model reads a mark in its place.

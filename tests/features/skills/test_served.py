@@ -129,7 +129,7 @@ def test_an_agent_edits_skills_with_no_memory_tool(skills: Skills) -> None:
         ("---\nname: other\ndescription: x\n---\n", {}, "Both must be the same"),
         ("---\nname: lists\ndescription: [x]\n---\n", {}, "must be a text"),
         ("---\nname: lists\ndescription: a </value> b\n---\n", {}, "tags"),
-        ("---\nname: lists\ndescription: a\u200b\U000e0041b\n---\n", {}, "nobody sees"),
+        ("---\nname: lists\ndescription: a\u200b\U000e0041b\n---\n", {}, "invisible"),
         ("---\nname: &a lists\ndescription: *a\n---\n", {}, "aliases"),
         (f"---\nname: lists\ndescription: {'x' * 1025}\n---\n", {}, "1024"),
         (skill_md("lists"), {"../x": "y"}, "path"),
@@ -154,7 +154,7 @@ def test_what_is_no_skill_is_refused(
 @pytest.mark.parametrize("name", ["Lists", "a--b", "-a", "a_b", "x" * 65, "ünlich"])
 def test_names_follow_the_format(skills: Skills, name: str) -> None:
     answer = skills.http.put(f"{skills.path('ida')}/{name}", json={"content": skill_md(name)})
-    assert "no name of a skill" in refused(answer, 400)
+    assert "not a valid name of a skill" in refused(answer, 400)
 
 
 def test_a_pushed_text_that_is_no_skill_is_kept_from_agents(skills: Skills) -> None:
@@ -166,3 +166,17 @@ def test_a_pushed_text_that_is_no_skill_is_kept_from_agents(skills: Skills) -> N
     assert "No front matter." not in prompt
     (opened,) = skills.say("joy", opening("odd"))
     assert "front matter" in opened
+
+
+def test_a_skill_says_nothing_about_its_owner(skills: Skills) -> None:
+    ok(skills.http.put("/users/kay/blocks/human", json={"body": "Likes vuqtea."}))
+    skills.put(skills.path("kay"), "lists", skill_md("lists", body="Use vuqtea sheets."))
+    answers = [
+        skills.http.get("/v1/users/kay/profile"),
+        skills.http.post("/users/kay/ask", json={"question": "What about vuqtea?"}),
+        skills.http.post("/users/kay/memories/search", json={"query": "vuqtea"}),
+    ]
+    for answer in answers:
+        assert answer.status_code == 200, answer.text
+        assert "Likes vuqtea." in answer.text
+        assert "sheets" not in answer.text

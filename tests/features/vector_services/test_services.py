@@ -89,7 +89,7 @@ async def test_vectors_that_someone_else_put_there_are_no_documents(pinecone: Pi
     await index.upsert("agent-1", "model", [record(1)])
     (space,) = server.namespaces.values()
     space["not-a-number"] = space["1"] | {"id": "not-a-number"}
-    with pytest.raises(Unavailable, match="gave an answer that is not Pinecone's"):
+    with pytest.raises(Unavailable, match="does not answer like Pinecone"):
         await index.search("agent-1", "model", unit(1), 5, ANY)
 
 

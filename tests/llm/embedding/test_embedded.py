@@ -173,7 +173,8 @@ async def test_a_file_that_was_changed_is_refused(folder: Path) -> None:
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(
-        Unavailable, match=r"is not the one this Ricordo knows\. Install it with: pip install"
+        Unavailable,
+        match=r"is not the version that this Ricordo needs\. Install it with: pip install",
     ):
         await EmbeddedModel(folder).embed(["tea"])
 

@@ -166,14 +166,14 @@ def test_a_vector_is_brought_to_length_one() -> None:
 NO_VECTORS: dict[str, tuple[Any, ...]] = {
     "NaN": ([1.0, math.nan], [math.inf, 1.0]),
     "without numbers": ([], ""),
-    "no vector": (["a"], [1.0, None], [[1.0, 2.0]], None, {"a": 1}, "YWJj"),
+    "not a list of numbers": (["a"], [1.0, None], [[1.0, 2.0]], None, {"a": 1}, "YWJj"),
 }
 
 
 def test_what_is_no_vector_is_a_clear_error() -> None:
     for words, vectors in NO_VECTORS.items():
         for vector in vectors:
-            with pytest.raises(ModelError, match=f"ollama gave .*{words}") as caught:
+            with pytest.raises(ModelError, match=f"ollama (gave|sent) .*{words}") as caught:
                 unit(vector, "ollama")
             assert caught.value.kind == "llm_error"
 
@@ -246,12 +246,16 @@ async def test_the_purpose_reaches_the_models_that_want_to_be_told(
             "llm_bad_request",
             "did not answer with embeddings",
         ),
-        (embeddings([1, 0], [1, None]), "llm_error", "no vector"),
-        (embeddings([1, 0], [1, 0, 0]), "llm_bad_request", "a vector of 3 numbers, and 2 before"),
+        (embeddings([1, 0], [1, None]), "llm_error", "not a list of numbers"),
+        (
+            embeddings([1, 0], [1, 0, 0]),
+            "llm_bad_request",
+            "a vector of 3 numbers, but earlier ones had 2",
+        ),
         (
             Answer({"data": [{"index": 1, "embedding": [1]}, {"index": 1, "embedding": [1]}]}),
             "llm_error",
-            "wrongly",
+            "wrong index numbers",
         ),
         (
             Answer({"choices": []}),
@@ -262,7 +266,7 @@ async def test_the_purpose_reaches_the_models_that_want_to_be_told(
         (
             Answer(b"<html>", headers={"content-type": "text/html"}),
             "llm_bad_request",
-            "It said: <html>",
+            "Its answer: <html>",
         ),
         (
             Answer({"error": {"message": "no such model"}}, 404),
@@ -340,7 +344,7 @@ async def test_a_model_that_changes_its_dimensions_is_found_out(
 ) -> None:
     await embedder.embed(["a"])
     server.push(embeddings([1, 0]))
-    with pytest.raises(ModelError, match="another model answers to that name now"):
+    with pytest.raises(ModelError, match="the server now has another model under this name"):
         await embedder.embed(["a"])
     assert embedder.info.dimensions == 4
 

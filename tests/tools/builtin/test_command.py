@@ -131,7 +131,7 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     (
         "create",
         {"path": "/memories/../x"},
-        'Block label "../x" cannot be used: ".." has a meaning of its own. Choose another word.',
+        'Block label "../x" cannot be used: ".." is reserved. Choose another word.',
     ),
     ("create", {**ABSENT, "file_text": "1→ a"}, PREFIX.format("file_text")),
     ("str_replace", {**ABSENT, "old_string": "a"}, NOT_THERE),

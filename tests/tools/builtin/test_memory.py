@@ -426,7 +426,7 @@ REASONED_REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"old_string": "Ada", "new_string": "Ada"}, "are the same"),
     ({"old_string": "1→ Name"}, "line number prefix"),
     ({"old_string": "Ada", "reasoning": " "}, "Say why"),
-    ({"old_string": "Ada", "reasoning": "x" * 4001}, "4000 is the most"),
+    ({"old_string": "Ada", "reasoning": "x" * 4001}, "4000 are allowed"),
     ({"old_string": "Ada", "reasoning": "She\0"}, "NUL"),
     ({"old_string": "Ada", "new_string": "A\0a"}, "NUL"),
     ({"label": "taste"}, 'There is no memory block "taste" here'),

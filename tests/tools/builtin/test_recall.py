@@ -477,9 +477,9 @@ async def test_too_many_or_too_long_tags_are_refused_and_nothing_is_archived() -
     for tags, told in (
         (
             [f"t{number}" for number in range(65)],
-            "There are 65 tags, of which 64 are allowed. Use fewer.",
+            "There are 65 tags, and 64 are allowed. Use fewer.",
         ),
-        (["t" * 101], "A tag has 101 characters, of which 100 are allowed. Shorten it."),
+        (["t" * 101], "A tag has 101 characters, and 100 are allowed. Shorten it."),
     ):
         refused = await nina.call("archival_memory_insert", content="Tea.", tags=tags)
         assert (refused.status, refused.content) == ("error", told)

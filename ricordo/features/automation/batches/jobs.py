@@ -68,7 +68,7 @@ async def answer_batch(runtime: Runtime, job: Job, report: Report) -> None:
     await fenced.write(lambda tx: service.add_callback(tx, job))
     counts = (await runtime.store.read(lambda tx: queries.counts(tx, [job.id])))[job.id]
     if not counts.get("completed"):
-        raise Invalid("None of the requests was answered. The batch says of each why.")
+        raise Invalid("None of the requests was answered. The batch lists the reason for each.")
 
 
 async def _answer(runtime: Runtime, job: Job, number: int) -> None:

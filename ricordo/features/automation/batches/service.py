@@ -51,7 +51,8 @@ def create(
     )
     if len(open_batches) >= MAX_OPEN:
         raise Conflict(
-            f"{MAX_OPEN} batches have not ended, and that is the most. Wait for one, or cancel it."
+            f"{MAX_OPEN} batches are running, and no more are allowed. Wait until one ends, or "
+            "cancel one."
         )
     job = Job(
         RUN,

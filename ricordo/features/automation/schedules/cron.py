@@ -86,10 +86,10 @@ def parse(expression: str, timezone: str | None = None) -> Cron:
         for step in _STEP.findall(text):
             if int(step) >= number_count:
                 raise Invalid(
-                    f'"{text[:40]}" of this cron expression has a step of {int(step)}, '
-                    f"and there are {number_count} numbers of a {name}: "
-                    f"a step starts again with each {_PERIODS[name]}, so it has to be less. "
-                    "Name the times one by one instead."
+                    f'"{text[:40]}" of this cron expression has a step of {int(step)}, but there '
+                    f"are only {number_count} numbers for the {name}. A step starts again with "
+                    f"each {_PERIODS[name]}, so it must be smaller. Name the times one by one "
+                    "instead."
                 )
     return cron
 

@@ -45,7 +45,7 @@ class Recurring(RequestPart):
     timezone: str | None = Field(
         None,
         max_length=100,
-        description="The IANA time zone of these times; left out: the user's, or the agent's.",
+        description="The IANA time zone of these times. By default the user's, else the agent's.",
     )
 
 
@@ -68,7 +68,7 @@ class LaterMessage(MessageRequest):
 
     ignored: ClassVar = {
         **MessageRequest.ignored,
-        "otid": "Each time it is sent, the message gets an otid of its own.",
+        "otid": "Each time it is sent, the message gets a new otid. Leave otid out.",
     }
 
 
@@ -112,8 +112,8 @@ class ScheduleRequest(RequestModel):
         ]
         if any(isinstance(part, ImageContent) and not part.source.data for part in parts):
             raise Invalid(
-                "A picture that is sent later needs its data in base64, "
-                "as its address may lead elsewhere then."
+                "A picture in a schedule needs its data in base64, because its address may change "
+                "until then."
             )
         return message, self.schedule.model_dump(mode="json")
 

@@ -26,7 +26,7 @@ router = Routes(prefix="/v1/agents/{agent_id}/schedule", tags=["schedules"], sco
 def create(tx: Transaction, context: RequestContext, agent_id: str, body: ScheduleRequest) -> Json:
     """Send messages to the agent later, once or repeatedly."""
     if not all(new_message(message).parts for message in body.messages):
-        raise Invalid("There is no message to answer. Send some content with each.")
+        raise Invalid("There is no message to answer. Give every message some content.")
     if body.callback_url:
         require_callable(
             body.callback_url, allow_private=context.runtime.settings.allow_private_callbacks

@@ -48,14 +48,14 @@ def create(
     if next_at is None and is_recurring:
         raise Invalid(cron.NEVER)
     if next_at is None:
-        raise Invalid("This time has passed already. Choose a time in the future.")
+        raise Invalid("This time is in the past. Choose a time in the future.")
     agents.lock(tx, scope, agent_id)
     agents.require(tx, scope, agent_id)
     sender = deferred.sender_of(tx, scope, "schedule")
     if queries.count(tx, agent_id) >= MAX_SCHEDULES:
         raise Conflict(
-            f"This agent has {MAX_SCHEDULES} schedules, and that is the most. "
-            "Delete one that you no longer need."
+            f"This agent has {MAX_SCHEDULES} schedules, and no more are allowed. Delete one that "
+            "you no longer need."
         )
     row = ScheduledMessage(
         id=new_id("schedule"),

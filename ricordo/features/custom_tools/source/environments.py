@@ -247,8 +247,8 @@ async def _install(building: Path, requirements: Sequence[str]) -> None:
         reason = "; ".join(errors) or last_output or f"pip ended with {code}"
         raise Invalid(
             f"The packages of this tool cannot be installed ({', '.join(requirements)}): "
-            f"{reason[:_LONGEST_ERROR]}. Wheels for this machine are needed, from the package "
-            "index that the operator's pip uses."
+            f"{reason[:_LONGEST_ERROR]}. Name packages that have wheels for this machine in the "
+            "package index of the server's pip."
         )
 
 

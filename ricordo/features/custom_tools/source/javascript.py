@@ -53,8 +53,8 @@ def node_command(*, is_typed: bool) -> tuple[list[str], Sequence[Path]]:
     node, version = _node()
     if is_typed and version < _STRIPS_TYPES:
         raise Unavailable(
-            f"TypeScript needs Node 22.6 or newer, and this server's machine has {version[0]}."
-            f"{version[1]}. The operator can install it; or use JavaScript."
+            f"TypeScript needs Node 22.6 or newer, but this server has {version[0]}.{version[1]}. "
+            "The operator can install it; or use JavaScript."
         )
     command = [str(node), "--no-warnings"]
     if is_typed:
@@ -75,7 +75,7 @@ def _node() -> tuple[Path, tuple[int, int]]:
     version = re.match(r"v(\d+)\.(\d+)", version_output)
     if not path or not version:
         raise Unavailable(
-            "JavaScript and TypeScript need Node on the server's machine, and there is none. The "
+            "JavaScript and TypeScript need Node, which is not installed on the server. The "
             "operator can install it, for example with: apt-get install nodejs"
         )
     return Path(path).resolve(), (int(version[1]), int(version[2]))

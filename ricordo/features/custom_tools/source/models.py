@@ -12,7 +12,12 @@ from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 LONGEST_SOURCE = 200_000  # characters
 Source = Annotated[str, Field(max_length=LONGEST_SOURCE)]
 ReturnLimit = Annotated[
-    int, Field(ge=1, le=1_000_000, description="In characters; a longer return value is cut.")
+    int,
+    Field(
+        ge=1,
+        le=1_000_000,
+        description="The most characters of a return value; longer ones are cut.",
+    ),
 ]
 ToolTags = Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=100)]
 Description = Annotated[str, Field(max_length=20_000)]
@@ -86,7 +91,7 @@ class ToolSearchRequest(RequestModel):
     query: str | None = Field(None, max_length=1000)
     search_mode: Literal["vector", "fts", "hybrid"] = "hybrid"
     tool_types: list[str] | None = Field(None, max_length=50)
-    tags: ToolTags | None = Field(None, description="The tool has at least one of these.")
+    tags: ToolTags | None = Field(None, description="Only tools with at least one of these tags.")
     limit: int = Field(50, ge=1, le=100)
 
 
@@ -108,13 +113,14 @@ class ToolTrialRequest(RequestModel):
     source_code: Source
     args: Json = Field(default_factory=dict)
     env_vars: dict[str, str] | None = Field(
-        None, max_length=100, description="Variables of the call's process."
+        None, max_length=100, description="Environment variables of the call's process."
     )
     tags: ToolTags | None = Field(
-        None, description="With the tag network it has the network, where the operator allows that."
+        None,
+        description="The tag `network` gives the tool network access, if the operator allows that.",
     )
     name: str | None = Field(
-        None, max_length=200, description="The function, where the source has several."
+        None, max_length=200, description="The function to call, if the source has several."
     )
     source_type: SourceType = "python"
     json_schema: Json | None = Field(None, description=JSON_SCHEMA)

@@ -148,7 +148,7 @@ class ServerClient:
                 from letta_client import Letta
             except ImportError:
                 raise ImportError(
-                    "The package letta-client is not there: name it in pip_requirements."
+                    "The package letta-client is not installed. Name it in pip_requirements."
                 ) from None
             self._client = Letta(
                 base_url=os.environ["LETTA_BASE_URL"], api_key=os.environ["LETTA_API_KEY"]
@@ -180,7 +180,7 @@ def _prepared(
             else:
                 prepared[name] = _with_unknown_type(argument)
         except (TypeError, ValueError) as error:
-            raise WrongArguments(f"The argument {name} is not right: {error}") from None
+            raise WrongArguments(f"The argument {name} is not valid: {error}") from None
     return prepared
 
 

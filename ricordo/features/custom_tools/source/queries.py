@@ -89,7 +89,7 @@ def create(tx: Transaction, scope: Scope, variable: Variable) -> Variable:
     )
     _require_free(tx, created)
     if len(of_organization(tx, scope)) >= MOST:
-        raise Invalid(f"There are {MOST} variables, which are the most. Delete one first.")
+        raise Invalid(f"There are {MOST} variables, and no more are allowed. Delete one first.")
     _ROWS.insert(tx, created)
     return created
 

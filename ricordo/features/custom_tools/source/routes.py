@@ -155,7 +155,7 @@ async def run_for_agent(
     if tool is None:
         raise NotFound(f"The agent has no tool named {tool_name}. Attach it first.")
     if tool.tool_type != "custom" or not tool.source_code:
-        raise Unsupported(f"{tool_name} runs within a turn only. Ask the agent to call it.")
+        raise Unsupported(f"{tool_name} runs only within a turn. Ask the agent to call it.")
     caller = Caller(context.scope, state)
     return await _answer(context, call_of(tool, body.args, caller))
 

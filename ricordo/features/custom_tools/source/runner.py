@@ -103,8 +103,8 @@ def call_of(tool: Tool, arguments: Mapping[str, Any], caller: Caller) -> ToolCal
     """Return a call of a stored tool. Raises Unsupported if it has no source."""
     if not tool.source_code:
         raise Unsupported(
-            f"{tool.name} has no source code, and no plugin offers it. Install its plugin, or "
-            "detach it."
+            f"{tool.name} has no source code, and no installed plugin runs it. Install its plugin, "
+            "or detach it."
         )
     parameters = tuple(tool.json_schema.get("parameters", {}).get("properties", {}))
     return ToolCall(

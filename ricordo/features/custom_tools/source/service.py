@@ -55,21 +55,21 @@ def schema_for(request: ToolCreateRequest, *, renames: bool = False) -> ToolSche
     if whole is not None:
         parameters = whole.get("parameters", {"type": "object", "properties": {}})
         if not isinstance(name, str) or not isinstance(parameters, dict):
-            raise Invalid("A json_schema is an object of name, description and parameters.")
+            raise Invalid("A json_schema is an object with name, description and parameters.")
         if request.source_type == "python":
             function = function_name(request.source_code, name)
         else:
             function = name
         if function != name and not renames:
             raise Invalid(
-                f"The json_schema is of {name}, and the source defines no function of this name."
+                f"The json_schema names {name}, but the source defines no function of this name."
             )
         description = request.description or str(whole.get("description", ""))
         return _checked(ToolSchema(name, description, parameters))
     if request.source_type != "python":
         raise Invalid(
-            "Send a json_schema {name, description, parameters}: it is read from the source of "
-            "Python alone."
+            "Send a json_schema {name, description, parameters}. Only for Python is it read from "
+            "the source."
         )
     if arguments is not None:
         function, description = name_and_description(request.source_code)
@@ -88,8 +88,7 @@ def _checked(schema: ToolSchema) -> ToolSchema:
         and name.replace("-", "_").replace("_", "a").isalnum()
     ):
         raise Invalid(
-            f'A tool cannot be named "{name[:100]}": models know letters, digits, _ and -, 64 at '
-            "most."
+            f'A tool cannot be named "{name[:100]}": Use letters, digits, _ and -, at most 64.'
         )
     if schema.parameters.get("type", "object") != "object" or not isinstance(
         schema.parameters.get("properties", {}), dict
@@ -104,7 +103,7 @@ def create(tx: Transaction, scope: Scope, request: ToolCreateRequest, schema: To
     tools.lock(tx, scope)
     if schema.name in tools.by_names(tx, scope, [schema.name]):
         raise Conflict(
-            f"A tool named {schema.name} already exists. Change it, or name the function otherwise."
+            f"A tool named {schema.name} already exists. Change it, or rename the function."
         )
     return _insert(tx, scope, request, schema)
 
@@ -194,9 +193,7 @@ def change(
         changed = _with_schema(changed, schema)
         if changed.name != tool.name:
             if changed.name in tools.by_names(tx, scope, [changed.name]):
-                raise Conflict(
-                    f"A tool named {changed.name} already exists. Name the function otherwise."
-                )
+                raise Conflict(f"A tool named {changed.name} already exists. Rename the function.")
             _require_no_rule(tx, scope, tool)
     return _update(tx, scope, changed)
 
@@ -290,7 +287,7 @@ def _build_early(tx: Transaction, scope: Scope, tool: Tool) -> None:
 def _require_own(tool: Tool, part: str = "source_code") -> None:
     if tool.tool_type != "custom" or tool.source_code is None:
         raise Unsupported(
-            f"{tool.name} is a tool of this server or of a plugin: {part} cannot be changed or "
+            f"{tool.name} belongs to this server or a plugin, so {part} cannot be changed or "
             "deleted."
         )
 

@@ -68,7 +68,8 @@ def read_source(source: str, name: str | None = None, description: str | None = 
     description = description or docstring.description
     if not description:
         raise Invalid(
-            f"Say what {function.name} is for: the agent reads the first lines of its docstring."
+            f"{function.name} needs a docstring. The agent reads its first lines to learn when "
+            "to call the tool."
         )
     types = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     return ToolSchema(function.name, description, _parameters(function, docstring.arguments, types))
@@ -99,7 +100,8 @@ def function_of(tree: ast.Module, name: str | None) -> Function:
     public = [function for function in functions if not function.name.startswith("_")]
     if not chosen and not public:
         raise Invalid(
-            "The source defines no function. Write one with `def`, at the outermost level."
+            "The source defines no function. Write one with `def`, outside of classes and "
+            "functions."
         )
     return chosen or public[-1]
 
@@ -141,9 +143,11 @@ def _parsed(source: str) -> ast.Module:
             warnings.simplefilter("ignore")
             return ast.parse(source)
     except SyntaxError as error:
-        raise Invalid(f"The source is no valid Python: line {error.lineno}: {error.msg}.") from None
+        raise Invalid(
+            f"The source is not valid Python: line {error.lineno}: {error.msg}."
+        ) from None
     except (ValueError, RecursionError, MemoryError):
-        raise Invalid("The source is no valid Python, or nested too deeply.") from None
+        raise Invalid("The source is not valid Python, or nested too deeply.") from None
 
 
 def _parameters(
@@ -152,8 +156,8 @@ def _parameters(
     arguments = function.args
     if arguments.vararg or arguments.kwarg or arguments.posonlyargs:
         raise Invalid(
-            f"{function.name} has parameters without a name (*, ** or /). Name each one, so that "
-            "a model can."
+            f"{function.name} has parameters without a name (*, ** or /). Give each one a name, so "
+            "that a model can fill it."
         )
     required_count = len(arguments.args) - len(arguments.defaults)
     defaults = [*[None] * required_count, *arguments.defaults, *arguments.kw_defaults]

@@ -71,8 +71,8 @@ def way_to_server(
     """
     if settings.port == NO_PORT:
         raise Unsupported(
-            f"The tool {tool} uses `client`, and this server has no address. "
-            "Run it with `ricordo serve`."
+            f"The tool {tool} uses `client`, but this server has no address. Start it with "
+            "`ricordo serve`."
         )
     with sandbox.keys.issue(caller.scope, tool) as key:
         yield f"http://{_LOCAL_ADDRESSES.get(settings.host, settings.host)}:{settings.port}", key

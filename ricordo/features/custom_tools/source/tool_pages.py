@@ -120,7 +120,7 @@ async def make_tool(request: Request) -> Response:
     return done(
         request,
         f"/ui/tools/{tool['id']}",
-        f"{tool['name']} was made. Attach it to an agent in the agent's settings.",
+        f"{tool['name']} was created. Attach it to an agent in the agent's settings.",
     )
 
 
@@ -163,7 +163,7 @@ async def try_tool(request: Request, tool_id: str) -> Response:
 @router.post("/{tool_id}/delete")
 async def delete_tool(request: Request, tool_id: str) -> Response:
     await Api(request).ask("DELETE", f"/v1/tools/{tool_id}")
-    return done(request, "/ui/tools", "The tool was deleted, and taken from its agents.")
+    return done(request, "/ui/tools", "The tool was deleted, and detached from its agents.")
 
 
 async def _show(
@@ -216,9 +216,9 @@ def _arguments(text: str) -> Json:
     try:
         arguments = orjson.loads(text or "{}")
     except orjson.JSONDecodeError as error:
-        raise Invalid(f"The arguments are no JSON: {error}.") from None
+        raise Invalid(f"The arguments are not JSON: {error}.") from None
     if not isinstance(arguments, dict):
-        raise Invalid("The arguments are a JSON object, such as {}.")
+        raise Invalid("The arguments must be a JSON object, such as {}.")
     return arguments
 
 

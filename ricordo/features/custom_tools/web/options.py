@@ -9,11 +9,11 @@ class WebSettings(FeatureSettings):
     """The tools `web_search` and `fetch_webpage`."""
 
     web_search: Literal["", "searxng", "brave", "exa", "tavily"] = about(
-        "Which search engine `web_search` asks.", ""
+        "The search engine of the tool `web_search`.", ""
     )
     web_search_url: Address | None = about(
-        "Address of your SearXNG, such as http://127.0.0.1:8888; for the others, another address "
-        "than their own."
+        "Address of your SearXNG, such as http://127.0.0.1:8888; or an address to use instead of "
+        "the other engines' usual one."
     )
     web_search_key: Key | None = about("Key for Brave, Exa or Tavily.")
     fetch_private_pages: bool = about(

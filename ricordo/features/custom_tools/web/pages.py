@@ -31,7 +31,7 @@ async def markdown_of(sandbox: Sandbox, page: WebPage) -> tuple[str, str]:
                 "Reading pages needs the extra `files`: install ricordo[files]."
             ) from error
         raise Unavailable(
-            f"The page cannot be read. {result.reason or 'It is no HTML that can be parsed.'}"
+            f"The page cannot be read. {result.reason or 'It is not HTML that can be parsed.'}"
         ) from error
 
 

@@ -55,7 +55,7 @@ async def fetch(url: str, *, allow_private: bool = False, lookup: Lookup | None 
         async with asyncio.timeout(_SECONDS):
             return await _follow(url, allow_private=allow_private, lookup=lookup)
     except TimeoutError as error:
-        raise Unavailable(f"The page did not come within {_SECONDS:g} seconds.") from error
+        raise Unavailable(f"The page did not arrive within {_SECONDS:g} seconds.") from error
     except PrivateAddress as error:
         raise Invalid(str(error)) from error
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, UnicodeError, ValueError) as error:
@@ -83,17 +83,19 @@ async def _follow(url: str, *, allow_private: bool, lookup: Lookup | None) -> We
                 kind = answer.headers.get("content-type", "text/html")
                 if not kind.lower().startswith(_TEXTS):
                     raise Unavailable(
-                        f"{url} is {kind.partition(';')[0]}, and only pages of text are read."
+                        f"{url} is {kind.partition(';')[0]}, and only text can be read."
                     )
                 return WebPage(url, kind, b"".join([piece async for piece in _bounded(answer)]))
-    raise Unavailable(f"The address leads on more than {_REDIRECTS} times.")
+    raise Unavailable(f"The address redirects more than {_REDIRECTS} times.")
 
 
 async def _bounded(answer: httpx2.Response) -> AsyncIterator[bytes]:
     """Yield the unpacked body, up to the size limit."""
     packing = answer.headers.get("content-encoding", "identity").lower()
     if packing not in ("identity", "", "gzip", "deflate"):
-        raise Unavailable(f"The page came packed as {packing[:40]}, which was not asked for.")
+        raise Unavailable(
+            f"The page came packed as {packing[:40]}, which the request did not allow."
+        )
     if packing in ("gzip", "deflate"):
         unpack = zlib.decompressobj(47)
     else:
@@ -106,11 +108,11 @@ async def _bounded(answer: httpx2.Response) -> AsyncIterator[bytes]:
             else:
                 piece = chunk
         except zlib.error as error:
-            raise Unavailable("The page cannot be unpacked.") from error
+            raise Unavailable("The page cannot be decompressed.") from error
         remaining -= len(piece)
         if remaining < 0:
             raise Unavailable(
-                f"The page has more than {_MOST_BYTES // 1024**2} MB, which is the most that is "
+                f"The page has more than {_MOST_BYTES // 1024**2} MB, and larger pages are not "
                 "read."
             )
         yield piece
@@ -216,7 +218,7 @@ async def search(
             f"The search engine cannot be reached ({type(error).__name__})."
         ) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Unavailable("The search engine answered something else than results.") from error
+        raise Unavailable("The search engine sent an answer without results.") from error
 
 
 def _request_fields(

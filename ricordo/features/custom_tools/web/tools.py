@@ -30,7 +30,7 @@ async def web_search(
         exclude_domains: No pages of these domains.
     """
     if not query.strip():
-        raise Invalid("Say what to look for: query is empty.")
+        raise Invalid("query is empty. Write what to search for.")
     count = min(max(num_results, 1), _MOST_RESULTS)
     results = await search(
         WebSettings(), query[:1000], count, include_domains or [], exclude_domains or []

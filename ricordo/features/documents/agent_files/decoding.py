@@ -45,7 +45,7 @@ def _text_of(data: bytes) -> str:
     except UnicodeDecodeError as error:
         if encoding.startswith("utf-8"):
             message = (
-                f"The agent file is no JSON: byte {error.start:,} of {len(data):,} is no UTF-8. "
+                f"The agent file is not JSON: byte {error.start:,} of {len(data):,} is no UTF-8. "
                 "Save it as UTF-8."
             )
         else:
@@ -84,8 +84,8 @@ def _describe_error(text: str, error: json.JSONDecodeError) -> str:
     is_cut = error.pos >= len(text) - 1 or error.msg.startswith("Unterminated string")
     if is_cut and text[:1] in ("{", "[", '"'):
         return (
-            f"The agent file is no JSON: it breaks off behind {len(text):,} characters, in what "
-            f"begins at {position}. It looks cut off: export or download it again."
+            f"The agent file is not JSON: it ends after {len(text):,} characters, inside the value "
+            f"that begins at {position}. It seems to be cut off: export or download it again."
         )
     near = text[error.pos : error.pos + _MOST_QUOTED].partition("\n")[0]
-    return f"The agent file is no JSON: {error.msg} at {position}, near {near!r}."
+    return f"The agent file is not JSON: {error.msg} at {position}, near {near!r}."

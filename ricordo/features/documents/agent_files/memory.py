@@ -179,7 +179,7 @@ def _read_author(text: str) -> tuple[Actor, Actor]:
     else:
         claimed = None
     if match is None or claimed is None:
-        raise Invalid(f'"{text[:80]}" is no author of the form "Name <id{DOMAIN}>".')
+        raise Invalid(f'"{text[:80]}" is not an author of the form "Name <id{DOMAIN}>".')
     return claimed, Actor("remote", shown_name(match[2]), shown_name(match[1]))
 
 
@@ -346,7 +346,7 @@ class ImportedMemory:
         head, text = self.bases.get(proposal.base or "", (None, ""))
         if proposal.base is not None and (block is None or head is None):
             raise Invalid(
-                f'A proposal for block "{proposal.label}" is of a version that is not in the file.'
+                f'A proposal for block "{proposal.label}" names a version that is not in the file.'
             )
         if block and head:
             base = replace(block, value=text, head=head)

@@ -38,8 +38,8 @@ from ricordo.features.files.folders.service import name_of
 from ricordo.memory import rotation
 
 UNREADABLE = (
-    "This is no agent file: {}. An agent file is the JSON that "
-    "GET /v1/agents/{{agent_id}}/export answers."
+    "This is not an agent file: {}. An agent file is the JSON that GET "
+    "/v1/agents/{{agent_id}}/export answers."
 )
 _LONGEST_NAME = 256
 _FILE = (
@@ -173,14 +173,14 @@ def _with_ids(value: Any, name: str, notes: ImportNotes) -> list[Json]:
     if value in (None, "", {}):
         return []
     if not isinstance(value, list):
-        notes.add(f"{name}: left out, since it is no list.")
+        notes.add(f"{name}: left out, since it is not a list.")
         return []
     kind = name.removesuffix("s")
     ids = set[str]()
     entries = []
     for number, entry in enumerate(value):
         if not isinstance(entry, dict):
-            notes.add(f"{name}: an entry that is no object is left out.")
+            notes.add(f"{name}: an entry that is not an object is left out.")
             continue
         id = entry.get("id")
         if not isinstance(id, str) or not id or id in ids:
@@ -200,7 +200,7 @@ def _existing_ids(
     """Return the ids in this field of the agent that exist in the file."""
     listed = agent.get(name) or []
     if not isinstance(listed, list):
-        notes.add(f"Agent: {name} is left out, since it is no list.")
+        notes.add(f"Agent: {name} is left out, since it is not a list.")
         return []
     existing = set(file_ids)
     for missing_id in (id for id in listed if not isinstance(id, str) or id not in existing):
@@ -285,7 +285,7 @@ def _agent(agent: Json, file: MendedFile) -> Json:
 def _items(value: Any, name: str, notes: ImportNotes) -> list[Any]:
     if isinstance(value, list):
         return value
-    notes.add(f"Agent: {name} is left out, since it is no list.")
+    notes.add(f"Agent: {name} is left out, since it is not a list.")
     return []
 
 
@@ -369,7 +369,7 @@ def _mend_model(settings: Json, agent: Mapping[str, Any], path: str, notes: Impo
 def _rule(rule: Any, notes: ImportNotes) -> Json | None:
     """Return the rule's known fields; None if the rule is invalid."""
     if not isinstance(rule, dict):
-        notes.add("Agent: a tool rule that is no object is left out.")
+        notes.add("Agent: a tool rule that is not an object is left out.")
         return None
     for name in [name for name in rule if name not in _RULE]:
         notes.add_unknown("Tool rule", f"tool_rules.{name}", rule[name])
@@ -438,7 +438,7 @@ def _message(raw: Json, number: int, notes: ImportNotes) -> Json | None:
 
 def _is_part(part: Any, number: int, notes: ImportNotes) -> bool:
     if not isinstance(part, dict):
-        notes.add("Messages: a part that is no object is left out.")
+        notes.add("Messages: a part that is not an object is left out.")
         return False
     if part.get("type") not in _PARTS:
         notes.add(
@@ -473,7 +473,7 @@ def _block(raw: Json, file: MendedFile) -> Json:
             file.labels[label] = mended
     if not isinstance(value, str):
         if value is not None:
-            notes.add(f'Blocks: the text of "{mended}" is left out, since it is no text.')
+            notes.add(f'Blocks: the text of "{mended}" is left out, since it is not text.')
         value = ""
     fields |= {"label": mended, "value": value}
     fields = fitted(BlockRequest, fields, "Blocks", id, notes)
@@ -672,7 +672,7 @@ def _file(raw: Json, source_ids: set[str], notes: ImportNotes) -> Json:
         notes.add(f'Files: one whose name cannot be used is called "{file["file_name"]}".')
     text = file.get("content")
     if text is not None and not isinstance(text, str):
-        notes.add("Files: the content of one is no text, and is left out.")
+        notes.add("Files: the content of one is not text, and is left out.")
         file["content"] = text = None
     if not text:
         notes.add(f"Files: {file['file_name']} is left out, since the file has no text of it.")

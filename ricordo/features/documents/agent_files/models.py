@@ -19,15 +19,15 @@ class ImportForm(BaseModel):
     file: UploadFile
     append_copy_suffix: bool = Field(True, description='Add "_copy" to the names of the agents.')
     override_existing_tools: bool = Field(
-        True, description="Replace the source of your own tools that have the same names."
+        True, description="Replace the source of existing custom tools that have the same names."
     )
-    strip_messages: bool = Field(False, description="Leave out what was said.")
+    strip_messages: bool = Field(False, description="Leave the messages out.")
     schedules: bool = Field(
-        False, description="Take schedules over, which send the agent messages from then on."
+        False, description="Import schedules too. They then send messages to the agent."
     )
     name: str | None = None
     override_name: str | None = None
-    model: str | None = Field(None, description="The handle of a model in place of the file's.")
+    model: str | None = Field(None, description="Handle of the model to use instead of the file's.")
     override_model_handle: str | None = None
     embedding: str | None = None
     override_embedding_handle: str | None = None
@@ -56,7 +56,7 @@ def _secrets(text: str | None) -> dict[str, str]:
     try:
         secrets = orjson.loads(text) if text else {}
     except orjson.JSONDecodeError as error:
-        raise Invalid(f"The secrets are no JSON object: {error}") from error
+        raise Invalid(f"The secrets are not a JSON object: {error}") from error
     if not isinstance(secrets, dict) or not all(
         isinstance(value, str) for value in secrets.values()
     ):

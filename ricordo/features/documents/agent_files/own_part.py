@@ -38,7 +38,7 @@ def read_own_part(
     part = without_unknown(part, ("version", "agents"), _KIND, "ricordo", notes)
     agents = part.get("agents") or {}
     if not isinstance(agents, dict):
-        notes.add(f"{_KIND}: agents is left out, since it is no object.")
+        notes.add(f"{_KIND}: agents is left out, since it is not an object.")
         return {}
     agent_ids = {agent["id"] for agent in content["agents"]}
     for id in agents.keys() - agent_ids:
@@ -48,7 +48,7 @@ def read_own_part(
 
 def _agent(id: str, part: Any, labels: Mapping[str, str], notes: ImportNotes) -> FileAgent:
     if not isinstance(part, dict):
-        notes.add(f'{_KIND}: what it has of "{id[:80]}" is left out, since it is no object.')
+        notes.add(f'{_KIND}: what it has of "{id[:80]}" is left out, since it is not an object.')
         return FileAgent()
     memory = part.get("memory")
     if isinstance(memory, dict):

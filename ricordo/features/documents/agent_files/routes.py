@@ -32,10 +32,12 @@ async def export_file(
     agent_id: str,
     conversation_id: Annotated[
         str | None,
-        Query(description="The conversation whose messages it contains; else the default one."),
+        Query(
+            description="The conversation whose messages are exported; by default the default one."
+        ),
     ] = None,
     use_legacy_format: Annotated[bool, Query(description="Not supported.")] = False,
-    scrub_messages: Annotated[bool, Query(description="Leave out what was said.")] = False,
+    scrub_messages: Annotated[bool, Query(description="Leave the messages out.")] = False,
 ) -> Response:
     """Return the agent as an agent file.
 

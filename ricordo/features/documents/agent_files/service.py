@@ -225,7 +225,7 @@ def _insert_tools(
         ):
             if not context.scope.may("tools:write"):
                 raise Forbidden(
-                    f"The file brings the tool {schema.name}, and your key lacks the scope "
+                    f"The file contains the tool {schema.name}, but your key lacks the scope "
                     "tools:write."
                 )
             stored_tool = stored[schema.name] = custom_tools.upsert(
@@ -359,7 +359,7 @@ def _insert_schedules(
 ) -> None:
     """Store the schedules whose time has not passed yet. Raises Forbidden."""
     if requests and not context.scope.may("messages:write"):
-        raise Forbidden("The file brings schedules, and your key lacks the scope messages:write.")
+        raise Forbidden("The file contains schedules, but your key lacks the scope messages:write.")
     for request in requests:
         schedule = request.schedule
         if isinstance(schedule, OneTime) and schedule.scheduled_at * 1000 <= tx.clock.now():

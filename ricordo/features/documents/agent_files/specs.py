@@ -33,6 +33,14 @@ class ImportOptions:
     takes_schedules: bool = False
 
 
+def _managers(content: Json) -> set[str | None]:
+    """Return the ids of the agents that manage groups in the file."""
+    return {
+        (group.get("manager_config") or {}).get("manager_agent_id")
+        for group in content.get("groups") or ()
+    }
+
+
 def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptions) -> AgentSpec:
     """Return the spec of an agent in the file, with its blocks.
 
@@ -59,11 +67,9 @@ def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptio
     name = options.name or f"{file_name}{options.suffix}"
     body = AgentRequest.model_validate(fields | {"name": name, "include_base_tools": False})
     body.refuse_unsupported()
-    managers = {
-        (group.get("manager_config") or {}).get("manager_agent_id")
-        for group in content.get("groups") or ()
-    }
-    has_sleeptime = agent.get("enable_sleeptime") is True and agent.get("id") not in managers
+    has_sleeptime = agent.get("enable_sleeptime") is True and agent.get("id") not in _managers(
+        content
+    )
     # The file lists all rules of the agent, including those of its base tools.
     return replace(
         spec_of(runtime, body), has_base_rules=False, beginning=(), has_sleeptime=has_sleeptime

@@ -76,7 +76,7 @@ class ImportNotes:
         rest = len(sentences) - _MOST_NOTES
         if rest <= 0:
             return sentences
-        return [*sentences[:_MOST_NOTES], f"And {rest} more of the kind."]
+        return [*sentences[:_MOST_NOTES], f"And {rest} more of this kind."]
 
 
 def without_unknown(

@@ -128,7 +128,7 @@ def read_chats(kind: str, file: IO[bytes]) -> Iterator[ExportedChat | SkippedMem
             try:
                 entry = orjson.loads(data)
                 if not isinstance(entry, dict):
-                    yield "it is no JSON object"
+                    yield "it is not a JSON object"
                 elif (actual_kind := kind_of(entry)) not in (None, kind):
                     title = TITLES[str(actual_kind)]
                     yield f"it looks like an export of {title}: import it as {actual_kind}"
@@ -165,8 +165,8 @@ class _Bounded:
         self._limit[0] -= len(data)
         if self._limit[0] < 0:
             raise Invalid(
-                f"The file holds more than {MOST_UNPACKED // 2**30} GB. Take it apart, and import "
-                "the parts."
+                f"The file holds more than {MOST_UNPACKED // 2**30} GB. Split it, and import the "
+                "parts."
             )
         return data
 
@@ -188,9 +188,7 @@ def _streams(file: IO[bytes]) -> Iterator["_Bounded | SkippedMember"]:
         raise Invalid(f"The zip file is damaged: {error}. Download it again.") from error
     names = [name for name in listed if _MEMBER.fullmatch(PurePosixPath(name).name)]
     if not names:
-        raise Invalid(
-            "The zip file holds no conversations.json. Choose the file as it was exported."
-        )
+        raise Invalid("The zip file holds no conversations.json. Choose the unchanged export.")
     yield from (SkippedMember(name) for name in listed if name not in names)
     limit = [MOST_UNPACKED]
     for name in names:
@@ -249,7 +247,8 @@ def _entries(stream: _Bounded) -> Iterator[bytes | None]:
             entry.clear()
         block = stream.read(_BLOCK)
     raise Invalid(
-        "The file ends in the middle. Download it again. The chats before its end were imported."
+        "The file is cut off. The complete chats in it were imported. Download it again for "
+        "the others."
     )
 
 
@@ -263,17 +262,15 @@ def _entries_of_object(first: bytes, stream: _Bounded) -> Iterator[bytes]:
         whole += block
     if len(whole) > LONGEST:
         raise Invalid(
-            f"The file is one object of more than {LONGEST // 2**20} MB. Export the chats as a "
+            f"The file holds one object of more than {LONGEST // 2**20} MB. Export the chats as a "
             "list."
         )
     try:
         content = orjson.loads(bytes(whole))
     except orjson.JSONDecodeError as error:
-        raise Invalid(
-            f"The file is no JSON: {error}. Choose the file as it was exported."
-        ) from error
+        raise Invalid(f"The file is not JSON: {error}. Choose the unchanged export.") from error
     if not isinstance(content, dict):
-        raise Invalid("The file holds no list of chats. Choose the file as it was exported.")
+        raise Invalid("The file holds no list of chats. Choose the unchanged export.")
     listed = next(
         (content[name] for name in _LISTS if isinstance(content.get(name), list)), [content]
     )
@@ -408,32 +405,36 @@ def _openwebui(entry: Json) -> ExportedChat:
     nodes = history.get("messages") or _by_id(fields.get("messages") or ())
     leaf = history.get("currentId") or next(reversed(nodes), None)
     for id, message in _branch(nodes, leaf, "parentId"):
-        content = message.get("content")
-        if isinstance(content, list):
-            parts = content
-        else:
-            parts = [content]
-        _leave_files(chat, message)
-        text = "\n".join(filter(None, (_text_of(part, chat) for part in parts)))
-        if message["role"] == "system":
-            continue
-        answer = WebuiAnswer(text)
-        outputs = read_outputs(message.get("output"))
-        if message["role"] == "assistant":
-            answer = split_answer(text) if text.strip() else outputs
-        for _ in range(max(answer.tools, outputs.tools)):
-            chat.left_out.leave("uses of tools", "", _TOOLS)
-        thoughts = "\n\n".join(answer.thoughts or outputs.thoughts)
-        _add(
-            chat,
-            id,
-            message["role"],
-            text=answer.text or outputs.text,
-            created=message.get("timestamp"),
-            thoughts=thoughts,
-            model=message.get("model"),
-        )
+        _add_openwebui(chat, id, message)
     return chat
+
+
+def _add_openwebui(chat: ExportedChat, id: str, message: Json) -> None:
+    """Add a message of Open WebUI to the chat, and count the parts that are left out."""
+    content = message.get("content")
+    if isinstance(content, list):
+        parts = content
+    else:
+        parts = [content]
+    _leave_files(chat, message)
+    text = "\n".join(filter(None, (_text_of(part, chat) for part in parts)))
+    if message["role"] == "system":
+        return
+    answer = WebuiAnswer(text)
+    outputs = read_outputs(message.get("output"))
+    if message["role"] == "assistant":
+        answer = split_answer(text) if text.strip() else outputs
+    for _ in range(max(answer.tools, outputs.tools)):
+        chat.left_out.leave("uses of tools", "", _TOOLS)
+    _add(
+        chat,
+        id,
+        message["role"],
+        text=answer.text or outputs.text,
+        created=message.get("timestamp"),
+        thoughts="\n\n".join(answer.thoughts or outputs.thoughts),
+        model=message.get("model"),
+    )
 
 
 def _mem0(entry: Json) -> ExportedChat:
@@ -464,15 +465,18 @@ def _pasted(file: IO[bytes]) -> ExportedChat:
     content = file.read(_MOST_PASTED + 1)
     if len(content) > _MOST_PASTED:
         raise Invalid(
-            f"The list is longer than {_MOST_PASTED // 2**20} MB. Send a file with a memory a line."
+            f"The list is longer than {_MOST_PASTED // 2**20} MB. Send a file with one memory "
+            "on each line."
         )
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise Invalid("The list is no text in UTF-8. Send a file with a memory a line.") from None
+        raise Invalid(
+            "The list is not text in UTF-8. Send a file with one memory on each line."
+        ) from None
     lines = [RememberedText(line, "memory") for line in lines_of(text.replace("\0", ""))]
     if not lines:
-        raise Invalid("The list is empty. Send a file with a memory a line.")
+        raise Invalid("The list is empty. Send a file with one memory on each line.")
     return ExportedChat("pasted", "", memory={}, remembered=lines)
 
 

@@ -22,7 +22,7 @@ from ricordo.features.documents.memory_archives.service import report_of, restor
 from ricordo.runtime import Runtime
 from ricordo.settings import load_settings
 
-app = typer.Typer(help="Bring agents, chats and memories from elsewhere.", no_args_is_help=True)
+app = typer.Typer(help="Import agents, chats and memories.", no_args_is_help=True)
 _REPORT = typer.Option(None, "--report", help="File to write the report to, as JSON.")
 
 
@@ -30,7 +30,8 @@ _REPORT = typer.Option(None, "--report", help="File to write the report to, as J
 def import_letta(
     database: str = typer.Option(
         envvar="LETTA_PG_URI",
-        help="Its address: postgresql://user:password@host:5432/letta. It is only read.",
+        help="Address of the database: postgresql://user:password@host:5432/letta. It is only "
+        "read.",
     ),
     organization: str | None = typer.Option(
         None, help="Id of the organization there.  [the organization that has agents]"
@@ -41,7 +42,7 @@ def import_letta(
     encryption_key: str | None = typer.Option(
         None,
         envvar="LETTA_ENCRYPTION_KEY",
-        help="Its LETTA_ENCRYPTION_KEY, for the secrets of its agents.",
+        help="LETTA_ENCRYPTION_KEY of that server, for the secrets of its agents.",
     ),
     report: Path | None = _REPORT,
 ) -> None:
@@ -65,17 +66,15 @@ def import_letta(
 
 
 def _add_command(kind: str, title: str, noun: str) -> None:
-    @app.command(
-        kind, help=f"Bring {noun} that {title} exported, for one user and one agent. Repeatable."
-    )
+    @app.command(kind, help=f"Import {noun} that {title} exported, for one user. Repeatable.")
     def _import_file(
-        file: Path = typer.Argument(help="The file as it was exported: JSON, or a zip file."),
+        file: Path = typer.Argument(help="The unchanged export: JSON, or a zip file."),
         user: str | None = typer.Option(
             None,
             help="The user to give the chats to, by id or name; a new name makes a user.  [everybody's]",
         ),
         agent: str | None = typer.Option(
-            None, help=f"Id of the agent to give it to.  [one named {title}]"
+            None, help=f"Id of the agent that gets the chats.  [one named {title}]"
         ),
         report: Path | None = _REPORT,
     ) -> None:
@@ -93,7 +92,7 @@ def _add_command(kind: str, title: str, noun: str) -> None:
 def import_memory(
     file: Path = typer.Argument(help="The memory.zip that a Ricordo server exported."),
     user: str | None = typer.Option(
-        None, help="The user to give it to, by id or name.  [the archive's own]"
+        None, help="The user who gets the memory, by id or name.  [the archive's user]"
     ),
     report: Path | None = _REPORT,
 ) -> None:

@@ -111,7 +111,7 @@ async def _attach_blocks(run: LettaRun) -> None:
             user_id: str | None = user_id,
         ) -> None:
             if user_id is None:
-                raise NotFound("its user was not taken")
+                raise NotFound("its user was not imported")
             blocks.get(tx, run.scope, block_id)
             attach_block(tx, block_id, user_id)
             outcome.take("blocks of users")

@@ -65,7 +65,7 @@ def _import_group(
     manager = row["manager_agent_id"]
     everyone = [*members, manager] if manager else members
     if missing := [id for id in everyone if id not in run.done]:
-        raise NotFound(f"its agent {missing[0]} was not taken")
+        raise NotFound(f"its agent {missing[0]} was not imported")
     config = {name: row[name] for name in _SETTINGS.split() if row[name] is not None}
     if manager:
         config["manager_agent_id"] = run.id("agent", manager)

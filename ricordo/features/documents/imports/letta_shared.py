@@ -113,7 +113,7 @@ async def import_tools(run: LettaRun) -> None:
             run.refused.leave(
                 "tools",
                 name,
-                f"tools of the type {kind} lie with a service that has to be connected here",
+                f"tools of the type {kind} are stored by a service that must be connected here",
             )
         run.step()
 

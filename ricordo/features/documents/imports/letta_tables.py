@@ -68,7 +68,8 @@ class LettaTables:
         if missing := [name for name in _REQUIRED_TABLES if name not in self._columns]:
             self.close()
             raise Invalid(
-                f"This is no database of the retired Letta V1 server: it has no table {missing[0]}."
+                "This is not a database of the retired Letta V1 server: it has no table "
+                f"{missing[0]}."
             )
 
     def close(self) -> None:
@@ -117,7 +118,7 @@ class LettaTables:
     def _unreadable(self, table: str, error: Exception) -> Unavailable:
         reason = " ".join(str(error).split())[:300]
         return Unavailable(
-            f"The table {table} cannot be read ({reason}). Run the command again to go on."
+            f"The table {table} cannot be read ({reason}). Run the command again to continue."
         )
 
     def _where(self, table_columns: Set[str], equal: Mapping[str, str]) -> Any:

@@ -29,17 +29,17 @@ class UploadForm(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     file: UploadFile = Field(
-        description="The file as it was exported: JSON, or a zip file. With `pasted`, a text "
-        "whose lines are memories."
+        description="The unchanged export: JSON, or a zip file. With `pasted`, a text whose lines "
+        "are memories."
     )
     kind: Literal["chatgpt", "claude", "openwebui", "mem0", "pasted"] = Field(
-        description="Where it is from."
+        description="The program that exported it."
     )
     user: str | None = Field(
         None, description="The user, by id or name; by default the caller's user, or everybody."
     )
     agent: str | None = Field(
-        None, description="Id of the agent to give it to; by default one is made for it."
+        None, description="Id of the agent that gets the import; by default a new one is created."
     )
 
 
@@ -68,11 +68,11 @@ async def upload(context: RequestContext, body: Annotated[UploadForm, File()]) -
     context = await for_user(context, body.user or None, reads=False)
     if body.kind != "pasted" and not body.agent and not context.scope.may("agents:write"):
         raise Forbidden(
-            "Your key lacks the scope agents:write, so no agent can be made. Name an existing agent "
-            "in the field `agent`."
+            "Your key lacks the scope agents:write, so it cannot create an agent. Name an "
+            "existing agent in the field `agent`."
         )
     if body.kind in ("mem0", "pasted") and not context.scope.may("archives:write", "memory:write"):
-        raise Forbidden("Your key lacks the scope archives:write, so no memories are taken.")
+        raise Forbidden("Your key lacks the scope archives:write, so no memories are imported.")
     target = await target_of(context.runtime, context.scope, body.kind, body.agent or None)
     data = await body.file.read()
     target = replace(target, takes_memories=context.scope.may("archives:write", "memory:write"))

@@ -71,10 +71,10 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         with path.open("rb") as file:
             yield file
     except FileNotFoundError:
-        raise NotFound(f"There is no file {path}. Name the file that was exported.") from None
+        raise NotFound(f"There is no file {path}. Give the path of the exported file.") from None
     except OSError as error:
         raise Invalid(
-            f"{path} cannot be read: {error.strerror}. Name the file that was exported."
+            f"{path} cannot be read: {error.strerror}. Give the path of the exported file."
         ) from error
 
 
@@ -95,7 +95,7 @@ async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | N
     user = scope.subject or ""
     memory_of = scope.subject or (LOCAL_USER if scope.is_local_user else None)
     if kind == "pasted" and memory_of is None:
-        raise Invalid("Say in user whose memories they are.")
+        raise Invalid("Name the user whom these memories are about, in `user`.")
     if kind == "pasted":
         return Target(scope, kind, "", f"{kind}:{memory_of}", memory_of=memory_of)
     id = agent_id or queries.made_id(organization, "agent", kind, user)
@@ -182,8 +182,7 @@ async def import_chats(
         else:
             share = f"{count} of {total} parts"
         raise Invalid(
-            f"Nothing in this file could be read as an export of {TITLES[target.kind]}. "
-            f"Of {share}: {reason}."
+            f"Nothing in this file is an export of {TITLES[target.kind]}. Of {share}: {reason}."
         )
     return await runtime.store.read(lambda tx: queries.report_of(tx, organization, target.source))
 

@@ -30,7 +30,8 @@ _LONGEST_LINE = 64 * 1024 * 1024
 # plain text.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _NO_ARCHIVE = (
-    "This is no archive of a person's memory. Send the memory.zip that a Ricordo server exported."
+    "This is not an archive of a person's memory. Send the memory.zip that a Ricordo server "
+    "exported."
 )
 _DAMAGED = "The archive is damaged: {} cannot be read. Export the memory again."
 _CHANGED = (
@@ -66,22 +67,14 @@ class MemoryArchive:
         size = sum(member.file_size for member in members.values())
         if most_bytes is not None and size > most_bytes:
             raise TooLong(
-                f"The archive unpacks to {size} bytes, of which {most_bytes} are read over HTTP. "
-                "Use `ricordo import memory` on the server, which has no such limit."
+                f"The archive unpacks to {size} bytes, and {most_bytes} are allowed over HTTP. Use "
+                "`ricordo import memory` on the server, which has no such limit."
             )
         self._sizes = {name: member.file_size for name, member in members.items()}
         if self._sizes[MANIFEST] > _MOST_MANIFEST:
             raise Invalid(_NO_ARCHIVE)
         self.manifest = _parsed(Manifest, self._content(MANIFEST), MANIFEST, 1)
-        if self.manifest.format != FORMAT:
-            raise Invalid(_NO_ARCHIVE)
-        if self.manifest.version > FORMAT_VERSION:
-            raise Invalid(
-                f"The archive has the format {self.manifest.version}, and this server reads up to "
-                f"{FORMAT_VERSION}. Update this server first."
-            )
-        if content_hash(self.manifest.files) != self.manifest.content:
-            raise Invalid(_CHANGED.format(MANIFEST))
+        _check_manifest(self.manifest)
         self.names = [name for name in members if name != MANIFEST]
         for name in self.manifest.files:
             if name not in members:
@@ -161,3 +154,16 @@ def _parsed(record: type[R], line: bytes, name: str, number: int) -> R:
         fault = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in fault["loc"]) or "the record"
         raise Invalid(f"{name}, line {number}: {place}: {fault['msg']}.") from None
+
+
+def _check_manifest(manifest: Manifest) -> None:
+    """Raise Invalid if this server cannot read the archive, or the manifest was changed."""
+    if manifest.format != FORMAT:
+        raise Invalid(_NO_ARCHIVE)
+    if manifest.version > FORMAT_VERSION:
+        raise Invalid(
+            f"The archive has format version {manifest.version}, but this server reads "
+            f"versions up to {FORMAT_VERSION}. Update this server first."
+        )
+    if content_hash(manifest.files) != manifest.content:
+        raise Invalid(_CHANGED.format(MANIFEST))

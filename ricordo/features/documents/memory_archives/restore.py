@@ -134,8 +134,8 @@ def _empty_chain(tx: Transaction, scope: Scope, user: User) -> Chain:
         return chain
     if chain.versions or chain.head or proposals.waiting_ids(tx, chain.id, 1):
         raise Conflict(
-            f"{user.name} has memory on this server already, and an archive replaces none. Choose "
-            "another user, or forget this one first."
+            f"{user.name} already has memory on this server, and a restore replaces nothing. "
+            "Choose another user, or forget this one first."
         )
     return chain
 
@@ -149,7 +149,10 @@ def _restore_objects(
     for record in archive.records(GIT_OBJECTS, GitObjectRecord):
         stored = record.stored()
         if stored.kind != "forgotten" and object_id(stored.kind, stored.body) != stored.id:
-            raise Invalid(f"The git object {record.id} has another content than its id says.")
+            raise Invalid(
+                f"The git object {record.id} does not have the content that its id was computed "
+                "from."
+            )
         if stored.kind == "commit":
             commits[stored.id] = stored
         portion.append(stored)
@@ -187,7 +190,10 @@ class _HistoryRestore:
             self._require_tree(bytes.fromhex(head), self.chain.versions)
             self.chain = replace(self.chain, head=bytes.fromhex(head))
         elif head is None and self.chain.head is not None:
-            raise Invalid("The manifest names no tip of the history, and the history has versions.")
+            raise Invalid(
+                "The manifest names no newest version, but the history has versions. Export the "
+                "memory again."
+            )
         files = {label: (blob, depth) for label, (blob, depth, _) in self.texts.items()}
         self.chain = replace(self.chain, files=files)
         versions.advance(self.tx, self.chain, 0)
@@ -256,8 +262,8 @@ class _HistoryRestore:
 
 def _changed(number: int) -> Invalid:
     return Invalid(
-        f"Version {number} does not have the id that it says, so the history was changed. Export the "
-        "memory again."
+        f"Version {number} does not match its id, so the history was changed. Export the memory "
+        "again."
     )
 
 
@@ -300,7 +306,7 @@ def _store_proposal(tx: Transaction, proposal: Proposal) -> None:
 
 def _known_here(what: str) -> Conflict:
     return Conflict(
-        f"This server has {what} of this archive already, so the memory is here under another user. "
+        f"This server has {what} of this archive already, so another user here has this memory. "
         "Forget that user first, or restore on another server."
     )
 
@@ -323,8 +329,8 @@ def _unseen_blocks(tx: Transaction, scope: Scope, stored: Iterable[Block]) -> li
     """Return a sentence for each block that is limited to an agent unknown to this server."""
     limited = {block.label: block.agent_id for block in stored if block.agent_id}
     return [
-        f'The block "{label}" is only for the agent {agent_id}, which is not on this server. It was '
-        "restored, and no agent sees it until its agent_id is changed."
+        f'The block "{label}" is visible to the agent {agent_id} only, which is not on this '
+        "server. It was restored, but no agent sees it until you change its agent_id."
         for label, agent_id in limited.items()
         if agent_id and agents.find(tx, scope, agent_id) is None
     ]

@@ -18,12 +18,12 @@ from ricordo.features.documents.templates.queries import Template
 # There is only one project, but clients expect it to have a name.
 PROJECT = "default"
 AgentFile = Annotated[
-    dict[str, Any], Field(description="What GET /v1/agents/{agent_id}/export answers.")
+    dict[str, Any], Field(description="The answer of GET /v1/agents/{agent_id}/export.")
 ]
 OverridesTools = Annotated[
-    bool, Field(description="Replace the source of your own tools with the same names.")
+    bool, Field(description="Replace the source of existing custom tools that have the same names.")
 ]
-Name = Annotated[str | None, Field(description="By default made of the agent's name.")]
+Name = Annotated[str | None, Field(description="By default derived from the agent's name.")]
 
 
 class AgentTemplateRequest(RequestModel):
@@ -51,7 +51,7 @@ class TemplateUpdateRequest(RequestModel):
 
     agent_file_json: AgentFile
     save_existing_changes: bool = Field(
-        False, description="Save what it holds now as a version first, if that is new."
+        False, description="First save the current content as a version, if it changed."
     )
     update_existing_tools: OverridesTools = False
 
@@ -61,11 +61,11 @@ class TemplateSaveRequest(RequestModel):
 
     message: str | None = Field(None, max_length=1000)
     migrate_agents: bool = Field(
-        False, description="Bring all agents of the template to the new version."
+        False, description="Update all agents of the template to the new version."
     )
     block_reconciliation_strategy: Literal["reconcile-all", "preserve-deleted"] = Field(
         "preserve-deleted",
-        description="Whether agents lose the blocks that the version does not have, or keep them.",
+        description="Whether agents lose or keep blocks that the version does not have.",
     )
     preserve_core_memories_on_migration: bool = Field(
         False, description="Agents keep the values of their blocks."
@@ -86,7 +86,7 @@ class TemplateAgentsRequest(RequestModel):
     """An agent to create from a template."""
 
     agent_name: str | None = Field(None, max_length=256)
-    identity_ids: Items[str] = Field([], description="The agent is kept to these users.")
+    identity_ids: Items[str] = Field([], description="Only these users may use the agent.")
     initial_message_sequence: Items[MessageRequest] | None = None
     memory_variables: dict[str, str] = Field(
         {}, description="Values for `{{name}}` in the values of blocks."

@@ -97,8 +97,7 @@ def rollback(
     """
     if body.version in ("current", "dev"):
         raise Invalid(
-            f'A template cannot go back to "{body.version}", which is what it holds now. Name a '
-            "saved version."
+            f'A template already holds "{body.version}". Name a saved version to go back to.'
         )
     template = queries.get(tx, context.scope, template_name, locks=True)
     version, content = service.version_of(tx, template, body.version)

@@ -59,8 +59,8 @@ async def read(
     file = await offload(lambda: agent_files.read(runtime, content, options), SMALL + 1)
     if (count := len(file.specs)) != 1:
         raise Invalid(
-            f"A template holds one agent, and this file holds {count}. Make a file and a template "
-            "of each."
+            f"A template holds one agent, but this file holds {count}. Create a file and a "
+            "template for each."
         )
     spec, info = await prepare(runtime, scope, file.specs[0])
     return replace(file, specs=[spec]), info
@@ -159,8 +159,8 @@ def _free_name(tx: Transaction, scope: Scope, name: str | None, agent_name: str)
             )
         if queries.find(tx, scope, name):
             raise Conflict(
-                f'A template named "{name}" already exists. Choose another name, or save that one '
-                "again."
+                f'A template named "{name}" already exists. Choose another name, or save a new '
+                "version of it."
             )
         return name
     base = _UNFIT.sub("-", agent_name)[:80].strip("-.") or "template"
@@ -299,7 +299,7 @@ async def make_agent(
         # With this lock, a later migration finds the new agent, and "latest" is still the newest
         # version.
         if stored.id != template.id or (version == "latest" and stored.version != template.version):
-            raise Conflict(f'The template "{name}" was saved a moment ago. Send the request again.')
+            raise Conflict(f'The template "{name}" was saved by another request. Send yours again.')
         folders = files.folders_by_ids(tx, context.scope, agent["folder_ids"])
         folder_ids = tuple(folder.id for folder in folders)
         linked_file = replace(file, specs=[replace(spec, folder_ids=folder_ids)])

@@ -74,7 +74,7 @@ def list_files(
     agent_id: str,
     paging: Paged,
     is_open: Annotated[
-        bool | None, Query(description="Only files that are open, or that are closed.")
+        bool | None, Query(description="Only open files, or only closed ones.")
     ] = None,
     cursor: Annotated[str | None, Query(description="The older name of `after`.")] = None,
 ) -> Json:

@@ -37,7 +37,7 @@ async def make_folder(request: Request) -> Response:
     except RefusedByApi as error:
         return await _list(request, form, str(error), error.status)
     return done(
-        request, f"/ui/files/{folder['id']}", f"{folder['name']} was made. Put files into it."
+        request, f"/ui/files/{folder['id']}", f"{folder['name']} was created. Upload files to it."
     )
 
 

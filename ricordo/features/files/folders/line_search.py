@@ -96,8 +96,8 @@ class LineSearch:
     def _matches(self, pattern: Any, text: str) -> bool:
         if time.monotonic() > self._until:
             raise Unavailable(
-                f"The search took more than {_SECONDS:g} seconds. Narrow it with include, or a "
-                "simpler pattern."
+                f"The search took more than {_SECONDS:g} seconds. Search fewer files with include, "
+                "or use a simpler pattern."
             )
         return pattern.search(text) is not None
 
@@ -123,4 +123,6 @@ def compiled_pattern(pattern: str) -> Any:
         reason = error.args[0] if error.args else error
         if isinstance(reason, bytes):
             reason = reason.decode("utf-8", "replace")
-        raise Invalid(f"The pattern is no regular expression that RE2 reads: {reason}") from error
+        raise Invalid(
+            f"The pattern is not a regular expression that RE2 reads: {reason}"
+        ) from error

@@ -30,7 +30,7 @@ class FolderUpdate(RequestModel):
     name: Name | None = None
     description: LongText | None = None
     instructions: LongText | None = Field(
-        None, description="How the agents shall use the folder; their prompts hold it."
+        None, description="How agents should use the folder. It is shown in their prompts."
     )
     metadata: Json | None = None
 
@@ -49,7 +49,7 @@ class FolderRequest(EmbeddingFields):
     user: str | None = Field(
         None,
         max_length=500,
-        description="Whose folder it is, by id or name; left out: everybody's.",
+        description="The user who owns the folder, by id or name; by default everybody.",
     )
 
 
@@ -64,7 +64,7 @@ class FolderResponse(AuthorFields):
     embedding_config: EmbeddingConfigResponse | None
     vector_db_provider: str = "native"
     user_id: Annotated[
-        str | None, Field(description="Whose folder it is; null: the organization's.")
+        str | None, Field(description="The user who owns the folder; null: the organization.")
     ]
     created_at: Timestamp
     updated_at: Timestamp

@@ -43,7 +43,7 @@ def pages_of_pdf(content: bytes) -> Iterator[str]:
     if reader.is_encrypted and not reader.decrypt(""):
         raise Unreadable("It needs a password. Save it without one.")
     if len(reader.pages) > MOST_PAGES:
-        raise Unreadable(f"It has {len(reader.pages)} pages, and {MOST_PAGES} are the most.")
+        raise Unreadable(f"It has {len(reader.pages)} pages, and {MOST_PAGES} are allowed.")
     for number, page in enumerate(reader.pages, 1):
         if text := page.extract_text().strip():
             yield f"[page {number}]\n{text}"
@@ -54,7 +54,7 @@ def unpacked(content: bytes) -> io.BytesIO:
         size = sum(member.file_size for member in archive.infolist())
     if size > MOST_UNPACKED:
         raise Unreadable(
-            f"It unpacks to {size // 2**20} MB, and {MOST_UNPACKED // 2**20} are the most."
+            f"It unpacks to {size // 2**20} MB, and {MOST_UNPACKED // 2**20} are allowed."
         )
     return io.BytesIO(content)
 
@@ -155,7 +155,7 @@ def text_of_rtf(content: bytes) -> str:
     from striprtf.striprtf import rtf_to_text
 
     if not content.lstrip().startswith(b"{\\rtf"):
-        raise Unreadable("It does not begin as an RTF file does. Is its name right?")
+        raise Unreadable("It does not begin like an RTF file. Check the ending of its name.")
     read: Callable[..., Any] = rtf_to_text
     return str(read(content.decode("cp1252", "replace"), errors="replace"))
 

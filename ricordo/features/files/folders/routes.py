@@ -160,10 +160,11 @@ async def upload(
     folder_id: str,
     file: Annotated[UploadFile, FormFile()],
     duplicate_handling: Annotated[
-        Duplicates, Query(description="Of a name that is there already.")
+        Duplicates, Query(description="What to do if the folder already has a file of this name.")
     ] = "suffix",
     name: Annotated[
-        str | None, Query(description="Its name in the folder, instead of the file's own.")
+        str | None,
+        Query(description="Name for the file in the folder, instead of the uploaded file's name."),
     ] = None,
 ) -> Json:
     """Put a file into the folder.
@@ -179,7 +180,7 @@ async def upload(
         types = ", ".join(sorted(suffix[1:] for suffix in PARSED))
         raise HTTPException(
             415,
-            f"Files such as {file_name[-40:]} cannot be read. Here are: text of all kinds, and "
+            f"Files such as {file_name[-40:]} cannot be read. Supported are text of all kinds, and "
             f"{types}.",
         )
     new = Upload(file_name, content, duplicate_handling)

@@ -47,8 +47,8 @@ def require_may_write(scope: Scope, user_id: str | None) -> None:
     scope.require_owns(user_id)
     if user_id is None and not scope.may("archives:write"):
         raise Forbidden(
-            "Your key lacks the scope archives:write, so it can make and change folders of its own "
-            "alone."
+            "Your key lacks the scope archives:write, so it can only create and change its user's "
+            "folders."
         )
 
 
@@ -135,8 +135,8 @@ def add_file(tx: Transaction, scope: Scope, folder_id: str, upload: Upload) -> F
             return existing
         if upload.duplicates == "error":
             raise Conflict(
-                f'The folder "{folder.name}" has a file named "{name}" already. Rename it, or '
-                "replace the other."
+                f'The folder "{folder.name}" already has a file named "{name}". Rename yours, or '
+                "replace that one."
             )
         if upload.duplicates == "replace":
             delete_file(tx, existing)
@@ -224,8 +224,8 @@ def _require_may_attach(scope: Scope, folder: Folder) -> None:
         folder.user_id is None or folder.user_id != scope.subject
     ):
         raise Forbidden(
-            "Your key lacks the scope agents:write, so it can give an agent folders of its own "
-            "alone."
+            "Your key lacks the scope agents:write, so it can only attach its user's folders to "
+            "an agent."
         )
 
 
@@ -240,7 +240,7 @@ def name_of(name: str) -> str:
         raise Invalid("The file has no name. Send one, such as notes.md.")
     if len(last) > _LONGEST_NAME:
         raise Invalid(
-            f"The name of the file has {len(last)} characters, and {_LONGEST_NAME} are the most. "
+            f"The name of the file has {len(last)} characters, and {_LONGEST_NAME} are allowed. "
             "Shorten it."
         )
     return last

@@ -115,7 +115,7 @@ async def text_of(sandbox: Sandbox, name: str, content: bytes) -> FileText:
         text, encoding = await offload(lambda: _decoded(content), len(content))
     if len(text) > MOST_CHARACTERS:
         raise Invalid(
-            f"Its text has {len(text):,} characters, and {MOST_CHARACTERS:,} are the most. Upload "
+            f"Its text has {len(text):,} characters, and {MOST_CHARACTERS:,} are allowed. Upload "
             "it in parts."
         )
     return FileText(await offload(lambda: _tidy(text), len(text)), encoding)
@@ -159,7 +159,9 @@ def _decoded(content: bytes) -> tuple[str, GuessedEncoding | None]:
     if name := _known_encoding(content):
         return content.decode(name, "replace"), None
     if not _is_text(content):
-        raise Invalid("It is no text: it holds bytes that no text has. Is its name right?")
+        raise Invalid(
+            "It is not text: it holds bytes that text cannot have. Check the ending of its name."
+        )
     try:
         return content.decode("utf-8"), None
     except UnicodeDecodeError as error:
@@ -209,7 +211,5 @@ async def _parsed(sandbox: Sandbox, kind: str, content: bytes) -> str:
             reason = error
         raise Invalid(f"It cannot be read as {kind}. {reason[:500]}")
     if not text.strip():
-        raise Invalid(
-            "It holds no text. A scanned page has none until it went through text recognition."
-        )
+        raise Invalid("It holds no text. Run text recognition (OCR) on scanned pages first.")
     return text

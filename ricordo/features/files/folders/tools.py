@@ -65,8 +65,8 @@ async def open_files(
         for file, start, _ in ranges:
             if start is not None and start >= max(file.lines, 1):
                 raise Invalid(
-                    f"{view.path_of(file)} has {file.lines} lines, so none begins at the offset "
-                    f"{start}."
+                    f"{view.path_of(file)} has {file.lines} lines, so the offset {start} is behind "
+                    "its end."
                 )
         before, closed = windows.open_windows(tx, view, ranges, closes_others=close_all_others)
         opened = [
@@ -226,7 +226,7 @@ def _render_matches(search: LineSearch, view: View, too_large: int) -> str:
     total = f"{search.total}{'+' if search.is_full else ''}"
     begin = search.skip
     if not search.matches:
-        return f"There are {total} matches, so none stands behind the first {begin}."
+        return f"There are {total} matches, so there are none after the first {begin}."
     end = begin + len(search.matches)
     count = len(search.files)
     lines = [
@@ -258,7 +258,7 @@ async def semantic_search_files(context: ToolContext, query: str, limit: int = 5
         limit: How many passages to show, 20 at most.
     """
     if not query.strip():
-        raise Invalid("Say what to look for: query is empty.")
+        raise Invalid("query is empty. Write what to search for.")
     view = await context.store.read(lambda tx: _view(tx, context))
     if not view.folders:
         return _NOTHING

@@ -143,10 +143,7 @@ def open_windows(
     """
     limit = view.agent.max_files_open
     if len(ranges) > limit:
-        raise Invalid(
-            f"{len(ranges)} files are too many to open at once: {limit} are the most. Ask for "
-            "fewer."
-        )
+        raise Invalid(f"{len(ranges)} files are too many to open at once. Open at most {limit}.")
     now = tx.clock.now()
     before = {file.id: (window, file) for window, file in windows_of(tx, view)}
     opened = [
@@ -234,7 +231,7 @@ def _examples(tx: Transaction, view: View) -> str:
         files = queries.page_of_files(tx, view.scope, view.folder_ids, Page(limit=10))
     if not files:
         return "No files are attached."
-    return f"Some that are: {', '.join(map(view.path_of, files))}."
+    return f"Attached are, for example: {', '.join(map(view.path_of, files))}."
 
 
 def require_readable(view: View, file: File) -> File:
@@ -250,7 +247,8 @@ def require_readable(view: View, file: File) -> File:
         )
     if file.status in ("pending", "parsing"):
         raise Conflict(
-            f"{view.path_of(file)} was just uploaded and is not read yet. Try again in a moment."
+            f"{view.path_of(file)} was just uploaded and is still being read. Try again in a "
+            "moment."
         )
     return file
 

@@ -128,7 +128,7 @@ async def render(sandbox: Sandbox, title: str, content: str) -> tuple[bytes, dic
     outcome = await sandbox.run(call)
     log = outcome.stderr.decode("utf-8", "replace")
     if outcome.stopped_by:
-        raise Invalid(f"{outcome.reason} Does the LaTeX repeat something without end?")
+        raise Invalid(f"{outcome.reason} Check the LaTeX for an endless loop.")
     if outcome.exit_code or not outcome.stdout.startswith(b"%PDF-"):
         raise Invalid(
             "LaTeX found errors. Correct them, and call the tool again.\n"
@@ -185,7 +185,7 @@ def errors(log: str, is_whole: bool) -> list[str]:
         else:
             near = ""
         sentences[f"{position}{match['text'].strip()[:300]}{near}"] = None
-    return list(sentences)[:_MOST_ERRORS] or ["The engine wrote no PDF, and gave no reason."]
+    return list(sentences)[:_MOST_ERRORS] or ["The LaTeX engine wrote no PDF and gave no reason."]
 
 
 def findings(_settings: Settings) -> list[str]:

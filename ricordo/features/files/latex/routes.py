@@ -58,7 +58,7 @@ async def artifact(context: RequestContext, user_id: str, file_path: str) -> Res
     space = Space(context.scope.organization_id, context.scope.subject or "")
     pdf = await context.store.read(lambda tx: service.read(tx, space, path))
     if not pdf.startswith(b"%PDF-"):
-        raise Invalid(f'"{path[:80]}" is no PDF.')
+        raise Invalid(f'"{path[:80]}" is not a PDF.')
     # The name is escaped, and the PDF is base64, so nothing in them is read as HTML. The name is
     # inserted last, since it may contain the other placeholders.
     page = (

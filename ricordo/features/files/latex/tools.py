@@ -29,7 +29,7 @@ async def render_notes(context: ToolContext, title: str, content: str) -> dict[s
     user_id = context.scope.subject or context.state.conversation.user_id
     if user_id is None:
         raise Invalid(
-            "This conversation is about no user, and notes are kept in a user's workspace."
+            "This conversation is about no user, but notes are stored in a user's workspace."
         )
     if not title.strip() or not content.strip():
         raise Invalid("Notes need a title and a content.")

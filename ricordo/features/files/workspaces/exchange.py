@@ -32,7 +32,7 @@ def unpacked(packed_bytes: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
             or not isinstance(size, int)
             or not 0 <= size <= len(packed_bytes) - offset
         ):
-            raise ValueError("This is no file.")
+            raise ValueError("This is not a file.")
         files[path] = packed_bytes[offset : offset + size]
         offset += size
     return header, files
@@ -46,4 +46,4 @@ def _line(packed_bytes: bytes, offset: int) -> tuple[dict[str, Any], int]:
         entry = None
     if isinstance(entry, dict):
         return entry, end + 1
-    raise ValueError("This is no line of JSON.")
+    raise ValueError("This is not a line of JSON.")

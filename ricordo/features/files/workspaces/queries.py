@@ -81,8 +81,9 @@ class Space:
         """Raise Forbidden if the writer may not change this file."""
         if not self.may_change(path):
             raise Forbidden(
-                f"{INSTRUCTIONS} of the shared workspace is part of everybody's prompt, so only "
-                "teachers change it: on the page of shared files, or over HTTP. Use another name."
+                f"{INSTRUCTIONS} of the shared workspace is part of every student's prompt, so "
+                "only teachers may change it, on the page of shared files or over HTTP. Use "
+                "another name."
             )
 
 

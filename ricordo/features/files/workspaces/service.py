@@ -58,8 +58,7 @@ def space_of(agent: Agent, user_id: str | None) -> Space:
         return Space(agent.organization_id)
     if mode == "none":
         raise Invalid(
-            'This agent has no workspace. Its course says which: workspace = "isolated" or '
-            '"shared".'
+            'This agent has no workspace. Set workspace = "isolated" or "shared" in its course.'
         )
     if user_id is None:
         raise Invalid("This conversation is about no user, and files belong to users.")
@@ -97,17 +96,17 @@ def path_of(text: str) -> str:
         or "\\" in path
     ):
         raise Invalid(
-            f'"{short_path}" is no path of a file here. Write it as in "essays/draft.md".'
+            f'"{short_path}" is not a path of a file here. Write it like "essays/draft.md".'
         )
     if any(unicodedata.category(letter).startswith("C") for letter in path):
-        raise Invalid(f"{short_path!r} has a letter that cannot be shown. Choose another name.")
+        raise Invalid(f"{short_path!r} has a character that cannot be shown. Choose another name.")
     is_long = len(path.encode()) > _LONGEST_PATH or any(
         len(part.encode()) > _LONGEST_PART for part in parts
     )
     if is_long or len(parts) > _DEEPEST:
         raise Invalid(
             f'"{short_path}" is too long: {_LONGEST_PATH} bytes, {_LONGEST_PART} in each name, and '
-            f"{_DEEPEST} folders are the most."
+            f"{_DEEPEST} folders are allowed."
         )
     return path
 
@@ -136,7 +135,7 @@ def read_text(tx: Transaction, space: Space, path: str) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise Invalid(f'"{path[:80]}" is no text in UTF-8. Use a command to work with it.')
+        raise Invalid(f'"{path[:80]}" is not text in UTF-8. Use a command to work with it.')
     return text
 
 
@@ -152,7 +151,7 @@ def write(
     digest = stored.digest if stored else ""
     if expected is not None and expected != digest:
         raise PreconditionFailed(
-            f'"{path[:80]}" was changed meanwhile. Read it again, and change that.'
+            f'"{path[:80]}" was changed in the meantime. Read it again, then repeat your change.'
         )
     _require_room(tx, space, path, len(content), stored)
     _require_no_folder(tx, space, path)
@@ -174,8 +173,8 @@ def edit(
         raise Invalid(f'old_string is not in "{path[:80]}". Read the file, and copy it exactly.')
     if count > 1 and not everywhere:
         raise Invalid(
-            f'old_string is {count} times in "{path[:80]}". Give more of the lines around it, or '
-            "set replace_all."
+            f'old_string is {count} times in "{path[:80]}". Include more of the lines around it, '
+            "or set replace_all."
         )
     if text.count("\r\n") == text.count("\n") > 0:
         new = new.replace("\r\n", "\n").replace("\n", "\r\n")
@@ -271,15 +270,17 @@ def _require_room(
 ) -> None:
     settings = WorkspaceSettings()
     if size > LARGEST:
-        raise TooLong(f'"{path[:80]}" has {size:,} bytes, and {LARGEST:,} are the most.')
+        raise TooLong(f'"{path[:80]}" has {size:,} bytes, and {LARGEST:,} are allowed. Shorten it.')
     files, used_bytes = queries.used(tx, space)
     if stored is None and files >= settings.workspace_files:
-        raise TooLong(f"The workspace has {files} files, and that is the most. Delete some first.")
+        raise TooLong(
+            f"The workspace has {files} files, and no more are allowed. Delete some first."
+        )
     if stored is not None:
         used_bytes -= stored.size
     if used_bytes + size > settings.workspace_mb * 1_000_000:
         raise TooLong(
-            f"The workspace is full: it holds {settings.workspace_mb} MB at most. Delete some "
+            f"The workspace is full: it holds {settings.workspace_mb} MB, the limit. Delete some "
             "files first."
         )
 

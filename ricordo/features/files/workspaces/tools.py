@@ -9,7 +9,7 @@ from ricordo.features.files.workspaces.options import WorkspaceSettings
 from ricordo.features.files.workspaces.queries import Space
 from ricordo.offload import offload
 from ricordo.sandbox.process import program_beside
-from ricordo.sandbox.service import SandboxLimits, SandboxResult
+from ricordo.sandbox.service import SandboxLimits, report_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 
@@ -19,7 +19,6 @@ _MOST_MATCHES = 100
 _LONGEST_LINE = 300
 _LONGEST_TEXT = 60_000  # characters of one answer
 _SECONDS = 120.0
-_LONGEST_OUTPUT = 20_000  # characters of a command's standard output, and of its errors
 
 
 async def list_workspace(context: ToolContext, folder: str = "") -> str:
@@ -54,7 +53,7 @@ async def search_workspace(context: ToolContext, query: str, folder: str = "") -
     """
     needle = text_key(query).strip()
     if not needle:
-        raise Invalid("Say what to search for.")
+        raise Invalid("query is empty. Write what to search for.")
     space = _space(context)
     begin = _within(folder)
     contents = await context.store.read(lambda tx: queries.contents(tx, space))
@@ -67,7 +66,7 @@ async def search_workspace(context: ToolContext, query: str, folder: str = "") -
     lines = await offload(lambda: _lines_with(texts, needle), size)
     if lines:
         return "\n".join(lines)
-    return "No line has these words."
+    return "No line contains this text."
 
 
 async def read_workspace_file(
@@ -157,7 +156,7 @@ async def run_in_workspace(context: ToolContext, command: str) -> dict[str, Any]
     )
     outcome = await context.sandbox.run_python(program_beside(__file__), request, limits=limits)
     if outcome.stopped_by or outcome.reason:
-        return _report(
+        return report_of(
             outcome, error=f"{outcome.reason} The files of the workspace are as they were before."
         )
     try:
@@ -175,7 +174,7 @@ async def run_in_workspace(context: ToolContext, command: str) -> dict[str, Any]
         return service.save_changes(tx, space, base, changed=changed, deleted=deleted)
 
     changes = await context.store.write(save)
-    report = _report(outcome, exit_code=int(header.get("exit_code") or 0))
+    report = report_of(outcome, exit_code=int(header.get("exit_code") or 0))
     for name, paths in (
         ("written", changes.written),
         ("deleted", changes.deleted),
@@ -229,21 +228,6 @@ def _usable(files: dict[str, bytes]) -> tuple[dict[str, bytes], list[str]]:
         except Invalid:
             unusable.append(path[:100])
     return usable, unusable
-
-
-def _report(outcome: SandboxResult, *, exit_code: int = 0, error: str = "") -> dict[str, Any]:
-    report: dict[str, Any] = {"status": "error" if error or exit_code else "success"}
-    for name, output in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
-        text = output.decode("utf-8", "replace").rstrip("\n")
-        if len(text) > _LONGEST_OUTPUT:
-            text = f"{text[:_LONGEST_OUTPUT]}… [cut: {len(text)} characters]"
-        if text:
-            report[name] = text
-    if exit_code:
-        report["exit_code"] = exit_code
-    if error:
-        report["error"] = error.strip()
-    return report
 
 
 _READS: Any = {"brings_untrusted": True, "runs_in_parallel": True, "is_read_only": True}

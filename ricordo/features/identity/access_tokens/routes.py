@@ -111,11 +111,11 @@ class TokenQuery:
     """The filter of a list of tokens."""
 
     agent_id: Annotated[
-        str | None, Query(alias="agentId", description="Only those for this agent.")
+        str | None, Query(alias="agentId", description="Only tokens for this agent.")
     ] = None
-    limit: Annotated[int, Query(ge=1, le=1000, description="How many items at most.")] = 10
+    limit: Annotated[int, Query(ge=1, le=1000, description="The most items to return.")] = 10
     offset: Annotated[
-        int, Query(ge=0, le=1_000_000, description="How many items to leave out first.")
+        int, Query(ge=0, le=1_000_000, description="The number of items to skip.")
     ] = 0
 
 
@@ -129,7 +129,8 @@ def create(tx: Transaction, context: RequestContext, body: TokenRequest) -> Json
     origin = origin_of(body.hostname)
     if not origin or not _ADDRESS.fullmatch(body.hostname):
         raise Invalid(
-            "hostname is the address of the pages without a path, such as https://app.example.org."
+            "hostname must be the address of your pages without a path, such as "
+            "https://app.example.org."
         )
     secret = context.request.app.state.authentication.secret
     pairs = [(policy.id, access) for policy in body.policy for access in policy.access]

@@ -40,18 +40,18 @@ def create(
     NotFound, Invalid, Conflict.
     """
     if scope.reach:
-        raise Forbidden("A token of a browser makes no further tokens.")
+        raise Forbidden("A browser token cannot create tokens. Use a key.")
     now = tx.clock.now()
     until = now + USUAL if expires_at is None else expires_at
     if not now < until <= now + LONGEST:
         raise Invalid(
-            "A token ends in the future, at most 30 days from now. Choose another time for "
-            "expires_at."
+            "expires_at must be in the future, at most 30 days from now. Choose another time."
         )
     needed = {ACCESSES[access] for _, access in pairs}
     if missing := sorted(needed - scope.scopes):
         raise Forbidden(
-            f"Your key lacks {', '.join(missing)}, so it cannot give that to a token. Leave it out."
+            f"Your key lacks {', '.join(missing)}, so its tokens cannot have it either. Leave "
+            "it out."
         )
     for agent_id in {agent_id for agent_id, _ in pairs}:
         agents.require(tx, scope, agent_id)

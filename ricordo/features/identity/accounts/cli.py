@@ -27,12 +27,12 @@ _ORGANIZATION = typer.Option(None, help="Another organization, by name or id.")
 _SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 
 app = typer.Typer()
-key = typer.Typer(help="API keys: who may ask this server, and what.", no_args_is_help=True)
+key = typer.Typer(help="API keys and their rights.", no_args_is_help=True)
 app.add_typer(key, name="key")
-user = typer.Typer(help="The people whom memory is about, and who have keys.", no_args_is_help=True)
+user = typer.Typer(help="The users: people with memory and keys.", no_args_is_help=True)
 app.add_typer(user, name="user")
 organization = typer.Typer(
-    help="Organizations: worlds of their own on one server.", no_args_is_help=True
+    help="Organizations, which share a server but no data.", no_args_is_help=True
 )
 app.add_typer(organization, name="organization")
 _WHO = typer.Argument(help="Name or id of the user.")
@@ -41,10 +41,10 @@ _WHO = typer.Argument(help="Name or id of the user.")
 @key.command("create")
 def create_key(
     user: str | None = typer.Option(
-        None, help="Whose key it is: name or id; made where they are new."
+        None, help="The user of the key, by name or id; a new user is created."
     ),
     role: str = typer.Option("user", help="admin, developer, user, service or guardian."),
-    name: str = typer.Option("", help="What the key is for.  [the user's name]"),
+    name: str = typer.Option("", help="Purpose of the key.  [the user's name]"),
     scopes: str = typer.Option("", help="Scopes, separated by commas.  [those of the role]"),
     expires: str | None = typer.Option(
         None, help="When it ends: 90m, 12h, 30d, 4w, or a date.  [never]"
@@ -52,7 +52,7 @@ def create_key(
     limits: tuple[int, int] = typer.Option(
         (0, 0),
         metavar="REQUESTS BYTES",
-        help="Requests a minute, and bytes of one; 0 0 are those of the settings.",
+        help="Most requests a minute, and most bytes of a request. 0 0 uses the settings.",
     ),
     organization: str | None = _ORGANIZATION,
     server: str | None = _SERVER,
@@ -114,9 +114,9 @@ def revoke_key(
 
 @user.command("create")
 def create_user(
-    name: str = typer.Argument(help="Name of the user, by which the server is asked for them."),
+    name: str = typer.Argument(help="Name of the user in requests to the server."),
     full_name: str | None = typer.Option(
-        None, "--full-name", help="How the user is called in histories.  [the name]"
+        None, "--full-name", help="Name of the user in histories.  [the name]"
     ),
     email: str | None = typer.Option(None, help="Commits with this address are the user's."),
     server: str | None = _SERVER,
@@ -272,7 +272,7 @@ def _end(expires: str) -> Json:
         time = datetime.fromisoformat(expires)
     except ValueError:
         raise Invalid(
-            f"--expires {expires} is no duration such as 30d, and no date such as 2027-01-31."
+            f"--expires {expires} is not a duration such as 30d, and no date such as 2027-01-31."
         ) from None
     return {"expires_at": (time if time.tzinfo else time.replace(tzinfo=UTC)).isoformat()}
 

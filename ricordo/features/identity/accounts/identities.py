@@ -156,7 +156,7 @@ def upsert_properties(
     properties = {field["key"]: field for field in (*user.properties, *_properties(body))}
     if len(properties) > _MOST_PROPERTIES:
         raise Invalid(
-            f"An identity has at most {_MOST_PROPERTIES} properties, and this would make "
+            f"An identity has at most {_MOST_PROPERTIES} properties, and this one would have "
             f"{len(properties)}."
         )
     changed = replace(user, properties=tuple(properties.values()))
@@ -262,8 +262,8 @@ def _attach(tx: Transaction, context: RequestContext, user: User, body: Identity
     """Attach these agents and blocks, and detach others."""
     if (body.agent_ids or body.block_ids) and not context.scope.may("agents:write"):
         raise Forbidden(
-            "To attach agents and blocks takes the scope agents:write. Leave out agent_ids and "
-            "block_ids."
+            "Your key lacks the scope agents:write, so it cannot attach agents and blocks. Leave "
+            "agent_ids and block_ids out."
         )
     if body.agent_ids is not None:
         for id in set(agent_access.agents_of(tx, user.id)) - {*body.agent_ids}:

@@ -46,9 +46,11 @@ class KeyRequest(RequestModel):
     """A new key of a user, or of a service, which has no user."""
 
     name: str = Field(
-        "", max_length=255, description="What the key is for; by default the user's name."
+        "", max_length=255, description="Purpose of the key; by default the user's name."
     )
-    role: Role = Field("user", description="What the key may do; `scopes` narrow or widen it.")
+    role: Role = Field(
+        "user", description="The role, which sets the key's scopes unless `scopes` does."
+    )
     user: str | None = Field(
         None,
         max_length=255,
@@ -212,8 +214,8 @@ def draft_of(body: KeyRequest, caller: Scope, now: int) -> KeyDraft:
         )
     if ADMIN in body.scopes and body.role != "admin":
         raise Invalid(
-            "The scope admin goes with the role admin alone. Choose that role, or leave the scope "
-            "out."
+            "Only keys with the role admin may have the scope admin. Choose that role, or leave "
+            "the scope out."
         )
     new_scopes = frozenset(body.scopes) or ROLE_SCOPES[body.role]
     if caller.scopes >= ROLE_SCOPES["admin"]:
@@ -222,11 +224,11 @@ def draft_of(body: KeyRequest, caller: Scope, now: int) -> KeyDraft:
         may_give = caller.scopes
     if more := sorted(new_scopes - may_give):
         raise Forbidden(
-            f"Your key lacks {', '.join(more)}, so it cannot give that to another key. Leave it "
-            "out."
+            f"Your key lacks {', '.join(more)}, so keys that it creates cannot have it either. "
+            "Leave it out."
         )
     if body.expires_at and body.expires_in:
-        raise Invalid("expires_at and expires_in are two ways to say one thing. Leave one out.")
+        raise Invalid("expires_at and expires_in both set the key's end. Leave one out.")
     if body.expires_in is None:
         expires_at = None
     else:
@@ -255,7 +257,8 @@ def _at_most(name: str, limit: int | None, requested: int | None) -> int | None:
     """Return the requested limit; by default, the caller's. Raises Forbidden for more."""
     if limit and requested and requested > limit:
         raise Forbidden(
-            f"Your key has {name} {limit:,}, so it cannot give another key more. Choose less."
+            f"Your key has {name} {limit:,}, so keys that it creates cannot have more. Choose "
+            "a lower number."
         )
     return requested or limit
 

@@ -112,7 +112,7 @@ async def log_out(request: Request) -> Response:
     scope: Scope = request.scope[REQUEST_SCOPE]
     if not await _runtime(request).store.write(lambda tx: keys.end_session(tx, scope)):
         raise Invalid(
-            "This is no session of a login. A key is revoked with DELETE /v1/keys/{key_id}."
+            "This is not a session of a login. A key is revoked with DELETE /v1/keys/{key_id}."
         )
     request.app.state.authentication.forget()
     response = RedirectResponse(_below_base(request, "/"), _SEE_OTHER, _HEADERS)
@@ -140,7 +140,7 @@ def _refuse(request: Request, status: int, reason: str) -> Response:
 def _require_code(code: str, error: str) -> None:
     if error or not code:
         reason = f" ({error})" if _ERROR.fullmatch(error) else ""
-        raise Forbidden(f"The login provider refused the login{reason}. Begin again at /login.")
+        raise Forbidden(f"The login provider refused the login{reason}. Start again at /login.")
 
 
 def _runtime(request: Request) -> Runtime:

@@ -73,8 +73,8 @@ def read_attempt(secret: bytes, cookie: str, state: str) -> LoginAttempt:
         or attempt.until < time.time()
     ):
         raise Invalid(
-            "This login was not begun in this browser, is over, or took too long. Begin again at "
-            "/login."
+            "This login has expired, was used already, or was started in another browser. Start "
+            "again at /login."
         )
     return attempt
 
@@ -160,7 +160,8 @@ class LoginProvider:
             or (name == "email" and claims.get("email_verified") is not True)
         ):
             raise Forbidden(
-                f"The provider gives no {name} that could name you. Ask the administrator."
+                f"The login provider sent no {name}, so this server cannot know who you are. "
+                "Ask the administrator."
             )
         identifier = claim
         if not self._claim:
@@ -180,8 +181,8 @@ class LoginProvider:
             )
             if document.get("issuer") != self.issuer:
                 raise Unavailable(
-                    "The login provider calls itself by another issuer than RICORDO_OIDC_ISSUER. "
-                    "Set that one."
+                    "The login provider's issuer differs from RICORDO_OIDC_ISSUER. Set "
+                    "RICORDO_OIDC_ISSUER to the provider's issuer."
                 )
             for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
                 address = document.get(name)
@@ -189,7 +190,7 @@ class LoginProvider:
                     f"{urlsplit(self.issuer).scheme}://"
                 ):
                     raise Unavailable(
-                        f"The login provider's {name} is missing or no safe address. Ask the "
+                        f"The login provider's {name} is missing or is not a safe address. Ask the "
                         "administrator."
                     )
             self._document = document
@@ -223,7 +224,7 @@ class LoginProvider:
             answer = orjson.loads(body)
         except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, ValueError):
             raise Unavailable(
-                "The login provider cannot be reached, or answers no JSON. Try again later."
+                "The login provider cannot be reached, or its answer is not JSON. Try again later."
             ) from None
         if (
             response.status_code == _BAD_REQUEST
@@ -231,7 +232,7 @@ class LoginProvider:
             and answer.get("error") == "invalid_grant"
         ):
             raise Forbidden(
-                "The login provider does not know this code, or it was used already. Begin again "
+                "The login provider does not know this code, or it was used already. Start again "
                 "at /login."
             )
         if response.status_code != _OK or not isinstance(answer, dict):

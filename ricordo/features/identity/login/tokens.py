@@ -70,7 +70,7 @@ def _require_login(claims: Json, expected: Expected) -> None:
     # A token for several clients must name the authorized one.
     only_audience = audiences[0] if len(audiences) == 1 else None
     if claims.get("azp", only_audience) != expected.client_id:
-        raise _refused("another client asked for it")
+        raise _refused("it was issued to another client")
     if claims.get("nonce") != expected.nonce:
         raise _refused("it was made for another login")
 

@@ -102,7 +102,7 @@ def read_people(content: bytes | str) -> list[Person]:
             except Invalid as error:
                 faults.append(f"Line {reader.line_num}: {error}")
     except csv.Error as error:
-        faults.append(f"Line {reader.line_num}: this is no CSV ({error}).")
+        faults.append(f"Line {reader.line_num}: this is not CSV ({error}).")
     people = _without_repetitions(people, faults)
     _require_none(faults)
     if not people:
@@ -157,7 +157,7 @@ def _person(header: Mapping[str, int], row: Sequence[str], line: int) -> Person:
         raise Invalid("it has more cells than the first line. Put texts with a comma in quotes.")
     cells = {column: row[index] if index < len(row) else "" for column, index in header.items()}
     if broken := next((cell for cell in cells.values() if "\n" in cell), None):
-        raise Invalid(f'a line break stands in "{" ".join(broken.split())[:40]}".')
+        raise Invalid(f'there is a line break in "{" ".join(broken.split())[:40]}".')
     name, email = cells.get("name", ""), cells.get("email", "")
     if not name and not email:
         raise Invalid("it has neither a name nor an e-mail address.")

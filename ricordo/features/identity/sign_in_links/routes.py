@@ -46,7 +46,10 @@ class InvitationsRequest(RequestModel):
     """People to invite, as a list or as CSV. All are invited, or none."""
 
     people: list[PersonRequest] = Field(default_factory=list, max_length=MOST_PEOPLE)
-    csv: str = Field("", description="Lines with name, email, role, course; the first names them.")
+    csv: str = Field(
+        "",
+        description="A CSV file with the columns name, email, role, course. The first line names them.",
+    )
     days: int = Field(
         service.INVITATION_DAYS, ge=1, le=_LONGEST_DAYS, description="For how long the links work."
     )
@@ -85,8 +88,8 @@ async def make_invitations(context: RequestContext, body: InvitationsRequest) ->
     authentication = context.request.app.state.authentication
     if await authentication.local(context.runtime) is not None:
         raise Conflict(
-            "This server needs no key yet, so an invitation would open nothing. Make your own key "
-            "first: ricordo key create --user NAME --role admin."
+            "This server has no keys yet, so an invitation would have no effect. Create a key for "
+            "yourself first: ricordo key create --user NAME --role admin."
         )
     if body.mail and not service.can_mail(settings):
         raise Invalid(
@@ -128,7 +131,10 @@ def revoke_invitation(tx: Transaction, context: RequestContext, invitation_id: s
     """Revoke an invitation that was not accepted. Its user stays."""
     link = queries.get(tx, context.scope, invitation_id)
     if not queries.revoke(tx, link):
-        raise Conflict("This invitation was accepted or revoked before. Revoke keys and users.")
+        raise Conflict(
+            "This invitation was already accepted or revoked. To take access away, revoke the key "
+            "or disable the user."
+        )
     user = users.require(tx, Scope(link.organization_id), link.user_id)
     return _shown(
         tx, queries.get(tx, context.scope, invitation_id), name=user.name, email=user.email

@@ -110,7 +110,7 @@ async def sources_for(
     """
     user_id = scope.subject
     if user_id is None:
-        raise NotFound("Questions are about a user. Name one.")
+        raise NotFound("A question must be about a user. Name the user.")
 
     def messages_of(tx: Transaction) -> MessageFilter:
         return MessageFilter(tuple(agents.ids(tx, scope)), None, ("user", "assistant"), user_id)
@@ -120,7 +120,7 @@ async def sources_for(
 
     def facts_of(tx: Transaction) -> list[Source]:
         memory = user_memory.open_memory(tx, scope, user_id)
-        blocks = [view(block) for block in user_memory.listed(tx, memory)]
+        blocks = [view(block) for block in user_memory.listed_without_skills(tx, memory)]
         blocks = [block for block in blocks if not block.is_withheld or block.schema_ref]
         facts = facts_in(blocks, question)[:MOST]
         lines = [

@@ -126,8 +126,8 @@ def store_facts(tx: Transaction, user: User, records: Iterable[FactRecord]) -> i
     facts = [record.fact(user) for record in records]
     if queries.by_ids(tx, [fact.id for fact in facts]):
         raise Conflict(
-            "This server has facts of this archive already, so they are here under another user. "
-            "Forget that user first, or restore on another server."
+            "This server has facts of this archive already, so another user here has them. Forget "
+            "that user first, or restore on another server."
         )
     queries.insert(tx, *facts)
     return len(facts)

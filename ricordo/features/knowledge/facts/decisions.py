@@ -81,7 +81,7 @@ def change(tx: Transaction, fact: UserFact, changed: FactChange, by: str | None)
     Raises Invalid, and Conflict for a fact that is no longer valid.
     """
     if fact.state not in ("proposed", "current", "ended"):
-        raise Conflict(f"This fact is {fact.state} already. Change the one that holds now.")
+        raise Conflict(f"This fact is {fact.state} already. Change the current one instead.")
     holds_from = fact.holds_from if changed.holds_from is None else changed.holds_from
     holds_until = fact.holds_until if changed.holds_until is None else changed.holds_until
     if changed.is_open:
@@ -170,7 +170,7 @@ def _reworded(fact: UserFact, sentence: str) -> UserFact:
 def _sentence(text: str) -> str:
     sentence = " ".join(normal_text(redact(text).text).split())
     if not sentence:
-        raise Invalid("A fact is a sentence. Write one.")
+        raise Invalid("The fact is empty. Write one sentence.")
     if len(sentence) > LONGEST_SENTENCE:
         raise Invalid(f"A fact has at most {LONGEST_SENTENCE} characters. Shorten it.")
     return sentence

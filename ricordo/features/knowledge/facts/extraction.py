@@ -116,6 +116,32 @@ def _clauses(quote: str) -> list[str]:
     ]
 
 
+def _single_draft(clause: str, *, corrects: bool) -> FactDraft | None:
+    """Return the fact of a slot that has one value at a time; None without one."""
+    for slot in _SINGLE:
+        if match := found_in(slot, clause):
+            value = match["v"] or match.groupdict().get("v2") or ""
+            kind = _KINDS_OF_SLOTS.get(slot, "who")
+            return _draft(clause, kind, slot, value.casefold(), corrects=corrects)
+    return None
+
+
+def _thing_draft(clause: str, *, corrects: bool) -> FactDraft | None:
+    """Return the fact that affirms or denies one thing, such as an allergy; None without one."""
+    for slot in _THINGS:
+        if (match := found_in(slot, clause)) and (thing := _thing(match["v"])):
+            is_denied = bool((match.groupdict().get("n") or "").strip()) or _denies(clause)
+            return _draft(
+                clause,
+                _KINDS_OF_SLOTS.get(slot, "who"),
+                f"{slot}:{thing}",
+                "no" if is_denied else "yes",
+                corrects=corrects,
+                confidence=_CONFIDENCE["thing"],
+            )
+    return None
+
+
 def _drafts(clause: str) -> list[FactDraft]:
     """Return the facts of one clause, without evidence."""
     corrects = facts.corrects(clause)
@@ -124,29 +150,15 @@ def _drafts(clause: str) -> list[FactDraft]:
         if is_passing:
             return []
         return [_draft(clause, "plan", confidence=_CONFIDENCE["kind"])]
-    for slot in _SINGLE:
-        if match := found_in(slot, clause):
-            value = match["v"] or match.groupdict().get("v2") or ""
-            kind = _KINDS_OF_SLOTS.get(slot, "who")
-            return [_draft(clause, kind, slot, value.casefold(), corrects=corrects)]
+    if single := _single_draft(clause, corrects=corrects):
+        return [single]
     if found_in("instruction", clause):
         return [_draft(clause, "instruction", confidence=_CONFIDENCE["kind"])]
     if slotted := _with_values(clause, corrects=corrects):
         return slotted
     has_ended = found_in("was", clause) is not None
-    for slot in _THINGS:
-        if (match := found_in(slot, clause)) and (thing := _thing(match["v"])):
-            is_denied = bool((match.groupdict().get("n") or "").strip()) or _denies(clause)
-            return [
-                _draft(
-                    clause,
-                    _KINDS_OF_SLOTS.get(slot, "who"),
-                    f"{slot}:{thing}",
-                    "no" if is_denied else "yes",
-                    corrects=corrects,
-                    confidence=_CONFIDENCE["thing"],
-                )
-            ]
+    if about_thing := _thing_draft(clause, corrects=corrects):
+        return [about_thing]
     for kind in _UNSLOTTED:
         if found_in(kind, clause) and not (is_passing and kind != "relation"):
             draft = _draft(clause, kind, corrects=corrects, confidence=_CONFIDENCE["kind"])

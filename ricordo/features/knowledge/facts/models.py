@@ -101,7 +101,7 @@ class FactEgressRequest(RequestModel):
     kind: FactKind
     allowed: list[Annotated[str, Field(max_length=100)]] | None = Field(
         max_length=MOST_NAMES,
-        description='Names of providers, and "local"; none for an empty list, all for null.',
+        description='Names of providers, or "local". An empty list allows none, null all.',
     )
 
 

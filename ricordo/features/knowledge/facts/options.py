@@ -11,18 +11,18 @@ class FactSettings(FeatureSettings):
     """Facts that are read from conversations."""
 
     facts: FactPolicy = about(
-        "Whether facts about users are read from their conversations: off, propose (each waits for "
-        "its owner), or direct. Organizations and users may choose otherwise.",
+        "Read facts about users from their conversations: off, propose (each waits for its "
+        "owner's decision), or direct. Organizations and users may choose differently.",
         "off",
     )
     facts_by: Literal["model", "rules"] = about(
-        "What reads the facts: the agent's own model, or rules, which cost no tokens. The "
-        "librarian always reads by rules.",
+        "Read facts with the agent's model, or with rules, which cost no tokens. The librarian "
+        "always uses rules.",
         "model",
     )
     facts_turns: int = about(
-        "Messages of a user from which the agent's model reads facts in one call. Fewer messages "
-        "wait for more.",
+        "Number of a user's messages that the agent's model reads for facts in one call. Fewer "
+        "messages wait for more.",
         4,
         ge=1,
         le=100,

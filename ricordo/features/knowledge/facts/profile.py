@@ -175,7 +175,7 @@ def _lines(
         ended = queries.of_states(tx, user.id, "ended", limit=_MOST_ENDED)
         yield from (_fact_line("ended", fact) for fact in ended)
     sentences = [line.text for line in current]
-    blocks = user_memory.listed(tx, user_memory.open_memory(tx, scope, user.id))
+    blocks = user_memory.listed_without_skills(tx, user_memory.open_memory(tx, scope, user.id))
     for block in blocks:
         if block.label != NEVER_REMEMBER:
             yield from _block_lines(block, sentences)

@@ -225,7 +225,7 @@ def _first_moment(day: str) -> tuple[int, Precision]:
     parts = [int(part) for part in day.split("-")]
     precisions: tuple[Precision, ...] = ("year", "month", "day")
     if len(parts) > len(precisions):
-        raise ValueError(f"{day} is no day.")
+        raise ValueError(f"{day} is not a day.")
     year, month, date = [*parts, 1, 1][:3]
     moment = to_micros(datetime(year, month, date, tzinfo=UTC))
     return moment, precisions[len(parts) - 1]

@@ -43,12 +43,12 @@ AsOf = Annotated[
     str | None,
     Query(
         max_length=40,
-        description="Facts that held then: a day, as 2026-05-01 (its end, UTC), or a time.",
+        description="Facts that held at this time, or at this day's end in UTC, such as 2026-05-01.",
     ),
 ]
 State = Annotated[
     FactState | Literal["all"] | None,
-    Query(description="Only facts in this state; without it and `as_of`, the current ones."),
+    Query(description="Only facts in this state. Without `state` and `as_of`: current facts."),
 ]
 
 
@@ -60,7 +60,7 @@ def list_facts(
     as_of: AsOf = None,
     state: State = None,
     kind: FactKind | None = None,
-    limit: Annotated[int, Query(ge=1, le=200, description="How many facts at most.")] = 50,
+    limit: Annotated[int, Query(ge=1, le=200, description="The most facts to return.")] = 50,
     after: Annotated[
         str | None, Query(description="Only facts after the one with this id.")
     ] = None,
@@ -68,7 +68,7 @@ def list_facts(
     """List the user's facts that hold now, or held at a time, newest first."""
     user = users.require(tx, context.scope, user_id)
     if as_of is not None and state is not None:
-        raise Invalid("Ask for facts as of a time, or in a state, not for both.")
+        raise Invalid("Send either as_of or state, not both.")
     chosen: FactState | None = None
     if state is None and as_of is None:
         chosen = "current"
@@ -229,7 +229,7 @@ def moment_of(text: str) -> int:
         return to_micros(datetime.fromisoformat(text))
     except (ValueError, OverflowError) as error:
         raise Invalid(
-            f'"{text[:40]}" is no day or time. Write it as 2026-05-01 or 2026-05-01T12:00:00Z.'
+            f'"{text[:40]}" is not a day or time. Write it as 2026-05-01 or 2026-05-01T12:00:00Z.'
         ) from error
 
 
@@ -244,9 +244,15 @@ def retrieve_profile(
     tx: Transaction,
     context: RequestContext,
     user_id: str,
-    tokens: Annotated[int, Query(ge=50, le=20_000, description="How long it may be.")] = 800,
+    tokens: Annotated[
+        int, Query(ge=50, le=20_000, description="The most tokens of the digest.")
+    ] = 800,
     question: Annotated[
-        str, Query(max_length=1000, description="What it is for; without it, what matters most.")
+        str,
+        Query(
+            max_length=1000,
+            description="The purpose of the digest. Without it, the most important facts are chosen.",
+        ),
     ] = "",
 ) -> Json:
     """Return the user's profile: facts and lines of blocks, ranked, with their sources."""

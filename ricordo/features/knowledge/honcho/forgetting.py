@@ -53,12 +53,13 @@ async def forget_thing(runtime: Runtime, user_id: str, needle: Needle) -> list[s
             concluded = await _forget_conclusions(honcho, user_id, needle)
     except RicordoError as error:
         return [
-            f"{server} may keep what was forgotten, and could not be asked to delete it: {error}"
+            f"{server} may still have the forgotten text, because the request to delete it "
+            f"failed: {error}"
         ]
     return [
-        f"{server} was asked to replace conversations that said it: {len(replaced)}, and to delete "
-        f"conclusions and lines of the user's card: {concluded}. What it concluded in other words "
-        "stays: delete it there."
+        f"{server} was asked to replace conversations that contained it: {len(replaced)}, and to "
+        f"delete conclusions and lines of the user's card: {concluded}. Conclusions in other words "
+        "stay there: delete them at that service."
     ]
 
 

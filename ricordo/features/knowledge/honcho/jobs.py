@@ -143,8 +143,8 @@ async def forget(runtime: Runtime, user_id: str) -> list[str]:
                 await (await honcho.aio.session(name)).aio.delete()
     except RicordoError as error:
         return [
-            f"{server} has conversations of the user, and was not asked to delete them: {error} "
-            f"{remainder}"
+            f"{server} has conversations of the user, and the request to delete them failed: "
+            f"{error} {remainder}"
         ]
     return [
         f"{server} was asked to delete the user's conversations there: {len(names)}. {remainder}"

@@ -9,11 +9,11 @@ class HonchoSettings(FeatureSettings):
     """The Honcho server. It is used only if an address or an environment is set."""
 
     honcho_url: Address | None = about(
-        "Address of a Honcho server, to send users' conversations there and to ask it."
+        "Address of a Honcho server, which gets users' conversations and answers questions "
+        "about them."
     )
     honcho_environment: Literal["local", "production"] | None = about(
-        "In place of an address: local (http://localhost:8000), or production, "
-        "Honcho's own service."
+        "Instead of an address: local (http://localhost:8000), or production, the hosted service."
     )
     honcho_workspace_id: str = about(
         "The workspace there.", "youlab", min_length=1, max_length=100, pattern=r"^[\w-]+$"

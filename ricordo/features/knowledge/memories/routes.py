@@ -185,7 +185,9 @@ def _change(filing: service.Filing) -> Json:
 def _facts(
     tx: Transaction, context: RequestContext, user_id: str, body: MemorySearchRequest
 ) -> list[Json]:
-    blocks = user_memory.listed(tx, user_memory.open_memory(tx, context.scope, user_id))
+    blocks = user_memory.listed_without_skills(
+        tx, user_memory.open_memory(tx, context.scope, user_id)
+    )
     visible = [
         block
         for block in blocks

@@ -31,9 +31,9 @@ def program_of(mcp_settings: McpSettings, command: str | None) -> str:
     folders = mcp_settings.folders
     if not folders:
         raise Forbidden(
-            "This server starts no programs as MCP servers. The operator can allow it with "
-            "RICORDO_MCP_COMMANDS, which names the folders of the programs: /usr for those of the "
-            "system. Or give the server_url of a server that runs already."
+            "This server may not start programs as MCP servers. The operator can allow it: "
+            "RICORDO_MCP_COMMANDS names the folders of allowed programs, such as /usr. Or send "
+            "the server_url of a running server."
         )
     search_path = os.pathsep.join(
         str(folder / inner) for folder in folders for inner in ("bin", "")

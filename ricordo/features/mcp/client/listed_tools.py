@@ -80,7 +80,7 @@ class ToolList:
             elif not isinstance(schema := tool.get("inputSchema"), dict):
                 self.refuse(name, "It has no schema of its arguments, or one of a wrong type.")
             elif schema.get("type", "object") != "object":
-                self.refuse(name, "The schema of its arguments is no object's.")
+                self.refuse(name, "The schema of its arguments is not of the type object.")
             else:
                 description = tool.get("description")
                 if not isinstance(description, str):
@@ -164,11 +164,11 @@ def _fault(name: str, description: str, schema: Mapping[str, Any]) -> str:
         size = len(orjson.dumps(schema))
     except TypeError:
         return (
-            "Its schema holds what cannot be stored: integers of more than 64 bits, or halves of "
-            "characters."
+            "Its schema cannot be stored: it holds integers of more than 64 bits, or lone "
+            "surrogates."
         )
     if size > _LARGEST_SCHEMA:
-        return f"Its schema has {size:,} bytes; {_LARGEST_SCHEMA:,} are the most."
+        return f"Its schema has {size:,} bytes, and {_LARGEST_SCHEMA:,} are allowed."
     return _invalidity(schema)
 
 

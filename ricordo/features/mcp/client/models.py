@@ -34,13 +34,13 @@ def _require_header(name: str) -> str:
 def _require_value(secret: SecretStr) -> SecretStr:
     text = secret.get_secret_value()
     if text != text.strip(" ") or not all(" " <= character <= "~" for character in text):
-        raise ValueError("must be printable ASCII, without spaces at its ends")
+        raise ValueError("must be printable ASCII, and not begin or end with a space")
     return secret
 
 
 def _require_name(name: str) -> str:
     if "/" in name or not name.isprintable() or name.strip() != name:
-        raise ValueError("must not hold a slash, a line's end, or a space at its ends")
+        raise ValueError("must not hold a slash or a line break, nor begin or end with a space")
     return name
 
 
@@ -77,8 +77,8 @@ class ServerConfig(RequestPart):
         kind = self.mcp_server_type or default_kind
         if before.id and (kind == "stdio") != (before.kind == "stdio"):
             raise Invalid(
-                "A server cannot change between an address and a program. Delete it, and add "
-                "another."
+                "A server with an address cannot become a program, nor the reverse. Delete it, "
+                "and add another."
             )
         config = {
             **before.config,
@@ -92,8 +92,8 @@ class ServerConfig(RequestPart):
             # Otherwise a caller who does not know the token could have it sent to any address.
             if not (self.auth_token or self.custom_headers or self.env):
                 raise Invalid(
-                    "Send the token and headers together with a new address: stored ones go to no "
-                    "other."
+                    "Send the token and headers together with a new address: stored ones are "
+                    "never sent to another address."
                 )
             secrets = ServerSecrets()
         token = secrets.token
@@ -126,14 +126,14 @@ def _merged(before: Mapping[str, str], update: Mapping[str, SecretStr] | None) -
 
 
 class ServerUpdate(RequestModel):
-    """A change of a server; a missing field stays."""
+    """A change of a server; missing fields are not changed."""
 
     server_name: Name | None = None
     config: ServerConfig = ServerConfig()
     allowed_tools: Annotated[list[Line], Field(max_length=1000)] | None = Field(
         None,
-        description="Names of the tools that may be used, as the server calls them; all if it is "
-        "never sent.",
+        description="The server's names of the tools that may be used. If never sent, all may be "
+        "used.",
     )
 
     def applied(self, before: McpServer, secrets: ServerSecrets) -> tuple[McpServer, ServerSecrets]:

@@ -208,16 +208,16 @@ class Consents:
             if consent.task.done():
                 consent.task.result()
                 raise Conflict(
-                    "This server asks for no consent: it answers without, or with the token that "
-                    "it was given."
+                    "This server needs no consent: it answers without one, or with the stored "
+                    "token."
                 )
             consent.task.cancel()
-            raise Unavailable("It did not say in time where to consent.")
+            raise Unavailable("It did not send its consent page's address in time.")
         address = consent.address.result()
         state = parse_qs(urlsplit(address).query).get("state", [""])[0]
         if not is_address(address) or not state:
             consent.task.cancel()
-            raise Unavailable("It named no address where to consent.")
+            raise Unavailable("It sent no address of a consent page.")
         for other in list(self._waiting)[: len(self._waiting) - _MOST_WAITING + 1]:
             self._end(other)
         self._waiting[state] = consent
@@ -255,7 +255,7 @@ class Consents:
         await asyncio.wait({consent.task}, timeout=_ANSWER_SECONDS)
         if not consent.task.done():
             self._cancel(consent)
-            raise Unavailable("The server gave no tokens in time. Connect to it again.")
+            raise Unavailable("The server sent no tokens in time. Connect to it again.")
         consent.task.result()
         return consent.server_id
 
@@ -285,7 +285,7 @@ class Consents:
         except Exception as error:
             first_line = (str(error) or type(error).__name__).splitlines()[0]
             reason = traffic.fault or plain(first_line)[:200]
-            raise Unavailable(f"It could not be connected to by OAuth: {reason}") from error
+            raise Unavailable(f"The connection by OAuth failed: {reason}") from error
         if status in (401, 403):
             raise Unavailable(f"It refused the consent with status {status}. Connect to it again.")
 

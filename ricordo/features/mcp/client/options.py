@@ -10,9 +10,9 @@ class McpSettings(FeatureSettings):
     """MCP servers, whose tools agents call."""
 
     mcp_commands: str | None = about(
-        "Folders, separated by the sign of PATH, from which programs may be started as MCP "
-        "servers, in the sandbox: /usr:/opt/mcp. Nothing else of this machine is readable to them. "
-        "Without it none is started."
+        "Folders of programs that may be started as MCP servers in the sandbox, separated as in "
+        "PATH: /usr:/opt/mcp. These programs can read nothing else of this machine. Without it "
+        "none may be started."
     )
     mcp_timeout: float = about("Seconds for one call of an MCP server's tool.", 60, gt=0, le=3600)
 

@@ -70,7 +70,7 @@ def of_tool(tx: Transaction, scope: Scope, tool_id: str) -> tuple[McpServer, Ser
     row = tx.first(_OF_TOOL, {"tool_id": tool_id, "organization_id": scope.organization_id})
     if row is None:
         raise NotFound(
-            f"Tool {tool_id} belongs to no MCP server. Delete it, or add its server again."
+            f"Tool {tool_id} has lost its MCP server. Delete the tool, or add the server again."
         )
     width = len(_SERVERS.columns)
     return _SERVERS.of(row[:width]), _SERVED.of(row[width:])

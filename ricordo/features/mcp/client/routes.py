@@ -82,8 +82,8 @@ async def add(context: RequestContext, body: ServerRequest) -> McpServer:
         now = tx.clock.now()
         if len(queries.every(tx, scope)) >= MOST_SERVERS:
             raise Conflict(
-                f"There are {MOST_SERVERS} MCP servers already, which is the most. Delete one "
-                "first."
+                f"There are {MOST_SERVERS} MCP servers already, and no more are allowed. Delete "
+                "one first."
             )
         new_server = replace(
             server,

@@ -6,7 +6,7 @@ accepts it.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -134,6 +134,13 @@ class Changes:
     refused: Mapping[str, str]
 
 
+def _allowed_tools(
+    listed: Mapping[str, ListedTool], allowed: Collection[str] | None
+) -> dict[str, ListedTool]:
+    """Return the listed tools that may be used. If `allowed` is None, all may be."""
+    return {name: tool for name, tool in listed.items() if allowed is None or name in allowed}
+
+
 def compare(
     tx: Transaction,
     server: McpServer,
@@ -148,13 +155,10 @@ def compare(
     """
     stored = {served.remote_name: served for served, _ in queries.tools_of(tx, server.id)}
     allowed = server.config.get("allowed_tools")
-    reasons = dict(refused)
-    offered = {}
-    for tool in listed:
-        if allowed is None or tool.name in allowed:
-            offered[tool.name] = tool
-        else:
-            reasons[tool.name] = _NOT_ALLOWED
+    listed_tools = {tool.name: tool for tool in listed}
+    offered = _allowed_tools(listed_tools, allowed)
+    not_allowed = {name: _NOT_ALLOWED for name in listed_tools if name not in offered}
+    reasons = {**refused, **not_allowed}
     gone = [served.tool_id for name, served in stored.items() if name not in offered]
     used_ids = set(gone)
     if gone and adds:
@@ -304,12 +308,11 @@ def accept(tx: Transaction, scope: Scope, server_id: str, tool_id: str, fingerpr
     version = served.held
     if version is None:
         raise Conflict(
-            f"No change of {tool.name} waits. Refresh the server to see what it says now."
+            f"There is no new version of {tool.name} to accept. Refresh the server to ask for one."
         )
     if version["fingerprint"] != fingerprint:
         raise Stale(
-            f"The server changed {tool.name} again since you read it. Read the change again, then "
-            "accept it."
+            f"The server changed {tool.name} again. Read the newest change, then accept it."
         )
     changed = _described(tool, version["description"], version["parameters"], version["warnings"])
     changed = replace(changed, updated_by=scope.user_id, updated_at=tx.clock.now())

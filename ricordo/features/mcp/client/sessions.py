@@ -128,7 +128,9 @@ class _CountedTransport(httpx2.AsyncBaseTransport):
         response = await self._transport.handle_async_request(request)
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()
-            raise self._traffic.too_much("It sent a compressed answer, which it was not asked for.")
+            raise self._traffic.too_much(
+                "It sent a compressed answer, which the request did not allow."
+            )
         if response.status_code >= 300:
             self._traffic.status = response.status_code
         else:
@@ -354,7 +356,7 @@ class McpSession:
         match error:
             case OAuthFlowError():
                 return (
-                    "The consent to its use has ended or was taken back: connect to it by OAuth "
+                    "The consent to use it has expired or was withdrawn: connect to it by OAuth "
                     "again."
                 )
             case PrivateAddress():
@@ -362,7 +364,7 @@ class McpSession:
             case MCPError():
                 return f"It answered with an error{words_of(error, _LONGEST_REASON)}.{hint}"
             case ValueError():
-                return f"Its answer is no MCP message.{hint}"
+                return f"Its answer is not an MCP message.{hint}"
             case RicordoError():
                 return str(error)
             case None:
@@ -374,7 +376,7 @@ class McpSession:
         if status in _NEEDS_KEY:
             return ": check its token, or connect to it by OAuth"
         if status < 400:
-            return ": it leads elsewhere, which is not followed"
+            return ": it redirects to another address, and redirects are not followed"
         return ""
 
 
@@ -383,7 +385,7 @@ def words_of(error: "MCPError", length: int) -> str:
     message = plain(error.message).strip()[:length].rstrip(".")
     if message:
         return f": {message}"
-    return f" without words (code {error.code})"
+    return f" without a message (code {error.code})"
 
 
 class _FilteredStream:
@@ -483,7 +485,7 @@ class McpSessions:
         ]
         if not idle:
             raise Unavailable(
-                f"{MOST_SESSIONS} calls of MCP servers run already. Try again in a moment."
+                f"{MOST_SESSIONS} calls of MCP servers are running. Try again in a moment."
             )
         with suppress(KeyError):
             self._sessions.pop(min(idle)[1]).end()

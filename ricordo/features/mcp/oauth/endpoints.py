@@ -30,7 +30,7 @@ async def authorize(request: Request) -> Response:
     # Anybody can register an address, so a browser is sent to it only after a person's consent.
     if not provider.question:
         raise Invalid(
-            "The program asks for what is not given: check its address, its scopes, and that it "
+            "The program's request is not allowed. Check its address, its scopes, and that it "
             "sends an S256 challenge."
         )
     return response

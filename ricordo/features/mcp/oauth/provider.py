@@ -70,14 +70,14 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
         if not 0 < len(uris) <= _MOST_URIS or not all(map(_is_allowed, uris)):
             raise RegistrationError(
                 "invalid_redirect_uri",
-                f"Give 1 to {_MOST_URIS} addresses with https, or on this machine.",
+                f"Send 1 to {_MOST_URIS} redirect addresses that use https or are on this machine.",
             )
         name = name or "A program"
         content = [name, client_info.token_endpoint_auth_method, uris]
         client_info.client_id = grants.sign(derive(self._request, "client"), content)
         if len(client_info.client_id) > _LONGEST_ID:
             raise RegistrationError(
-                "invalid_client_metadata", "The addresses are too long. Give fewer or shorter ones."
+                "invalid_client_metadata", "The addresses are too long. Send fewer or shorter ones."
             )
         if client_info.client_secret:
             client_info.client_secret = self._secret_of(client_info.client_id)
@@ -94,12 +94,14 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
         caller: Scope = self._request.scope[REQUEST_SCOPE]
         address = public_address(self._request)
         if params.resource and params.resource.rstrip("/") not in (address, f"{address}{RESOURCE}"):
-            raise AuthorizeError("invalid_target", f"Tokens are for {address}{RESOURCE} alone.")
+            raise AuthorizeError(
+                "invalid_target", f"Tokens are only issued for {address}{RESOURCE}."
+            )
         scopes = [
             scope for scope in params.scopes or SCOPES if scope in SCOPES and caller.may(scope)
         ]
         if not scopes:
-            raise AuthorizeError("invalid_scope", "The person may do nothing of this.")
+            raise AuthorizeError("invalid_scope", "The person has none of the requested scopes.")
         limits = caller.limits or Limits("")
         consent = ProgramConsent(
             grant_id=new_id("key"),
@@ -176,7 +178,7 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
             self._end(issued)
             raise TokenError(
                 "invalid_grant",
-                "refresh token has ended; where it was used already, so has its grant",
+                "refresh token has expired or was used already; a second use also ends its grant",
             )
         self._end(None)  # the earlier access token was revoked
         return self._tokens(issued, scopes)

@@ -173,7 +173,7 @@ def _person(request: Request) -> Scope:
         )
     if caller.key_id is None or caller.role == "service":
         raise Invalid(
-            "Only a person can let a program in. Log out, then log in with a key of your own."
+            "Only a person can give a program access. Log out, then log in with your personal key."
         )
     return caller
 
@@ -187,6 +187,6 @@ def _read(request: Request, text: str) -> ProgramConsent:
     consent = ProgramConsent.read(derive(request, "question"), text)
     if consent is None or consent.asked_by != caller.key_id or consent.until < time.time():
         raise Invalid(
-            "This question is over, or was asked of another user. Connect again from the program."
+            "This request has expired, or another user got it. Connect again from the program."
         )
     return consent

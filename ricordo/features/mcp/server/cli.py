@@ -28,7 +28,7 @@ def mcp(
         None, "--server", help="Use the server at this address, with the key in RICORDO_API_KEY."
     ),
     user: str | None = typer.Option(
-        None, "--user", help="Whose memory: an identifier. For keys that act for others."
+        None, "--user", help="Identifier of the user, for keys that act for others."
     ),
 ) -> None:
     """Give your memory to Claude, Cursor and others, by MCP.

@@ -198,7 +198,7 @@ async def _resources(memory: Memory) -> list[types.Resource]:
             types.Resource(
                 uri=_PROFILE,
                 name="profile",
-                description="What is known of the person, in a few hundred tokens.",
+                description="A summary of what is known about the person, in a few hundred tokens.",
                 mime_type="text/markdown",
             )
         )
@@ -250,7 +250,7 @@ async def _read(memory: Memory, uri: str) -> tuple[str, str]:
         return block["value"], f"{block['version']} {block['value']}"
     raise MCPError(
         types.INVALID_PARAMS,
-        f'"{uri[:200]}" is no resource of this server. resources/list shows them.',
+        f'"{uri[:200]}" is not a resource of this server. resources/list shows them.',
     )
 
 

@@ -193,7 +193,7 @@ async def remember(
     (passage,) = await memory.send(
         "POST", f"/v1/agents/{keeper['id']}/archival-memory", {"text": text, "tags": tags or []}
     )
-    return f"Kept as {passage['id']} in the archive of {keeper['name']}."
+    return f"Stored as {passage['id']} in the archive of {keeper['name']}."
 
 
 async def write_memory(
@@ -211,8 +211,8 @@ async def write_memory(
     """
     answer = await memory.send("PUT", memory.block(label), {"body": text, "message": reason})
     if "diff" in answer or answer.get("proposal_id"):
-        return "It is proposed to the owner, who decides. Nothing has changed yet."
-    return f"{label} is written, as the version {answer['version']}."
+        return "It was proposed to the owner, who decides. Nothing has changed yet."
+    return f"{label} was written, as version {answer['version']}."
 
 
 async def propose_memory(
@@ -235,7 +235,7 @@ async def propose_memory(
     """
     body = {"old_string": old_text, "new_string": new_text, "reasoning": reason}
     await memory.send("POST", memory.block(label, "/propose"), body)
-    return "It is proposed to the owner, who decides. Nothing has changed yet."
+    return "It was proposed to the owner, who decides. Nothing has changed yet."
 
 
 async def ask_agent(memory: Memory, message: Text, agent: _AgentName = "") -> str:

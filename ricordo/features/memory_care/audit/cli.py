@@ -41,8 +41,8 @@ def audit_memory(
         "--gate",
         min=0,
         max=100,
-        help="Percent: exit with 1 if a user's junk, duplicates, unsupported, contradictions or "
-        "stale reach it.",
+        help="Percentage. Exit with 1 if a user's junk, duplicates, unsupported lines, "
+        "contradictions or stale lines reach it.",
     ),
 ) -> None:
     """Find junk, duplicates, contradictions and secrets.

@@ -22,10 +22,10 @@ _ASKED_EVERY = 0.2  # seconds
 
 @app.command("forget")
 def forget_user(
-    user: str = typer.Argument(help="Who shall be forgotten: their id or name."),
+    user: str = typer.Argument(help="Id or name of the user to forget."),
     yes: bool = typer.Option(False, "--yes", help="Do not ask."),
     with_agents: bool = typer.Option(
-        False, "--with-agents", help="Delete the agents too that are theirs alone."
+        False, "--with-agents", help="Also delete agents that only this user has."
     ),
     server: str | None = typer.Option(
         None, help="Address of the server.  [from RICORDO_HOST and RICORDO_PORT]"
@@ -54,12 +54,12 @@ def forget_user(
 
 @app.command("receipt")
 def check_receipt(
-    file: Path = typer.Argument(help="A receipt, as <data>/receipts has them."),
+    file: Path = typer.Argument(help="Path of a receipt, such as a file in <data>/receipts."),
 ) -> None:
     """Show the receipt of an erasure, and check its signature."""
     receipt = read(file)
     if receipt is None:
-        raise NotFound(f"There is no file {file}. Name a receipt.")
+        raise NotFound(f"There is no file {file}. Give the path of a receipt.")
     data_dir = load_settings()[0].data_dir
     if not verify(receipt):
         typer.echo("This receipt was changed after it was signed. Do not rely on it.")
@@ -116,7 +116,9 @@ def _require_user(client: Any, name: str) -> None:
     try:
         client.ask("GET", f"/users/{quote(name, safe='')}/diffs", query={"limit": 1})
     except NotFound as error:
-        raise NotFound(f"{error} If they were forgotten before, --yes shows the receipt.") from None
+        raise NotFound(
+            f"{error} If this user was forgotten before, --yes shows the receipt."
+        ) from None
 
 
 def _forget(client: Any, name: str, *, with_agents: bool) -> dict[str, Any]:

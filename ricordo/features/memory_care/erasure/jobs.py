@@ -98,7 +98,9 @@ class ErasureWork(PortionedWork[Erasure]):
             await self._round()
             if self.state == before:
                 return
-        raise Unavailable("New rows of this user keep coming. The erasure is tried again.")
+        raise Unavailable(
+            "New rows of this user are still being written. The erasure is tried again."
+        )
 
     async def _round(self) -> None:
         await self._write(service.hide_memory)

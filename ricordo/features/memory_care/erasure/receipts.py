@@ -54,11 +54,12 @@ class ErasureFacts(BaseModel):
     database: str = ""
     removed: Counter[str] = Field(default_factory=Counter, description="Deleted rows, by table.")
     changed: Counter[str] = Field(
-        default_factory=Counter, description="Covered or blanked parts of others' rows, by kind."
+        default_factory=Counter,
+        description="Masked or emptied parts of other users' rows, by kind.",
     )
     files: dict[str, str] = {}
     remaining: Counter[str] = Field(
-        default_factory=Counter, description="Rows that name the user and cannot go."
+        default_factory=Counter, description="Rows that name the user and cannot be deleted."
     )
     elsewhere: list[str] = []
 
@@ -175,7 +176,7 @@ def verify(receipt: Mapping[str, Any], secret: Secret | None = None) -> bool:
         key = Ed25519PublicKey.from_public_bytes(public)
     except ValueError:
         raise Invalid(
-            "This is no receipt of Ricordo: it has no signature. Give the file as it was written."
+            "This is not a receipt of Ricordo: it has no signature. Use the unchanged file."
         ) from None
     try:
         key.verify(signature, _signed_bytes(receipt))
@@ -249,7 +250,7 @@ def read(path: Path) -> Receipt | None:
         receipt = None
     if not isinstance(receipt, dict):
         raise Invalid(
-            f"{path} is no receipt of Ricordo: it cannot be read. Give the file as it was written."
+            f"{path} is not a receipt of Ricordo: it cannot be read. Use the unchanged file."
         )
     return receipt
 

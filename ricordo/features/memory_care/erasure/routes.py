@@ -15,8 +15,8 @@ router = Routes(tags=["users' memory"], scope="memory")
 WithAgents = Annotated[
     bool,
     Query(
-        description="Delete the agents that are the user's alone too, with blocks and archives "
-        "that no other agent has."
+        description="Also delete agents that only this user has, with blocks and archives that no "
+        "other agent has."
     ),
 ]
 

@@ -47,8 +47,8 @@ async def forget(
         return await _asked_before(runtime, scope, name)
     if user.id == LOCAL_USER:
         raise Conflict(
-            "This is the user who runs the server, and no other user can act in their place. Delete their "
-            "agents, or stop the server and remove its data folder."
+            "This user runs the server and cannot be erased. Delete this user's agents, or stop "
+            "the server and remove its data folder."
         )
     rows = await runtime.store.read(lambda tx: tx.all(queries.conversations_of(user.id)))
     about = {user.id, *(row.id for row in rows)}

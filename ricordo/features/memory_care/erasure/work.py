@@ -138,7 +138,8 @@ class PortionedWork(Generic[S]):
                 return
             await asyncio.sleep(_PAUSE)
         raise Unavailable(
-            "A copy of the database is being made, which may hold this user. The erasure is tried again after that."
+            "A copy of the database is being made, and it may hold this user's data. The "
+            "erasure is tried again after that."
         )
 
 

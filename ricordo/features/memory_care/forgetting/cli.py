@@ -11,13 +11,15 @@ from ricordo.features.memory_care.erasure.cli import summary, wait_for_receipt
 
 
 def forget_thing(
-    user: str = typer.Argument(help="Whose memory: their id or name."),
+    user: str = typer.Argument(help="Id or name of the user whose memory it is."),
     text: str = typer.Option(
-        ..., "--text", help="What shall be forgotten: a line, a sentence, or a subject in words."
+        ..., "--text", help="The text to forget: a line, a sentence, or a subject."
     ),
     yes: bool = typer.Option(False, "--yes", help="Remove it; without this, only list it."),
     perhaps: bool = typer.Option(
-        False, "--perhaps", help="Remove also what perhaps says it, by its words."
+        False,
+        "--perhaps",
+        help="Also remove texts that perhaps say it, because they have similar words.",
     ),
     ids: list[str] = typer.Option([], "--id", help="Remove only this from the list; repeatable."),
     again: bool = typer.Option(
@@ -41,7 +43,7 @@ def forget_thing(
             typer.echo("Nothing was removed. Repeat the command with --yes to remove it.")
             return
         if not (listed["items"] or (perhaps and listed["perhaps"]) or ids):
-            raise Invalid("Nothing says it, so nothing was removed.")
+            raise Invalid("No stored text says it, so nothing was removed.")
         choice = {"ids": list(ids)} if ids else {"all": True, "perhaps": perhaps}
         body = {"text": text, "never_again": not again, **choice}
         receipt = wait_for_receipt(client, client.ask("POST", path, body=body))

@@ -114,9 +114,7 @@ class ForgettingWork(PortionedWork[Forgetting]):
                 await self._clean(source, owned)
             if self.state == before:
                 return
-        raise Unavailable(
-            "The text to forget is written again and again. The removal is tried again."
-        )
+        raise Unavailable("The text to forget is still being written. The removal is tried again.")
 
     async def _clean(self, source: Source, owned: Belongings) -> None:
         is_follower = getattr(source, "follows", False)
@@ -349,7 +347,7 @@ async def _forget(runtime: Runtime, job: Job, report: Report) -> None:
         receipts.write(data_dir, service.receipt_of(Secret(data_dir), forgetting))
 
     await asyncio.to_thread(write_receipt)
-    log.info("one thing was forgotten", extra={"receipt": forgetting.id})
+    log.info("a text was forgotten", extra={"receipt": forgetting.id})
 
 
 HANDLERS = (JobHandler(JOB, _forget),)

@@ -11,8 +11,8 @@ class ForgetSettings(FeatureSettings):
     """What happens when someone asks an agent to forget something."""
 
     forget_policy: ForgetPolicy = about(
-        "What an agent's tool `forget` does: propose (the owner sees a list and decides), or direct "
-        "(what says the thing in the same words is removed at once, where the person asked for it "
-        "in this turn).",
+        "What an agent's tool `forget` does: propose (the owner sees a list and decides), or "
+        "direct (texts with the same words are removed at once, if the person asked for it in "
+        "this turn).",
         "propose",
     )

@@ -83,8 +83,8 @@ def add(tx: Transaction, request: ForgetRequest) -> ForgetRequest:
             return other
     if len(waiting) >= MOST_WAITING:
         raise Conflict(
-            f"{len(waiting)} requests to forget something wait for this person's decision already. "
-            "Ask them to decide first."
+            f"{len(waiting)} requests to forget something already wait for this person's decision. "
+            "Ask the person to decide first."
         )
     stored = ForgetRequest(
         new_id("forget"),

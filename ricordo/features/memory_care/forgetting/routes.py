@@ -33,17 +33,16 @@ class ForgetBody(RequestModel):
     text: str = Field(
         min_length=1,
         max_length=service.LONGEST_TEXT,
-        description="A line of memory, a sentence, or a subject in words.",
+        description="A line of memory, a sentence, or a subject.",
     )
-    ids: list[str] = Field(
-        [], max_length=_MOST_IDS, description="Ids from the list: these are removed."
-    )
-    all: bool = Field(False, description="Remove everything that says it.")
-    perhaps: bool = Field(False, description="With `all`: also what perhaps says it.")
+    ids: list[str] = Field([], max_length=_MOST_IDS, description="The ids from the list to remove.")
+    all: bool = Field(False, description="Remove every text that says it.")
+    perhaps: bool = Field(False, description="With `all`: also remove texts that perhaps say it.")
     never_again: bool = Field(
-        True, description="Let no agent remember it again. The rule for it does not say what it is."
+        True,
+        description="Stop agents from remembering it again. The rule for this does not contain the text.",
     )
-    request_id: str | None = Field(None, description="The agent's request that this decides.")
+    request_id: str | None = Field(None, description="The agent's request that this call decides.")
 
 
 class ForgetItemResponse(ResponseModel):

@@ -10,7 +10,7 @@ from ricordo.storage.engine.store import Transaction
 _OPTIONS = PutOptions(
     message="Never remember what was forgotten",
     title="Never remember",
-    description="Things that no agent may remember or propose, one a line. Agents do not see this.",
+    description="Things that no agent may remember or propose, one on each line. Agents do not see them.",
     policy="read_only",
 )
 

@@ -91,8 +91,8 @@ def require_needle(text: str, *, by_meaning: bool = False) -> Needle:
     letters = sum(sign.isalnum() for part in needle.parts for sign in part)
     if not needle.words or letters < _SHORTEST or len(text) > LONGEST_TEXT:
         raise Invalid(
-            f"Say in words what shall be forgotten, in at most {LONGEST_TEXT} characters: a line of "
-            "memory, a sentence, or a subject."
+            f"Write what to forget, in at most {LONGEST_TEXT} characters: a line of memory, a "
+            "sentence, or a subject."
         )
     if len(needle.parts) > _MOST_PARTS:
         raise Invalid(f"Forget at most {_MOST_PARTS} sentences at once.")
@@ -145,7 +145,7 @@ async def forget(runtime: Runtime, scope: Scope, name: str, text: str, choice: C
     """
     require_needle(text)
     if not (choice.ids or choice.takes_all):
-        raise Invalid("Choose what shall be removed: ids from the list, or all.")
+        raise Invalid("Choose what to remove: ids from the list, or all.")
     await asyncio.to_thread(Secret(runtime.settings.data_dir).derive, "")
 
     def work(tx: Transaction) -> Forgetting:
@@ -212,7 +212,8 @@ def _require_reader(scope: Scope, user: User) -> None:
     if scope.may_decide_for("user", user.id) or all(map(scope.may, _READS)):
         return
     raise Forbidden(
-        "This key may remove what it cannot read, but not list it. Name the thing, and choose all."
+        "This key may remove texts that it cannot read, but it may not list them. Send the "
+        "text to forget, with all."
     )
 
 
@@ -226,7 +227,10 @@ def store_request(tx: Transaction, request: queries.ForgetRequest, maker: str | 
         scope = Scope(request.organization_id)
         ids = [id for id in (maker, LOCAL_USER) if id and users.find(tx, scope, id)]
         if not ids:
-            raise Invalid("This conversation is about no user, and nobody made its agent.")
+            raise Invalid(
+                "This conversation is about no user, and its agent has no creator, so there is "
+                "nobody to ask."
+            )
         request = replace(request, user_id=ids[0])
     queries.add(tx, request)
 

@@ -48,11 +48,12 @@ async def _ask(context: ToolContext, request: ForgetRequest) -> str:
     await context.store.write(lambda tx: service.store_request(tx, request, maker))
     if request.user_id:
         return (
-            "Asked. Nothing is forgotten yet: tell the person that the list waits on their memory "
-            "page, where they choose what is removed."
+            "Asked. Nothing is forgotten yet. Tell the person to open their memory page and "
+            "choose what to remove."
         )
     return (
-        "Asked. Nothing is forgotten yet: the list waits for whoever runs this agent, under Memory."
+        "Asked. Nothing is forgotten yet. The person who runs this agent decides, on the page "
+        "Memory."
     )
 
 
@@ -64,9 +65,9 @@ async def _forget_at_once(context: ToolContext, request: ForgetRequest) -> str:
     until = time.monotonic() + _LONGEST_WAIT
     while time.monotonic() < until:
         if await service.has_passed_once(context.runtime, request, receipt_id):
-            return "Forgotten: what said it in these words was removed, and a mark is in its place."
+            return "Forgotten: every text with these words was replaced by a mark."
         await asyncio.sleep(_PAUSE)
-    return "It is being forgotten: what says it in these words is removed in a moment."
+    return "It is being forgotten: texts with these words are removed in a moment."
 
 
 TOOLS = (ServerTool(forget, "letta_builtin", acts_outside=True, is_base=True, stays_here=True),)

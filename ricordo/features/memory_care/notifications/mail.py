@@ -55,7 +55,7 @@ def new_message(
     try:
         message["To"] = Address(addr_spec=one_line(address_to))
     except (ValueError, IndexError, MessageError) as error:
-        raise Invalid("This e-mail address cannot be written to. Change it.") from error
+        raise Invalid("No e-mail can be sent to this address. Change it.") from error
     message["Date"] = formatdate()
     message["Message-ID"] = f"<{message_id}@{host}>"
     message["Auto-Submitted"] = "auto-generated"

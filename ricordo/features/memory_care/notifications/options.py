@@ -15,8 +15,8 @@ class NotificationSettings(FeatureSettings):
         "https://memory.example.org."
     )
     smtp_host: str | None = about(
-        "Mail server for digests of proposals that wait, invitations and logins by e-mail; "
-        "without it no e-mail is sent."
+        "Mail server for digests of waiting proposals, invitations and logins by e-mail. Without "
+        "it no e-mail is sent."
     )
     smtp_port: int = about("Port of the mail server.", 587, ge=1, le=65535)
     smtp_security: Literal["starttls", "tls", "none"] = about(
@@ -28,5 +28,5 @@ class NotificationSettings(FeatureSettings):
         "Sender of e-mails, such as Ricordo <memory@example.org>; by default smtp_user."
     )
     notify_email: Literal["off", "daily", "immediate"] = about(
-        "E-mail digests for users without a choice of their own or their organization's.", "off"
+        "E-mail digests for users, if neither they nor their organization chose.", "off"
     )

@@ -80,7 +80,9 @@ async def show_choices(request: Request) -> Response:
 async def save_choices(request: Request) -> Response:
     """Save when the caller is notified of waiting proposals."""
     if _is_program(request):
-        raise Forbidden("This key belongs to a program, which is not notified. Log in as a user.")
+        raise Forbidden(
+            "This key belongs to a program, and programs get no notifications. Log in as a user."
+        )
     form = await form_of(request)
     choice = {name: typed_number(form[name]) for name in _FIELDS if name in form}
     await Api(request).ask("PATCH", _address(request), choice)
@@ -107,7 +109,7 @@ def _require_owner(request: Request, user: User) -> None:
     """Raise Forbidden if another user is logged in, since the link is bound to its owner."""
     me: Scope | None = request.scope.get(REQUEST_SCOPE)
     if me is not None and me.key_id is not None and me.subject_id not in (None, user.id):
-        raise Forbidden("This link is for another user. Log out, and open it again.")
+        raise Forbidden("This link is for another user. Log out, then open it again.")
 
 
 async def _page(request: Request, *, status: int = 200, **variables: Any) -> Response:

@@ -298,7 +298,8 @@ def gauges(tx: Transaction) -> dict[str, tuple[str, float]]:
             all_figures.median_seconds,
         ),
         "ricordo_proposals_never_seen": (
-            "Proposals of the last 30 days that wait or expired and that their owners never saw.",
+            "Proposals of the last 30 days that are open or expired and that their owners "
+            "never saw.",
             float(all_figures.never_seen),
         ),
     }

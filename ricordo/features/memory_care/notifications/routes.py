@@ -22,7 +22,8 @@ from ricordo.storage.engine.store import Transaction
 router = Routes(tags=["users' memory"], scope="memory")
 _LONGEST_URL = 2_000
 Choice = Annotated[
-    When | None, Field(description="Null: as the organization, or the server's settings, say.")
+    When | None,
+    Field(description="Null uses the organization's choice, else the server's setting."),
 ]
 
 

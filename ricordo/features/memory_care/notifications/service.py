@@ -243,7 +243,7 @@ def open_link(tx: Transaction, token: str) -> tuple[DecisionLink, User, Proposal
     user = users.require(tx, Scope(link.organization_id), link.user_id)
     proposal = proposals.get(tx, scope, link.proposal_id)
     if link.used_at is not None or not proposal.waits:
-        raise Conflict(f"This was decided already: the proposal is {proposal.status}.")
+        raise Conflict(f"The decision was already made: the proposal is {proposal.status}.")
     if link.expires_at <= tx.clock.now() or user.disabled_at is not None:
         raise Conflict("This link has expired. Open Ricordo, and decide there.")
     return link, user, proposal
@@ -267,7 +267,9 @@ def decide(
     else:
         outcome = approval.reject(tx, scope, proposal.id, actor, reason=reason)  # type: ignore[assignment]
     if not queries.use_link(tx, link):
-        raise Conflict("This link was used at the same moment. Nothing was decided twice.")
+        raise Conflict(
+            "This link was used twice at the same moment. Only the first decision counts."
+        )
     queries.note_visit(tx, user.id)
     return outcome
 

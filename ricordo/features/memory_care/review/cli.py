@@ -21,12 +21,12 @@ from ricordo.errors import Invalid, NotFound
 
 app = typer.Typer()
 Json = dict[str, Any]
-_USER = typer.Argument(help="Whose memory: the user's id or name.")
+_USER = typer.Argument(help="Id or name of the user whose memory it is.")
 _LABEL = typer.Argument(help="Label of the block.")
 _SERVER = typer.Option(
     None, "--server", help="Address of the server.  [from RICORDO_HOST and RICORDO_PORT]"
 )
-_JSON = typer.Option(False, "--json", help="Print what the API answers.")
+_JSON = typer.Option(False, "--json", help="Print the API's answer.")
 _WIDTH = 12  # digits of a version's id that are shown; this many are enough to name it
 
 
@@ -75,9 +75,9 @@ def list_proposals(
 @app.command("approve")
 def approve_proposals(
     user: str = _USER,
-    proposals: list[str] = typer.Argument(help="Ids of proposals, or `all` of those that wait."),
+    proposals: list[str] = typer.Argument(help="Ids of proposals, or `all` for every waiting one."),
     text: Path | None = typer.Option(
-        None, help="A file with a text of your own in place of the proposed one (-: stdin)."
+        None, help="A file with a text to store instead of the proposed one (-: stdin)."
     ),
     server: str | None = _SERVER,
 ) -> None:
@@ -93,8 +93,8 @@ def approve_proposals(
 @app.command("reject")
 def reject_proposals(
     user: str = _USER,
-    proposals: list[str] = typer.Argument(help="Ids of proposals, or `all` of those that wait."),
-    reason: str | None = typer.Option(None, help="Why; the agent that proposed it is told."),
+    proposals: list[str] = typer.Argument(help="Ids of proposals, or `all` for every waiting one."),
+    reason: str | None = typer.Option(None, help="The reason, which the proposing agent sees."),
     server: str | None = _SERVER,
 ) -> None:
     """Reject proposals: their blocks stay as they are."""
@@ -106,7 +106,7 @@ def reject_proposals(
 def show_history(
     user: str = _USER,
     label: str = _LABEL,
-    limit: int = typer.Option(50, min=1, max=1000, help="How many versions at most."),
+    limit: int = typer.Option(50, min=1, max=1000, help="The most versions to show."),
     as_json: bool = _JSON,
     server: str | None = _SERVER,
 ) -> None:
@@ -171,7 +171,7 @@ def _decide(ask: Callable[..., Any], decision: str, ids: Sequence[str], **body: 
 
 def _settle(ask: Callable[..., Any], ids: Sequence[str], body: str) -> None:
     if len(ids) != 1 or ids[0] == "all":
-        raise Invalid("A text of your own settles one proposal. Name one.")
+        raise Invalid("--edit gives the text for one proposal. Name one proposal.")
     waiting = {proposal["id"]: proposal for proposal in _all_of(ask, "diffs", "waiting")}
     proposal = waiting.get(ids[0])
     if proposal is None:

@@ -76,8 +76,8 @@ class NoteSync:
         """Return a sentence for each text of a note that waits for the user's decision."""
         waiting = proposals.waiting(tx, self._memory(tx).chain.id)
         return [
-            f'"{proposal.label}" changed here and in its note in the same lines. '
-            f"What the note had waits as {proposal.id}."
+            f'"{proposal.label}" changed here and in its note, in the same lines. The note\'s text '
+            f"waits as the proposal {proposal.id}."
             for proposal in waiting
             if proposal.reasoning == _REASON
         ]

@@ -12,9 +12,11 @@ class OpenWebUISettings(FeatureSettings):
         "Address of Open WebUI, to sync users' workspaces with its knowledge "
         "and their memory with its notes."
     )
-    openwebui_api_key: Key | None = about("API key (sk-…) of one of its administrators, for that.")
+    openwebui_api_key: Key | None = about(
+        "API key (sk-…) of an administrator of Open WebUI, for this sync."
+    )
     openwebui_deleted_chats: Literal["list", "delete"] = about(
-        "What becomes of a chat that was deleted in Open WebUI: listed here as gone there, or "
-        "deleted here too.",
+        "What to do with a chat that was deleted in Open WebUI: list it as deleted there, or "
+        "delete it here too.",
         "list",
     )

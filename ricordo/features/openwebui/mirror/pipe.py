@@ -37,12 +37,12 @@ class Pipe:
         SERVER_URL: str = Field("http://ricordo:8283", description="Address of the Ricordo server.")
         API_KEY: str = Field("", description="A key made by: ricordo key create --role service")
         LINK_URL: str = Field(
-            "", description="Address of the server in users' browsers, if that is another one."
+            "", description="Address of the server in users' browsers, if it differs."
         )
         ASK_IN_CHAT: bool = Field(
             True,
-            description="Ask users in the chat about what an agent wants to remember. API_KEY needs "
-            "the scope memory:approve for it.",
+            description="Ask users in the chat whether an agent may remember something. API_KEY "
+            "needs the scope memory:approve.",
         )
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Pipe:
                     if event["type"] == "artifact":
                         await _embed(client, event["path"], chat["user_id"], emitter)
                     elif event["type"] != "done" or not has_links:
-                        # "Done" does not replace a status with a link, which stays.
+                        # A status with a link stays; "Done" does not replace it.
                         await self._show_status(event, emitter)
                 for proposal in proposals:
                     user = chat["user_id"]

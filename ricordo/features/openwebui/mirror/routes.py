@@ -79,8 +79,8 @@ async def _add(context: RequestContext) -> None:
     user_id = context.scope.subject or ""
     if url is None:
         raise Invalid(
-            "This server does not know Open WebUI. "
-            "Set RICORDO_OPENWEBUI_URL and RICORDO_OPENWEBUI_API_KEY."
+            "This server is not connected to Open WebUI. Set RICORDO_OPENWEBUI_URL and "
+            "RICORDO_OPENWEBUI_API_KEY."
         )
     user = await context.store.read(lambda tx: open_memory(tx, context.scope, user_id).user)
     sync.id_there(user)

@@ -177,7 +177,7 @@ class OpenWebUI:
                 await self._find("DELETE", f"/files/{file_id}")
                 raise NotTaken(str(progress.get("error") or "it could not be processed")[:300])
             await asyncio.sleep(_STATUS_PAUSE_SECONDS)
-        raise Unavailable("Open WebUI takes long to process a file. This is tried again.")
+        raise Unavailable("Open WebUI is still processing a file. The sync is tried again.")
 
     async def remove_file(self, knowledge_id: str, file_id: str) -> None:
         """Remove the file from the knowledge base.
@@ -297,8 +297,8 @@ class OpenWebUI:
             return answer
         if answer.status in (401, 403):
             raise Invalid(
-                f"Open WebUI refuses RICORDO_OPENWEBUI_API_KEY: {detail} "
-                "It has to be the key of an administrator."
+                f"Open WebUI refuses RICORDO_OPENWEBUI_API_KEY: {detail} Use the key of an "
+                "administrator."
             )
         if is_upload and answer.status in (400, 413):
             raise NotTaken(detail)
@@ -311,8 +311,8 @@ class OpenWebUI:
                 content += piece
                 if len(content) > _MAX_ANSWER_BYTES:
                     raise Unavailable(
-                        f"Open WebUI sent more than {_MAX_ANSWER_BYTES:,} bytes at once, "
-                        "which is not read."
+                        f"Open WebUI sent more than {_MAX_ANSWER_BYTES:,} bytes at once, which is "
+                        "too much to read."
                     )
             return _Received(answer.status_code, bytes(content))
 
@@ -385,8 +385,8 @@ def _read(answer: _Received) -> Json:
         document = orjson.loads(answer.content)
     except orjson.JSONDecodeError as error:
         raise Unavailable(
-            "RICORDO_OPENWEBUI_URL answers with something that Open WebUI's API would not. "
-            "Check the address."
+            "The server at RICORDO_OPENWEBUI_URL does not answer like Open WebUI. Check the "
+            "address."
         ) from error
     return document if isinstance(document, dict) else {"answer": document}
 

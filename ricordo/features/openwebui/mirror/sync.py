@@ -43,8 +43,8 @@ class OpenWebUIRemotes:
         has_more = access.password or access.username or access.options
         if url is None or access.address.rstrip("/") != url.rstrip("/") or has_more:
             raise Invalid(
-                "A remote of this kind is the Open WebUI that RICORDO_OPENWEBUI_URL names. "
-                "Give its address, and nothing else."
+                "A remote of this kind must have the address in RICORDO_OPENWEBUI_URL, and no "
+                "other fields."
             )
         return Access(url.rstrip("/"))
 
@@ -99,8 +99,8 @@ def id_there(user: User) -> str:
     name = user.identifier or ""
     if not name.startswith(PREFIX) or "@" in name:
         raise Invalid(
-            "This user is not known from Open WebUI. Those who are have names such as "
-            f'"{PREFIX}" and their id there.'
+            "This user does not come from Open WebUI. Users of Open WebUI have names that begin "
+            f'with "{PREFIX}".'
         )
     return name.removeprefix(PREFIX)
 

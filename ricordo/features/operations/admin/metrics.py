@@ -26,7 +26,7 @@ async def metrics(context: RequestContext) -> Response:
     """Metrics of this process and of the database's queue, for Prometheus."""
     if context.scope.organization_id != LOCAL_ORGANIZATION:
         raise NotFound(
-            "Metrics are of the whole server, so they are shown to its first organization."
+            "Metrics are about the whole server, so only its first organization may see them."
         )
 
     def read(tx: Transaction) -> tuple[Queue, int, dict[str, tuple[str, float]]]:

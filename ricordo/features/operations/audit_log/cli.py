@@ -14,9 +14,7 @@ from ricordo.settings import load_settings
 from ricordo.storage.engine.database import read_beside
 from ricordo.storage.engine.repository import Page
 
-app = typer.Typer(
-    help="The audit log: who changed what, and who was refused.", no_args_is_help=True
-)
+app = typer.Typer(help="The audit log of changes and refused requests.", no_args_is_help=True)
 _SHOWN_PROBLEMS = 100
 
 
@@ -24,8 +22,8 @@ _SHOWN_PROBLEMS = 100
 def verify_log(
     expect: list[str] = typer.Option(
         [],
-        help="Number and hash that an earlier check printed, such as 120:8f3a…; "
-        "they must still be there. Repeatable.",
+        help="Number and hash that an earlier check printed, such as 120:8f3a…. The check fails "
+        "if that row changed. Repeatable.",
     ),
 ) -> None:
     """Check that no row was changed or removed. The exit code is 1 if a row was changed."""

@@ -7,5 +7,5 @@ class AuditLogSettings(FeatureSettings):
     """The time for which the audit log is kept."""
 
     audit_log_days: int = about(
-        "For how many days rows of the audit log are kept.", 365, ge=1, le=36_500
+        "Days after which rows of the audit log are deleted.", 365, ge=1, le=36_500
     )

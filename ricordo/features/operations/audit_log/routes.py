@@ -60,7 +60,7 @@ class AuditParameters:
     """The query parameters of the audit log."""
 
     user_id: Annotated[
-        str | None, Query(description="Only what this user did, or others for them: id or name.")
+        str | None, Query(description="Only actions by or for this user, by id or name.")
     ] = None
     action: Annotated[
         str | None, Query(max_length=200, description="A part of the method and route.")

@@ -27,7 +27,7 @@ async def make(runtime: Runtime, job: Job, report: Report) -> None:
 
     def report_rows(_phase: str, _table: str, count: int, total: int) -> None:
         if is_cancelled.is_set():
-            raise Unavailable("The backup was cancelled. Begin another one.")
+            raise Unavailable("The backup was cancelled. Start another one.")
         report(count, total)
 
     def work() -> Any:

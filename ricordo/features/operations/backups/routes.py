@@ -80,7 +80,7 @@ def make(tx: Transaction, context: RequestContext) -> Job:
         tx, Job(MAKE, LOCAL_ORGANIZATION, payload, key=MAKE, is_single=True, most_attempts=ATTEMPTS)
     )
     if job is None:
-        raise Conflict("A backup waits to be made already. Look at the jobs.")
+        raise Conflict("A backup is already waiting to run. See the list of jobs.")
     return job
 
 
@@ -122,7 +122,7 @@ def _require_whole_server(tx: Transaction, scope: Scope) -> None:
     """
     if scope.organization_id != LOCAL_ORGANIZATION:
         raise NotFound(
-            "Backups belong to the first organization of the server. Take out agents and memory "
+            "Only the first organization of the server may have backups. Export agents and memory "
             "instead."
         )
     if len(organizations.every_id(tx)) > 1:

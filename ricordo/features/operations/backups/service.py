@@ -60,7 +60,7 @@ def back_up(settings: Settings, target: Path, report: Report) -> MoveReport:
     """
     target = target.absolute()
     if target.exists():
-        raise Conflict(f"{target} is there already. Name a new file.")
+        raise Conflict(f"{target} already exists. Name a new file.")
     make_private_folder(target.parent)
     with file_for(settings.data_dir, target) as part:
         copied = move(settings, at_file(settings, part), MoveOptions(force=True), report)
@@ -73,7 +73,7 @@ def back_up(settings: Settings, target: Path, report: Report) -> MoveReport:
 def restore(
     source: Path, settings: Settings, report: Report, *, replace: bool = False
 ) -> MoveReport:
-    """Put a backup in place of a database that is not in use.
+    """Replace a database that is not in use with a backup.
 
     `replace` allows a database that is not empty. Raises Conflict, Invalid, NotFound, Unavailable.
     """
@@ -110,7 +110,7 @@ def upgrade(settings: Settings, tables: Sequence[Table]) -> UpgradeReport:
     status = check(settings)
     if status.state == "absent":
         raise NotFound(
-            f"There is no database at {address(settings)}. A server makes one when it starts."
+            f"There is no database at {address(settings)}. A server creates one when it starts."
         )
     if status.state == "broken":
         raise Unavailable(status.reason)
@@ -130,8 +130,7 @@ def upgrade(settings: Settings, tables: Sequence[Table]) -> UpgradeReport:
         else:
             hint = ""
         raise Unavailable(
-            "The database is not as it should be after the upgrade: "
-            f"{'; '.join(problems[:5])}.{hint}"
+            f"The database has faults after the upgrade: {'; '.join(problems[:5])}.{hint}"
         )
     rows = sum(after[name] for name in before if name in after)
     return UpgradeReport(status.schema, check(settings).schema, backup, len(metadata.tables), rows)

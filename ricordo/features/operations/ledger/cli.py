@@ -31,10 +31,8 @@ _COLUMNS = {
 
 @app.command("costs")
 def costs(
-    by: str = typer.Option(
-        "day", help="What each line is for: day, agent, user, model or purpose."
-    ),
-    days: int = typer.Option(30, help="How many days, today included."),
+    by: str = typer.Option("day", help="Group by day, agent, user, model or purpose."),
+    days: int = typer.Option(30, help="Number of days, including today."),
     server: str | None = typer.Option(
         None, help="Address of the server.  [from RICORDO_HOST and RICORDO_PORT]"
     ),

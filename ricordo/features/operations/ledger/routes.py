@@ -33,7 +33,7 @@ class LedgerParameters:
 
     agent_id: str | None = None
     user_id: Annotated[
-        str | None, Query(description="Only what was about this user, by id or name.")
+        str | None, Query(description="Only calls about this user, by id or name.")
     ] = None
     purpose: Annotated[
         str | None, Query(description="turn, compaction, sleeptime, embedding …")
@@ -43,13 +43,13 @@ class LedgerParameters:
         str | None,
         Query(
             alias="from",
-            description="First day or time, UTC without a zone; else the last 30 days.",
+            description="First day or time, in UTC if it has no zone; by default 30 days ago.",
         ),
     ] = None
-    until: Annotated[str | None, Query(alias="to", description="Last day or time; else now.")] = (
-        None
-    )
-    group_by: Annotated[Grouping, Query(description="What each line is for.")] = "day"
+    until: Annotated[
+        str | None, Query(alias="to", description="Last day or time; by default now.")
+    ] = None
+    group_by: Annotated[Grouping, Query(description="The grouping of the lines.")] = "day"
     limit: Annotated[
         int,
         Query(ge=1, le=10_000, description="Most lines returned; the total counts all of them."),
@@ -67,10 +67,7 @@ class LedgerParameters:
         else:
             since = parse_date(self.since, UTC, name="from")
         if since >= until:
-            raise Invalid(
-                "The ledger is asked for a time that ends before it begins. Let `to` be later than "
-                "`from`."
-            )
+            raise Invalid("`to` is before `from`. Send a `to` that is later than `from`.")
         return LedgerQuery(
             since,
             until,

@@ -159,7 +159,7 @@ def read_prices(data_dir: Path) -> Prices | None:
         raise Invalid(f"{FILE} is not UTF-8 text. Save it as UTF-8.") from None
     except OSError as error:
         raise Unavailable(
-            f"{FILE} cannot be read: {error.strerror}. See to its permissions."
+            f"{FILE} cannot be read: {error.strerror}. Check its permissions."
         ) from error
     try:
         content = tomllib.loads(text, parse_float=Decimal)
@@ -167,16 +167,14 @@ def read_prices(data_dir: Path) -> Prices | None:
         raise Invalid(f"{FILE} is not valid TOML: {error}.") from None
     currency = content.pop("currency", None)
     if not isinstance(currency, str) or not currency.strip():
-        raise Invalid(
-            f'{FILE} does not say in which currency its prices are. Begin it with: currency = "USD"'
-        )
+        raise Invalid(f'{FILE} names no currency. Begin it with: currency = "USD"')
     return Prices(currency.strip(), {name: _price(name, kinds) for name, kinds in content.items()})
 
 
 def _price(name: str, kinds: Any) -> Price:
     if not isinstance(kinds, dict):
         raise Invalid(
-            f'In {FILE}, "{name}" is no table. Write ["{name}"] and below it input = … and '
+            f'In {FILE}, "{name}" is not a table. Write ["{name}"] and below it input = … and '
             "output = …"
         )
     if unknown := set(kinds) - set(_KINDS):
@@ -193,7 +191,7 @@ def _amount(name: str, kind: str, amount: Any) -> Decimal:
     is_number = isinstance(amount, int | Decimal) and not isinstance(amount, bool)
     if not is_number or not Decimal(amount).is_finite() or amount < 0:
         raise Invalid(
-            f'In {FILE}, {kind} of ["{name}"] is no price. Write a number, as 0.25, for a million '
-            "tokens."
+            f'In {FILE}, {kind} of ["{name}"] is not a price. Write a number such as 0.25, the '
+            "price of a million tokens."
         )
     return Decimal(amount)

@@ -28,13 +28,13 @@ def migrate_to(
     force: bool = typer.Option(
         False,
         "--force",
-        help="Copy although servers use the old one. What they write meanwhile may be lost.",
+        help="Copy while servers use the old database. Their writes may be lost.",
     ),
     replace: bool = typer.Option(False, "--replace", help="Start an interrupted copy again."),
     replace_nul: bool = typer.Option(
         False,
         "--replace-nul",
-        help="Write a sign for each NUL character, which PostgreSQL cannot keep.",
+        help="Replace each NUL character with a visible sign, because PostgreSQL cannot store it.",
     ),
 ) -> None:
     """Move everything to another database. Proves that nothing was lost.

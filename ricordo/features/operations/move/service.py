@@ -117,7 +117,7 @@ def move(source: Settings, target: Settings, options: MoveOptions, report: Repor
     Raises Conflict (in use, not empty, unequal), Invalid, NotFound and Unavailable.
     """
     if address(source) == address(target):
-        raise Invalid(f"{address(target)} is the database in use already. Name another one.")
+        raise Invalid(f"{address(target)} is already the database in use. Name another one.")
     if options.sealed_hashes is None:
         access = exclusive_access(source, force=options.force)
     else:
@@ -209,7 +209,7 @@ def _copy_all(
     if differing:
         raise Conflict(
             f"The copy is not equal to the old database in: {', '.join(differing)}. It is marked "
-            "as unfinished, and the old database is as it was. Make sure that nothing else writes "
+            "as unfinished, and the old database is unchanged. Make sure that nothing else writes "
             "to the new one, then repeat with --replace."
         )
     _require_sealed(hashes, options.sealed_hashes)
@@ -238,8 +238,9 @@ def _require_sealed(hashes: Mapping[str, TableHash], sealed: Mapping[str, str] |
     ]
     if differing:
         raise Invalid(
-            f"The backup's tables are not what was backed up: {', '.join(differing)}. Nothing was "
-            "restored. Copy the file again from its source, or use another backup."
+            "These tables of the backup differ from the backed up database: "
+            f"{', '.join(differing)}. Nothing was restored. Copy the file again from its source, "
+            "or use another backup."
         )
 
 
@@ -323,19 +324,19 @@ def _prepare(new: sa.Connection, target_address: str, options: MoveOptions) -> N
             )
         if started_with != len(MIGRATIONS):
             raise Conflict(
-                f"{target_address} is a half-finished copy that another version of Ricordo began. "
-                "Make a new database, and name that."
+                f"{target_address} is a half-finished copy of another version of Ricordo. Create a "
+                "new database, and name that."
             )
     elif not version and names - {"schema_versions"}:
         raise Conflict(
-            f"{target_address} holds tables of another program. Make a database for Ricordo alone, "
-            "and name that."
+            f"{target_address} holds tables of another program. Create a database only for "
+            "Ricordo, and name that."
         )
     elif content:
         counted = ", ".join(f"{name} ({rows})" for name, rows in content.items())
         raise Conflict(
             f"{target_address} is not empty; it holds {counted}. A copy needs an empty database: "
-            "make a new one."
+            "create a new one."
         )
     else:
         # An empty database needs no backup.
@@ -432,10 +433,9 @@ def _require_no_nul(old: sa.Connection) -> None:
     else:
         more = ""
     raise Invalid(
-        "PostgreSQL cannot keep a NUL character, and this database has some. Nothing was copied. "
-        f"They are in:\n{listed}{more}\n"
-        "Change or delete these, or repeat with --replace-nul, which writes the sign "
-        f"{_NUL_SIGN} in their place."
+        "PostgreSQL cannot store NUL characters, and this database has some. Nothing was copied. "
+        f"They are in:\n{listed}{more}\nChange or delete these, or repeat with --replace-nul, "
+        f"which writes the sign {_NUL_SIGN} in their place."
     )
 
 
@@ -482,5 +482,5 @@ def _plain_errors() -> Iterator[None]:
             yield
     except DBAPIError as error:
         raise Unavailable(
-            f"The database refused it: {reason_of(error)}. The old database is as it was."
+            f"The database refused it: {reason_of(error)}. The old database is unchanged."
         ) from error

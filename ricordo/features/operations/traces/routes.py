@@ -85,8 +85,8 @@ def trace_of_step(tx: Transaction, context: RequestContext, step_id: str) -> Jso
     if trace is None:
         runs.get_step(tx, context.scope, step_id)
         raise NotFound(
-            f"No trace of {step_id} is stored. RICORDO_TRACES says which steps have one, "
-            "RICORDO_TRACE_DAYS for how long."
+            f"No trace of {step_id} is stored. RICORDO_TRACES selects the steps that are traced, "
+            "and RICORDO_TRACE_DAYS sets how long traces stay."
         )
     step = runs.find_step(tx, context.scope, step_id)
     run = runs.get(tx, context.scope, trace.run_id)

@@ -75,7 +75,7 @@ class DoltAddress:
             raise Invalid(f"The path of the file must be absolute. {_HOW}")
         require_folder(path, self.folders)
         if path.parent not in self.folders and not path.parent.is_dir():
-            raise Invalid(f"There is no folder {path.parent}. Make it first.")
+            raise Invalid(f"There is no folder {path.parent}. Create it first.")
         try:
             with path.open("rb") as file:
                 is_ordinary = file.read(len(_ORDINARY)) == _ORDINARY
@@ -87,7 +87,7 @@ class DoltAddress:
             ) from error
         if is_ordinary:
             raise Invalid(
-                f"{path} is no database of doltlite. Choose a file that is not there yet."
+                f"{path} is not a database of doltlite. Choose a file that does not exist yet."
             )
 
     def connect(self) -> socket.socket:
@@ -142,7 +142,7 @@ def read_address(
         plain = f"doltlite://{parts.netloc}{quote(str(path), safe=_UNQUOTED)}"
         dolt_address = DoltAddress(plain, path, host=parts.netloc, folders=folders)
     elif parts.scheme not in ("mysql", "dolt") or not parts.hostname or not parts.path.strip("/"):
-        raise Invalid(f"This is no address of a Dolt database. {_HOW}")
+        raise Invalid(f"This is not an address of a Dolt database. {_HOW}")
     else:
         dolt_address = _mysql_address(parts, parts.hostname, port or _PORT)
         if parts.password is not None:
@@ -242,7 +242,7 @@ class DoltServer(Engine):
             else:
                 number = type(error).__name__
             raise Unavailable(
-                f"The Dolt server refused the connection ({number}). Check name, password."
+                f"The Dolt server refused the connection ({number}). Check the name and password."
             ) from None
 
     def run(self, sql: str, *values: object) -> list[Row]:
@@ -254,7 +254,7 @@ class DoltServer(Engine):
         except (self._driver.Error, OSError) as error:
             if not self._connection.open:
                 raise Unavailable(
-                    "The Dolt server does not answer any more. This is tried again."
+                    "The Dolt server does not answer. The sync is tried again."
                 ) from None
             if error.args:
                 message = str(error.args[-1])
@@ -330,8 +330,8 @@ class Doltlite(Engine):
         if answer is None:
             self.process.kill()
             raise Unavailable(
-                "doltlite has stopped, or does not answer. This is tried again; check the file's "
-                "folder."
+                "doltlite has stopped, or does not answer. Check the file's folder; the sync is "
+                "tried again."
             )
         if "error" in answer:
             raise EngineError(answer["error"])
@@ -359,7 +359,7 @@ def require_few(
     )
     if int(count) > limit or int(length) > MOST_BYTES:
         raise TooLong(
-            f"The remote holds {count} rows with {int(length)} characters in one table, of which "
-            f"{limit} and {MOST_BYTES} are read. Use a database with less in it, or squash its "
+            f"The remote holds {count} rows with {int(length)} characters in one table, and "
+            f"{limit} and {MOST_BYTES} are allowed. Use a smaller database, or squash its "
             "history."
         )

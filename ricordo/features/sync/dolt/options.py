@@ -10,14 +10,13 @@ class DoltSettings(FeatureSettings):
 
     dolt_remote: SecretStr | None = about(
         "Address of a Dolt database that the memory of all users is synced with: "
-        "mysql://user:password@host/database or "
-        "doltlite:///path/file.db (needs the extra `dolt` or `doltlite`). With {organization} in "
-        "it each organization has its "
-        "own; else it is the default organization's."
+        "mysql://user:password@host/database or doltlite:///path/file.db (needs the extra `dolt` "
+        "or `doltlite`). With {organization} in the address, each organization has a separate "
+        "database. Otherwise only the default organization uses it."
     )
     dolt_user_prefix: str = about(
-        "Beginning of users' identifiers here that the rows of Dolt databases leave out, such as "
-        "open-webui: for a database of YouLab. With it other users have no rows there.",
+        "Prefix of users' identifiers that rows of Dolt databases leave out, such as open-webui: "
+        "for a database of YouLab. If set, users without the prefix have no rows there.",
         "",
     )
 

@@ -75,7 +75,7 @@ class DoltRemotes:
         """Check the address, and separate the password from it."""
         if access.options or access.username:
             raise Invalid(
-                "A Dolt remote takes no options, and its user name is a part of its address."
+                "A Dolt remote takes no options and no user name: put the name into the address."
             )
         address = _address(access, settings)
         return Access(address.address, None, address.password)
@@ -134,8 +134,8 @@ def name_there(user: User, prefix: str) -> str:
     name = identifier.removeprefix(prefix)
     if not name or not identifier.startswith(prefix):
         raise Invalid(
-            f"RICORDO_DOLT_USER_PREFIX is {prefix}, and this user's name begins otherwise, so no "
-            "rows of a Dolt database are theirs."
+            f"RICORDO_DOLT_USER_PREFIX is {prefix}, and this user's name does not begin with it, "
+            "so this user has no rows in Dolt."
         )
     return name
 

@@ -74,7 +74,7 @@ def adopt(
     """
     chain = versions.lock(tx, chain_id)
     if chain is None:
-        raise Conflict("This memory was erased a moment ago. Nothing was changed.")
+        raise Conflict("This memory was just erased, so nothing was changed.")
     if chain.head != adoption.expected:
         raise Stale(
             "The memory changed since you fetched it. Fetch and merge first, then push again."
@@ -114,8 +114,8 @@ def require_not_rewritten(tx: Transaction, chain_id: str, commit_ids: Collection
     """Raise Conflict if the push contains commits from before the history was rewritten."""
     if not rewriting.rewritten_ids(tx, chain_id).isdisjoint(commit_ids):
         raise Conflict(
-            "Something was forgotten from this memory, and this history is from before: it would "
-            "bring it back. Clone the memory again, and make your changes there."
+            "This push comes from before something was forgotten, and would bring it back. Clone "
+            "the memory again, and repeat your changes there."
         )
 
 

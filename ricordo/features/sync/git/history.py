@@ -61,7 +61,7 @@ def begin(tx: Transaction, chain_id: str, after: int) -> HistoryPortion:
     chain = git_objects.chain_of(tx, chain_id)
     if after > chain.versions:
         raise NotFound(
-            f"This memory has {chain.versions} versions, and none with the number {after}."
+            f"This memory has {chain.versions} versions, so there is none after number {after}."
         )
     files: dict[str, bytes] = {}
     head: bytes | None = None
@@ -186,10 +186,7 @@ class _ObjectMaker:
                     "commit", _body(first, tree.id, parents, plain_signature(author))
                 )
             if commit.id != first.id:
-                raise Conflict(
-                    f"Version {first.id.hex()} is stored with other values than its id was "
-                    "computed from. Restore a backup."
-                )
+                raise Conflict(f"Version {first.id.hex()} does not match its id. Restore a backup.")
             self._add(commit)
         self._main.add(first.id)
 
@@ -226,7 +223,7 @@ class _ObjectMaker:
             commit = None
         if commit is None or commit.tree != tree:
             raise Conflict(
-                f"Version {id.hex()} came with another tree than its texts make. Restore a backup."
+                f"Version {id.hex()} does not match the tree of its texts. Restore a backup."
             )
         self._add(GitObject("commit", id, commit.body))
         for parent in commit.parents:

@@ -84,12 +84,12 @@ def read_commit(body: bytes) -> Commit:
     short = id.hex()[:10]
     if len(body) > MOST_COMMIT:
         raise Invalid(
-            f"Commit {short} has {len(body)} bytes, of which {MOST_COMMIT} are allowed. Shorten "
-            "its message."
+            f"Commit {short} has {len(body)} bytes, and {MOST_COMMIT} are allowed. Shorten its "
+            "message."
         )
     match = _COMMIT.match(body)
     if not match or b"\0" in body:
-        raise Invalid(f"Commit {short} is malformed. Make it again with git.")
+        raise Invalid(f"Commit {short} is malformed. Create it again with git.")
     try:
         message = body[match.end() :].decode()
     except UnicodeDecodeError:
@@ -154,8 +154,8 @@ def read_pack(pack: bytes, find: Find) -> dict[bytes, GitObject]:
         raise Invalid(_BROKEN)
     if count > MOST_OBJECTS:
         raise TooLong(
-            f"This push holds {count} objects, of which {MOST_OBJECTS} are allowed at once. Push "
-            "older commits first, as in `git push origin HEAD~100:main`."
+            f"This push holds {count} objects, and {MOST_OBJECTS} are allowed at once. Push older "
+            "commits first, as in `git push origin HEAD~100:main`."
         )
     return _resolve(_unpack(pack, count), find)
 
@@ -172,9 +172,7 @@ def _unpack(pack: bytes, count: int) -> "list[UnpackedObject]":
         kind = digits[0] >> 4 & 7
         size = digits[0] & 15 | _value(digits[1:]) << 4
         if kind == _TAG:
-            raise Invalid(
-                "This push holds a tag, which memory has no place for. Push branches only."
-            )
+            raise Invalid("This push holds a tag, and memory stores no tags. Push branches only.")
         if kind not in (*KINDS, _BY_OFFSET, _BY_ID):
             raise Invalid(_BROKEN)
         if kind == _BY_OFFSET:
@@ -221,8 +219,8 @@ def _resolve(unpacked: "list[UnpackedObject]", find: Find) -> dict[bytes, GitObj
                 remaining_to_read -= len(base.body)
                 if remaining_to_read < 0:
                     raise TooLong(
-                        "This push differs from more than can be read at once. Push fewer commits "
-                        "at once."
+                        "This push is based on too many objects to be read at once. Push fewer "
+                        "commits at once."
                     )
             if base is None:  # the delta's base comes later in the pack
                 pending.setdefault(key, []).append(unpacked_object)
@@ -233,7 +231,8 @@ def _resolve(unpacked: "list[UnpackedObject]", find: Find) -> dict[bytes, GitObj
         waiting += pending.pop(offset, []) + pending.pop(new_object.id, [])
     if pending:
         raise Lacking(
-            "This push counts on objects that are not here. Fetch first, then push again."
+            "This push refers to objects that the memory does not have. Fetch first, then "
+            "push again."
         )
     return objects
 
@@ -244,9 +243,7 @@ def _apply(base: bytes, delta: bytes, limit: int) -> bytes:
 
     _, offset = _number(delta, 0)  # first the size of the base, then that of the new object
     if _value(_number(delta, offset)[0]) > limit:
-        raise TooLong(
-            "This push unpacks to more than is allowed at once. Push fewer commits at once."
-        )
+        raise TooLong("This push is too large when unpacked. Push fewer commits at once.")
     try:
         return b"".join(apply_delta(base, delta))
     except (ApplyDeltaError, AssertionError):

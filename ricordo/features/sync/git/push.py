@@ -241,8 +241,8 @@ class Push:
             return f"{path}: a file's name must be UTF-8."
         if entry.name in names or b"/" in entry.name:
             return (
-                f"{path}: a tree holds this name twice, or with a slash in it. Check with "
-                "`git fsck --strict`."
+                f"{path}: a tree holds this name twice, or the name has a slash. Check with `git "
+                "fsck --strict`."
             )
         if len(path) > _DEEPEST + len(SUFFIX):
             return f"{path[:80]}…: a label has {_DEEPEST} characters at most."
@@ -267,8 +267,8 @@ class Push:
             return None  # a label that a block already has stays allowed if the rules change
         if not fits_git(label):
             return (
-                f'{path}: "{label}" means something of its own to git, or ends a folder in '
-                f"{SUFFIX}. Choose other words."
+                f'{path}: "{label}" is reserved by git, or has a folder that ends in {SUFFIX}. '
+                "Choose another label."
             )
         try:
             require_label(label)

@@ -319,12 +319,7 @@ def _proposed(push: Push, new: bytes) -> tuple[Commit, list[Change]]:
     """
     order = push.new_commits(new)
     if not order:
-        raise Refused(
-            [
-                "This branch holds no commit that the memory does not have. Commit your proposal "
-                "first."
-            ]
-        )
+        raise Refused(["This branch has no new commits. Commit your proposal first."])
     # Follow first parents from the newest commit back to the first stored one.
     by_id = {commit.id: commit for commit in order}
     base: bytes | None = order[-1].id
@@ -332,7 +327,7 @@ def _proposed(push: Push, new: bytes) -> tuple[Commit, list[Change]]:
         base = next(iter(by_id[base].parents), None)
     if base is None:
         raise Refused(
-            ["This branch has no commit of the memory below it. Fetch, and make it from main."]
+            ["This branch shares no commit with the memory. Fetch, and start it from main."]
         )
     changes = push.changes(base, new)
     push.require_faultless(order)
@@ -347,10 +342,12 @@ def _value(change: Change, block: Block | None) -> str | None:
     is_new = change.before is None and change.value is not None and change.old_label is None
     if is_new:
         if block is not None and block.value != change.value:
-            raise Conflict(f"{path}: such a block was made meanwhile. Fetch and merge first.")
+            raise Conflict(
+                f"{path}: this block was created in the meantime. Fetch and merge first."
+            )
         return change.value
     if block is None:
-        raise NotFound(f"{path}: the block is not there any more. Fetch and merge first.")
+        raise NotFound(f"{path}: this block was deleted in the meantime. Fetch and merge first.")
     if change.value is None or change.before is None:
         return None
     if change.old_label is not None:

@@ -159,7 +159,7 @@ def find_object(repository: "Repo", id: bytes) -> GitObject | None:
     except KeyError:
         return None
     if kind not in KINDS:
-        raise NotFound(f"{id.hex()} is no commit, tree or text.")
+        raise NotFound(f"{id.hex()} is not a commit, tree or text.")
     return GitObject(KINDS[kind], id, body)
 
 
@@ -255,7 +255,7 @@ async def _locked(data_dir: Path, chain_id: str) -> AsyncIterator[None]:
             yield
     except Timeout:
         raise Unavailable(
-            "This memory is being prepared for git by another request. Try again in a minute."
+            "Another request is preparing this memory for git. Try again in a minute."
         ) from None
 
 

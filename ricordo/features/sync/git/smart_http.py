@@ -74,7 +74,7 @@ _FRESH = {"cache-control": "no-cache, max-age=0, must-revalidate", "pragma": "no
 async def list_branches(context: RequestContext, user_id: str, service: str) -> Response:
     """Return the branches in the form of the service that git will request."""
     if service not in (_READ, _WRITE):
-        raise Invalid("Only git's smart protocol is spoken here. Use git 1.6.6 or newer.")
+        raise Invalid("This server only speaks git's smart protocol. Use git 1.6.6 or newer.")
     chain, _ = await _memory(context, user_id, makes=False)
     if service == _WRITE:
         return _answer(service, "advertisement", push_advertisement(chain.head if chain else None))
@@ -91,7 +91,7 @@ async def send_objects(context: RequestContext, user_id: str) -> Response:
     chain, _ = await _memory(context, user_id, makes=False)
     body, _ = await _body(context, _READ)
     if chain is None or chain.head is None:
-        raise NotFound("There is nothing in this memory yet. Write a block first.")
+        raise NotFound("This memory is empty. Write a block first.")
     work = partial(_packed, body=body, lacking=await _lacking(context, chain.id, body))
     answer = await read_repository(context.store, context.runtime.settings.data_dir, chain.id, work)
     return StreamingResponse(
@@ -172,13 +172,11 @@ async def _body(context: RequestContext, service: str) -> tuple[bytes, bool]:
     request = context.request
     # A browser sends this type from a page of another site only after a preflight request.
     if request.headers.get("content-type") != f"application/x-{service}-request":
-        raise Invalid(
-            f"The body must have the type application/x-{service}-request, as git sends it."
-        )
+        raise Invalid(f"The body must have the content type application/x-{service}-request.")
     packing = request.headers.get("content-encoding", "identity").lower()
     if packing not in ("identity", "gzip", "x-gzip"):
         raise Invalid(
-            f"The body is packed with {packing[:40]}, which is not read here. Send it plain or "
+            f"The body has the encoding {packing[:40]}, which is not supported. Send it plain or "
             "with gzip."
         )
     limit = context.runtime.settings.max_body_mb * 1024 * 1024
@@ -220,7 +218,7 @@ async def _unpacked(request: Request, limit: int) -> AsyncIterator[bytes]:
                     f"The request unpacks to more than {limit} bytes. Push fewer commits at once."
                 )
     except zlib.error as error:
-        raise Invalid("The body is not packed with gzip, as it says. Send it again.") from error
+        raise Invalid("The body says that it is gzip, but it is not. Send it again.") from error
     if not unpacker.eof:
         raise Invalid("The body ends too early. Send it again.")
 

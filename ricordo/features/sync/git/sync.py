@@ -74,15 +74,15 @@ class GitRemotes:
     def read(self, access: Access, settings: Settings) -> Access:
         """Check the address and the options, and return their normal form."""
         if access.options.keys() - {SHOWS_TOML}:
-            raise Invalid(f"A git remote takes no option but {SHOWS_TOML}. Leave the others out.")
+            raise Invalid(f"A git remote only takes the option {SHOWS_TOML}. Leave the others out.")
         address = _address(access, settings)
         usable_address = address.require_usable()
         if address.is_folder:
             for parent in Path(usable_address).parents:
                 if (parent / "HEAD").is_file():
                     raise Invalid(
-                        f"{parent} is a git repository, and no folder for others. Choose a folder "
-                        "beside it."
+                        f"{parent} is inside a git repository, and a remote cannot be. Choose a "
+                        "folder outside of it."
                     )
             return Access(usable_address, options=access.options)
         if access.password is None:

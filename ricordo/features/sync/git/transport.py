@@ -67,7 +67,8 @@ class GitAddress:
             return self.address
         if not Path(self.address).is_absolute():
             raise Invalid(
-                "A remote is an address that begins with https:// or the absolute path of a folder."
+                "The remote must be an address that begins with https://, or the absolute "
+                "path of a folder."
             )
         return str(require_folder(Path(self.address), self.folders))
 
@@ -104,8 +105,8 @@ def fetch(address: GitAddress, commit_id: bytes, repository: Path) -> bytes:
         pack.extend(chunk)
         if len(pack) > MOST_BYTES:
             raise TooLong(
-                f"The remote sent more than {MOST_BYTES} bytes. Push what is there to the memory "
-                "in portions."
+                f"The remote sent more than {MOST_BYTES} bytes. Push the remote's commits to the "
+                "memory in portions."
             )
         return len(chunk)
 
@@ -219,7 +220,7 @@ def _ask(address: GitAddress, ask: Callable[["GitClient", str], T], pack_bytes: 
         raise Forbidden("The remote requires another name or token. Enter it again.") from error
     except NotGitRepository as error:
         raise Unavailable(
-            "There is no git repository at the remote. Make one there, empty."
+            "There is no git repository at the remote. Create an empty one there."
         ) from error
     except (
         GitProtocolError,

@@ -25,7 +25,7 @@ _PAUSE = 0.1  # seconds between two looks at a remote
 _PATIENCE = 120.0  # the most seconds that a remote may take to sync
 _EMBEDDED = re.compile(r"[^/]*://[^/]*:[^/]*@")
 _SERVER = typer.Option(None, help="Address of the server.  [from RICORDO_HOST and RICORDO_PORT]")
-_USER = typer.Option(..., "--user", help="Whose memory: id or name of the user.")
+_USER = typer.Option(..., "--user", help="Id or name of the user whose memory it is.")
 _REMOTE = "The remote's id or address."
 
 app = typer.Typer()
@@ -52,7 +52,7 @@ def list_remotes(
 
 @remotes.command("add")
 def add_remote(
-    kind: str = typer.Argument(help="git, dolt, or what a plugin offers."),
+    kind: str = typer.Argument(help="git, dolt, or a plugin's kind."),
     address: str = typer.Argument(
         help="https://…, a folder, mysql://user@host/database, doltlite:///file.db"
     ),
@@ -64,11 +64,9 @@ def add_remote(
         help="Ask for a password or token; it may also be the first line of the input.",
     ),
     shows_toml: bool = typer.Option(
-        False, "--shows-toml", help="For git: a branch `toml` with the blocks as TOML."
+        False, "--shows-toml", help="For git: push a branch `toml` with the blocks as TOML."
     ),
-    option: list[str] = typer.Option(
-        [], help="For a plugin's kind: name=value, as often as wanted."
-    ),
+    option: list[str] = typer.Option([], help="Option of a plugin's kind: name=value. Repeatable."),
     server: str | None = _SERVER,
 ) -> None:
     """Keep a remote in sync from now on.
@@ -79,8 +77,8 @@ def add_remote(
     body: Json = {name: field for name, field in fields.items() if field not in (None, False)}
     if _EMBEDDED.match(address):
         raise Invalid(
-            "The address holds a password, which others can read here. Leave it out, and give it "
-            "by --password."
+            "The address holds a password, which others on this machine can read. Leave it out, "
+            "and use --password."
         )
     if option:
         body["options"] = dict(map(_option, option))
@@ -139,8 +137,8 @@ def _wait_for_sync(client: "Client", user: str, before: Json) -> Json:
             return row
         if time.monotonic() > deadline:
             raise Unavailable(
-                f"{before['address']} takes long. It continues; `ricordo memory remotes list` "
-                "shows it."
+                f"{before['address']} takes long. The sync continues; `ricordo memory remotes "
+                "list` shows its state."
             )
         time.sleep(_PAUSE)
 

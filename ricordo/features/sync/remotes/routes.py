@@ -25,15 +25,15 @@ class RemoteRequest(RequestModel):
     A Dolt address may also contain the password; it is never shown.
     """
 
-    kind: str = Field(max_length=100, description="git, dolt, or what a plugin offers.")
+    kind: str = Field(max_length=100, description="git, dolt, or a plugin's kind.")
     address: str = Field(max_length=_ADDRESS)
     username: str | None = Field(
-        None, max_length=255, description="User name at a git server; git where it is left out."
+        None, max_length=255, description="User name at a git server; by default `git`."
     )
     password: SecretStr | None = Field(None, max_length=_ADDRESS, description="Kept encrypted.")
     shows_toml: bool = Field(
         False,
-        description="For git: a branch `toml` with the blocks as TOML and what waits as JSON.",
+        description="For git: push a branch `toml` with the blocks as TOML and open proposals as JSON.",
     )
     options: dict[str, str | int | float | bool] = Field(
         default_factory=dict, max_length=50, description="Options of a plugin's kind."
@@ -107,7 +107,7 @@ def sync(tx: Transaction, context: RequestContext, user_id: str, remote_id: str)
 def remove(tx: Transaction, context: RequestContext, user_id: str, remote_id: str) -> Json:
     """Remove a remote. Its content stays there."""
     remotes.remove(tx, _find(tx, context, user_id, remote_id))
-    return note("The memory is followed there no more. What is there stays there.")
+    return note("The remote was removed. Its copy of the memory stays there.")
 
 
 def _find(tx: Transaction, context: RequestContext, user_id: str, remote_id: str) -> Remote:

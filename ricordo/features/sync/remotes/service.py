@@ -40,8 +40,8 @@ _SYNC_AFTER = 600 * SECOND
 _TRIES = 5
 _AT_ONCE = 100
 CLAIMED = (
-    "{} holds another user's memory, also where its remote was removed. Choose another address, or "
-    "empty it first if that memory is no longer needed."
+    "{} holds another user's memory, even if its remote was removed. Choose another address, or "
+    "empty this one first if that memory is no longer needed."
 )
 # Paths in these folders lead to open files of processes.
 _MAGIC = ("/proc", "/dev/fd")
@@ -302,8 +302,7 @@ async def until_settled(attempt: Callable[[], Awaitable[Remote]]) -> Remote:
         with suppress(RemoteMoved, Stale):
             return await attempt()
     raise Unavailable(
-        "The memory and its remote change faster than they can be brought together. This is tried "
-        "again."
+        "The memory and its remote change faster than they can be merged. The sync is tried again."
     )
 
 
@@ -326,7 +325,7 @@ def require_folder(path: Path, folders: Sequence[Path]) -> Path:
         real = path.resolve()
         if any(Path(os.path.normpath(path)).is_relative_to(folder) for folder in _MAGIC):
             raise Invalid(
-                f"{path} leads through what a process has open. Give the folder's own path."
+                f"{path} leads through the open files of a process. Give the folder's real path."
             )
         is_inside = any(
             real != folder and real.is_relative_to(folder) for folder in map(Path.resolve, folders)
@@ -337,9 +336,9 @@ def require_folder(path: Path, folders: Sequence[Path]) -> Path:
         raise Invalid(f"The path cannot be used ({error}). Choose another.") from error
     if not is_inside:
         raise Invalid(
-            f"{path} lies outside of the folders in which remotes may lie "
-            f"({', '.join(map(str, folders)) or 'none'}). Choose a path in one of them, or let the "
-            "operator name others in RICORDO_REMOTE_FOLDERS."
+            f"{path} is outside of the folders for remotes "
+            f"({', '.join(map(str, folders)) or 'none'}). Choose a path in one of them. The "
+            "operator can name others in RICORDO_REMOTE_FOLDERS."
         )
     try:
         real.lstat()

@@ -168,7 +168,9 @@ async def _as_student(
     if user is not None:
         return await for_user(context, user, reads=False)
     if scope.subject is None:
-        raise Invalid("Say in user_id who is chatting, or send the key of a user.")
+        raise Invalid(
+            "This key belongs to no user. Name the user in user_id, or send a user's key."
+        )
     return context
 
 
@@ -194,17 +196,14 @@ async def _agent(context: RequestContext, model: str | None) -> NamedAgent:
             return agent
         if model is None:
             names = ", ".join(sorted(agent_ids)) or "none yet"
-            raise Invalid(
-                f"Say in model with which course or agent the chat is. Courses are: {names}."
-            )
+            raise Invalid(f"Name the course or agent of the chat in model. Courses are: {names}.")
         return agent_of(tx, context.scope, model)
 
     try:
         return await context.store.read(read)
     except NotFound:
         raise NotFound(
-            f'There is no course and no agent "{(model or "")[:80]}". '
-            "GET /v1/models lists what there is."
+            f'There is no course and no agent "{(model or "")[:80]}". GET /v1/models lists them.'
         ) from None
 
 

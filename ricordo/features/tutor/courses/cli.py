@@ -16,13 +16,11 @@ from ricordo.features.tutor.courses.options import CourseSettings
 from ricordo.settings import load_settings
 
 app = typer.Typer(
-    help="Courses: agents and memory for students, in one file.", no_args_is_help=True
+    help="Courses: agents and student memory, configured in one file.", no_args_is_help=True
 )
 _EXAMPLES = Path(__file__).with_name("examples")
-_Server = typer.Option(
-    None, help="Address of the server.  [the one of the settings, started if need be]"
-)
-_Name = typer.Argument(help="The course, as essay-coach.")
+_Server = typer.Option(None, help="Address of the server.  [the configured one, started if needed]")
+_Name = typer.Argument(help="Name of the course, such as essay-coach.")
 
 
 def _folder() -> Path:
@@ -46,7 +44,7 @@ def new(
     parse_course(text, name)
     path = _folder() / name / FILE
     if path.exists():
-        raise Conflict(f"{path} is there already. Choose another name, or edit it.")
+        raise Conflict(f"{path} already exists. Choose another name, or edit that file.")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.write_text(text, "utf-8")
     typer.echo(f"Made {path}. Edit it, then: ricordo course check {name}")

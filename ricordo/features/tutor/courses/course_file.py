@@ -173,8 +173,8 @@ class CourseBlock:
 _STATE_BLOCK = CourseBlock(
     label=LEARNER_STATE,
     description=(
-        "What this student can do in the course, by evidence, and what is due for review. Only "
-        "note_evidence and propose_mastery change it."
+        "The student's skills in the course, with evidence and due reviews. Only note_evidence "
+        "and propose_mastery change it."
     ),
     policy="read_only",
     is_view=True,
@@ -622,7 +622,7 @@ def read_courses(
         paths = sorted(folder.glob(f"*/{FILE}"))
     except OSError as error:
         raise Unavailable(
-            f"{folder} cannot be read: {error.strerror}. See to its permissions."
+            f"{folder} cannot be read: {error.strerror}. Check its permissions."
         ) from error
     readers: dict[str, Callable[[], str]] = {
         path.parent.name: partial(read_text, path) for path in paths
@@ -658,7 +658,7 @@ def read_text(path: Path) -> str:
             content = file.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
         raise Unavailable(
-            f"{file_name} cannot be read: {error.strerror}. See to its permissions."
+            f"{file_name} cannot be read: {error.strerror}. Check its permissions."
         ) from error
     if len(content) > _MAX_FILE_BYTES:
         last_line = content.count(b"\n") + 1

@@ -75,7 +75,7 @@ def write_file(path: Path, text: str) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise Unavailable(
-            f"{path} cannot be written: {error.strerror}. See to its permissions."
+            f"{path} cannot be written: {error.strerror}. Check its permissions."
         ) from error
 
 

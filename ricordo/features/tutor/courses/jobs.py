@@ -46,7 +46,7 @@ class CourseWatch:
         courses = await apply_all(runtime)
         faults = frozenset((course.name, course.fault) for course in courses if course.fault)
         for name, fault in sorted(faults - (last.faults if last else frozenset())):
-            log.warning("a course cannot be used as it is: %s", fault, extra={"course": name})
+            log.warning("a course file has errors: %s", fault, extra={"course": name})
         self._last = _Look(runtime, files, faults, now)
 
 

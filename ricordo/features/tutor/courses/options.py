@@ -7,6 +7,5 @@ class CourseSettings(FeatureSettings):
     """The folder of the courses."""
 
     courses_dir: Folder | None = about(
-        "Folder with the courses, each in a folder of its own. "
-        "Without it: `courses` in the data folder."
+        "Folder that has a folder for each course. By default `courses` in the data folder."
     )

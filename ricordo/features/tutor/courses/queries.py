@@ -74,7 +74,7 @@ def get(tx: Transaction, scope: Scope, name: str, *, locks: bool = False) -> Sto
         tx.lock(_LOCK, {"organization_id": scope.organization_id, "name": name})
     course = find(tx, scope, name)
     if course is None:
-        raise NotFound(f'There is no course "{name[:80]}". Make one with: ricordo course new NAME')
+        raise NotFound(f'There is no course "{name[:80]}". Create it with: ricordo course new NAME')
     return course
 
 

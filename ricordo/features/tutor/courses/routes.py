@@ -29,8 +29,8 @@ def _require_home(context: RequestContext) -> None:
     """Raise NotFound for all organizations except the first, which owns the files."""
     if context.scope.organization_id != LOCAL_ORGANIZATION:
         raise NotFound(
-            "Courses belong to the first organization of the server. "
-            "Make agents and templates instead."
+            "Only the first organization of the server may have courses. Use agents and templates "
+            "instead."
         )
 
 

@@ -43,8 +43,8 @@ def prerequisite_problems(skills: Sequence[CourseSkill]) -> list[Problem]:
     problems = [
         Problem(
             skill.line_of("prerequisites", name),
-            f'the prerequisite "{name}" is no skill of this course. '
-            "Add it as a [[skill]], or remove the name.",
+            f'the prerequisite "{name}" is not a skill of this course. Add it as a [[skill]], or '
+            "remove the name.",
         )
         for skill in skills
         for name in skill.prerequisites

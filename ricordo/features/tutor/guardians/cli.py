@@ -15,9 +15,7 @@ from ricordo.cli.client import any_server
 from ricordo.domain.text import decoded
 from ricordo.errors import Invalid, RicordoError
 
-app = typer.Typer(
-    help="Guardians: who sees a student's skills, if the student allows it.", no_args_is_help=True
-)
+app = typer.Typer(help="Guardians: who sees a student's skills.", no_args_is_help=True)
 _COLUMNS = ("student", "guardian")
 _Server = typer.Option(
     None, help="Address of the server.  [the one of the settings, started if need be]"
@@ -77,7 +75,7 @@ def remove(
     """End a guardianship."""
     with any_server(server, lambda _: None) as client:
         client.ask("DELETE", _path(student, guardian))
-    typer.echo(f"{guardian} is no guardian of {student} any more.")
+    typer.echo(f"{guardian} is no longer a guardian of {student}.")
 
 
 def _path(student: str, guardian: str = "") -> str:

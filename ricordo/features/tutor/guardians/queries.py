@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
-from sqlalchemy import Index, UniqueConstraint, delete, func, select
+from sqlalchemy import Index, UniqueConstraint, delete, select
 
 from ricordo.domain.scope import User
 from ricordo.storage import users
@@ -13,7 +13,6 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import reference, seq, strings, table, timestamps
 
 Sight = Literal["nothing", "levels", "words"]
-SIGHTS: tuple[Sight, ...] = get_args(Sight)
 
 # `user_id` is the student. A row is deleted with either of the two people.
 guardianships = table(
@@ -32,7 +31,6 @@ _INSERT = Missing(guardianships)
 _IS_PAIR = equal(guardianships, "user_id", "guardian_id")
 _DELETE = delete(guardianships).where(_IS_PAIR)
 _SET_SEES = setter(guardianships, "sees", where=_IS_PAIR)
-_COUNT = select(func.count()).where(equal(guardianships, "user_id"))
 _OF_STUDENT = (
     select(
         guardianships.c.guardian_id.label("person_id"),
@@ -83,16 +81,10 @@ def remove(tx: Transaction, student_id: str, guardian_id: str) -> int:
     return tx.run(_DELETE, {"user_id": student_id, "guardian_id": guardian_id})
 
 
-def set_sees(tx: Transaction, student_id: str, guardian_id: str, sees: Sight) -> int:
-    """Store what the student allows a guardian to see; return the number of changed rows."""
+def set_sees(tx: Transaction, student_id: str, guardian_id: str, sees: Sight) -> None:
+    """Store what the student allows a guardian to see."""
     pair = {"user_id": student_id, "guardian_id": guardian_id}
-    return tx.run(_SET_SEES, {**pair, "new_sees": sees})
-
-
-def count(tx: Transaction, student_id: str) -> int:
-    """Return the number of the student's guardians."""
-    row = tx.first(_COUNT, {"user_id": student_id})
-    return int(row[0]) if row else 0
+    tx.run(_SET_SEES, {**pair, "new_sees": sees})
 
 
 def of_student(tx: Transaction, student_id: str) -> list[Guardianship]:

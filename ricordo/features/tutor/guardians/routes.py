@@ -98,7 +98,10 @@ def list_guardians(tx: Transaction, context: RequestContext, user_id: str) -> li
 def link_guardian(
     tx: Transaction, context: RequestContext, user_id: str, guardian_id: str
 ) -> Guardianship:
-    """Make a user a guardian of the student. The guardian sees nothing by that alone."""
+    """Make a user a guardian of the student.
+
+    The guardian sees nothing until the student or the course allows it.
+    """
     return service.link(tx, context.scope, user_id, guardian_id)
 
 

@@ -5,7 +5,7 @@ may allow the levels alone, or also the words that they rest on. A course allows
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ricordo.domain.scope import LOCAL_USER, Scope, User
 from ricordo.errors import Invalid, NotFound
@@ -43,12 +43,14 @@ def link(tx: Transaction, scope: Scope, student_name: str, guardian_name: str) -
     student = users.require(tx, scope, student_name)
     guardian = users.require(tx, scope, guardian_name)
     if student.id == guardian.id:
-        raise Invalid("Nobody is their own guardian. Name two users.")
+        raise Invalid("A student cannot be their own guardian. Name two users.")
     if LOCAL_USER in (student.id, guardian.id):
         raise Invalid("This is the user who runs the server. Name another user.")
     users.lock(tx, student.id)
-    found = _find(queries.of_student(tx, student.id), guardian.id)
-    if found is None and queries.count(tx, student.id) >= MOST_GUARDIANS:
+    guardianships = queries.of_student(tx, student.id)
+    if stored := _find(guardianships, guardian.id):
+        return stored
+    if len(guardianships) >= MOST_GUARDIANS:
         raise Invalid(f"A student has at most {MOST_GUARDIANS} guardians. Remove one first.")
     queries.add(tx, student, guardian)
     return _require(tx, student, guardian.id)
@@ -65,11 +67,9 @@ def unlink(tx: Transaction, scope: Scope, student_name: str, guardian_name: str)
 
 def allow(tx: Transaction, student: User, guardian_name: str, sees: Sight) -> Guardianship:
     """Store what the student lets this guardian see. Raises NotFound."""
-    guardian = _find(queries.of_student(tx, student.id), guardian_name)
-    if guardian is None:
-        raise _not_linked(guardian_name)
-    queries.set_sees(tx, student.id, guardian.person.id, sees)
-    return _require(tx, student, guardian.person.id)
+    guardianship = _require(tx, student, guardian_name)
+    queries.set_sees(tx, student.id, guardianship.person.id, sees)
+    return replace(guardianship, sees=sees)
 
 
 def students_of(tx: Transaction, scope: Scope) -> list[Guardianship]:
@@ -85,11 +85,11 @@ def watched_courses(
 ) -> tuple[User, Sequence[WatchedCourse]]:
     """Return a student of the caller, and the courses that the caller may see.
 
-    Raises NotFound if the caller is no guardian of such a student.
+    Raises NotFound if the caller is not a guardian of such a student.
     """
     guardianship = _find(students_of(tx, scope), student_name)
     if guardianship is None:
-        raise NotFound("You are no guardian of such a student.")
+        raise NotFound("You are not a guardian of such a student.")
     return guardianship.person, _courses_of(tx, guardianship)
 
 
@@ -129,12 +129,12 @@ def _find(guardianships: Sequence[Guardianship], name: str) -> Guardianship | No
     return next((g for g in guardianships if name in (g.person.id, g.person.identifier)), None)
 
 
-def _require(tx: Transaction, student: User, guardian_id: str) -> Guardianship:
-    found = _find(queries.of_student(tx, student.id), guardian_id)
-    if found is None:
-        raise _not_linked(guardian_id)
-    return found
+def _require(tx: Transaction, student: User, guardian_name: str) -> Guardianship:
+    guardianship = _find(queries.of_student(tx, student.id), guardian_name)
+    if guardianship is None:
+        raise _not_linked(guardian_name)
+    return guardianship
 
 
 def _not_linked(name: str) -> NotFound:
-    return NotFound(f'"{name[:80]}" is no guardian of this student.')
+    return NotFound(f'"{name[:80]}" is not a guardian of this student.')

@@ -25,7 +25,7 @@ class LearnerChoiceRequest(RequestModel):
         None,
         ge=1,
         le=3650,
-        description="Evidence is deleted after so many days. Null uses the course's setting.",
+        description="Number of days after which evidence is deleted. Null uses the course's setting.",
     )
 
 

@@ -64,22 +64,26 @@ def learner_text(tx: Transaction, learner: Learner) -> str:
     return "\n".join(_lines(service.states_of(tx, learner), learner.timezone))
 
 
-def _lines(states: Sequence[SkillState], timezone: str) -> Iterator[str]:
-    due = due_first(states)
+def _due_lines(due: Sequence[SkillState]) -> Iterator[str]:
     if due:
         yield "Due for review today:"
         yield from (f"- {state.skill.name}{_examples(state)}" for state in due[:_MOST_DUE])
         if len(due) > _MOST_DUE:
             yield f"- and {len(due) - _MOST_DUE} more"
+
+
+def _lines(states: Sequence[SkillState], timezone: str) -> Iterator[str]:
+    yield from _due_lines(due_first(states))
     known = [state for state in states if state.level or state.observations or state.claim]
     if known:
         yield "What the student can do, by evidence:"
         yield from (f"- {_state_line(state, timezone)}" for state in known)
-    new = [state for state in states if state not in known and state.is_ready]
+    unseen = [state for state in states if state not in known]
+    new = [state for state in unseen if state.is_ready]
     if new:
         yield "Not begun, and nothing is missing before it:"
         yield from (f"- {state.skill.name}{_examples(state)}" for state in new[:_MOST_NEW])
-    later = [state for state in states if state not in known and not state.is_ready]
+    later = [state for state in unseen if not state.is_ready]
     if later:
         yield "Later: " + ", ".join(
             f"{state.skill.name} (after {', '.join(state.skill.prerequisites)})"

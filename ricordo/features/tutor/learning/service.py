@@ -257,7 +257,7 @@ def claim(tx: Transaction, learner: Learner, skill: CourseSkill, words: str) -> 
     """
     users.lock(tx, learner.user.id)
     if learner.choice.is_off:
-        raise Invalid("Nothing is noted of you in this course. Switch it on first.")
+        raise Invalid("Noting is switched off for you in this course. Switch it on first.")
     said = _sentence(tx, learner, words)[:LONGEST_CLAIM]
     fact = _new_fact(
         tx,
@@ -326,7 +326,7 @@ def approve_all(tx: Transaction, learner: Learner, by: str | None) -> int:
 def _require_on(tx: Transaction, learner: Learner) -> FactPolicy:
     policy = policy_for(tx, learner)
     if policy == "off":
-        raise Invalid("This student chose that nothing is noted. Note nothing, and go on.")
+        raise Invalid("This student has switched off notes. Note nothing, and continue.")
     return policy
 
 
@@ -340,11 +340,15 @@ def _require_shown(
     if new.level == "practised" and not TRIED.intersection(results):
         raise Invalid("The student has not tried it yet. Note the result of an exercise first.")
     if new.level == "secure" and sum(result in MANAGED for result in results) < 2:
-        raise Invalid('"secure" needs two messages with the result good or easy. Ask again.')
+        raise Invalid(
+            '"secure" needs two messages with the result good or easy. Give another exercise.'
+        )
     if new.level == "forgotten" and (current is None or current.value not in _KNOWN):
-        raise Invalid("Only what was practised or secure can be forgotten.")
+        raise Invalid('Only a level of "practised" or "secure" can become "forgotten".')
     if new.level == "forgotten" and newest_result(observations) != "failed":
-        raise Invalid('"forgotten" needs a newest observation with the result failed.')
+        raise Invalid(
+            '"forgotten" is only allowed if the newest observation has the result failed.'
+        )
 
 
 def newest_result(observations: Sequence[UserFact]) -> Result | None:
@@ -392,13 +396,13 @@ def _sentence(tx: Transaction, learner: Learner, text: str) -> str:
     """
     sentence = " ".join(normal_text(text).split())
     if not sentence:
-        raise Invalid("Say in one sentence what was observed.")
+        raise Invalid("The observation is empty. Write one sentence.")
     if redact(sentence).text != sentence:
         raise Invalid("This holds a secret, such as a password. Leave it out.")
     scope = Scope(learner.user.organization_id)
     rules = rules_of(tx, versions.of_owner(tx, scope, "user", learner.user.id))
     if rules.refuse("", sentence):
-        raise Invalid("The student wants this never remembered. Note nothing of it.")
+        raise Invalid("The student has forbidden to remember this. Do not note it.")
     return sentence[: decisions.LONGEST_SENTENCE]
 
 
@@ -429,6 +433,24 @@ def _new_fact(
     )
 
 
+def _refuse_rejected(fact: UserFact, same_slot: Sequence[UserFact]) -> None:
+    """Raise Conflict if the student rejected this value with this evidence."""
+    for other in same_slot:
+        is_same = (other.value, other.evidence) == (fact.value, fact.evidence)
+        if is_same and other.state == "rejected":
+            raise Conflict("The student rejected this. Propose it again with new evidence.")
+
+
+def _replace_waiting(tx: Transaction, live: Sequence[UserFact], fact: UserFact) -> None:
+    """Mark the proposed facts among `live` as replaced by a fact."""
+    now = tx.clock.now()
+    for waiting in live:
+        if waiting.state == "proposed":
+            facts.update(
+                tx, replace(waiting, state="replaced", replacement_id=fact.id, resolved_at=now)
+            )
+
+
 def _file(tx: Transaction, fact: UserFact, *, is_direct: bool) -> UserFact:
     """Store a fact and return it.
 
@@ -436,9 +458,7 @@ def _file(tx: Transaction, fact: UserFact, *, is_direct: bool) -> UserFact:
     fact of the slot is replaced. Raises Conflict if the student rejected the same fact.
     """
     same_slot = queries.facts_of_slot(tx, fact.user_id, fact.slot)
-    for rejected in [other for other in same_slot if other.state == "rejected"]:
-        if (rejected.value, rejected.evidence) == (fact.value, fact.evidence):
-            raise Conflict("The student rejected this. Propose it again with new evidence.")
+    _refuse_rejected(fact, same_slot)
     live = [other for other in same_slot if other.state in ("current", "proposed")]
     known = next((older for older in live if older.value == fact.value), None)
     if known and (known.state == "current" or not is_direct):
@@ -450,12 +470,7 @@ def _file(tx: Transaction, fact: UserFact, *, is_direct: bool) -> UserFact:
     if current:
         fact = replace(fact, replaces_id=current.id, relation="contradicts")
     facts.insert(tx, fact)
-    now = tx.clock.now()
-    for waiting in live:
-        if waiting.state == "proposed":
-            facts.update(
-                tx, replace(waiting, state="replaced", replacement_id=fact.id, resolved_at=now)
-            )
+    _replace_waiting(tx, live, fact)
     if not is_direct:
         return fact
     relations: dict[str, Relation] = {current.id: "contradicts"} if current else {}
@@ -468,7 +483,7 @@ def require_level(text: str) -> Level:
     for level in LEVELS:
         if level == text.strip():
             return level
-    raise Invalid(f'"{text[:40]}" is no level. Use one of: {", ".join(LEVELS)}.')
+    raise Invalid(f'"{text[:40]}" is not a level. Use one of: {", ".join(LEVELS)}.')
 
 
 def require_result(text: str) -> Result:
@@ -476,7 +491,7 @@ def require_result(text: str) -> Result:
     for result in RESULTS:
         if result == text.strip():
             return result
-    raise Invalid(f'"{text[:40]}" is no result. Use one of: {", ".join(RESULTS)}.')
+    raise Invalid(f'"{text[:40]}" is not a result. Use one of: {", ".join(RESULTS)}.')
 
 
 def require_misconception(skill: CourseSkill, text: str) -> str:

@@ -167,7 +167,7 @@ def _message(
         if stands_in(quote, said):
             return said, quote
     raise Invalid(
-        "No message of the student holds these words. Quote the student exactly, not yourself."
+        "No message of the student contains this quote. Quote the student exactly, not yourself."
     )
 
 

@@ -157,8 +157,8 @@ def _problem_of(answer: Answer) -> str | None:
         return answer.failure.message[:1000]
     if answer.run.stop_reason == "requires_approval":
         return (
-            "It stopped at a tool that needs a person's approval. "
-            "Give the agent such tools in chats alone."
+            "It stopped at a tool call that needs a person's approval. Use such tools only in "
+            "chats."
         )
     return None
 

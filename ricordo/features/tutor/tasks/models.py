@@ -22,7 +22,7 @@ class CronTrigger(RequestPart):
     timezone: str | None = Field(
         None,
         max_length=100,
-        description="The IANA time zone of these times; left out: the agent's.",
+        description="The IANA time zone of these times. By default the agent's.",
     )
 
 

@@ -47,7 +47,7 @@ def put(tx: Transaction, scope: Scope, agent_id: str, request: TaskRequest) -> B
         )
     if stored is None and queries.count_without_course(tx, scope) >= MAX_TASKS:
         raise Conflict(
-            f"There are {MAX_TASKS} tasks besides those of courses, and that is the most. "
+            f"There are {MAX_TASKS} tasks that belong to no course, and no more are allowed. "
             "Delete one that you no longer need."
         )
     task = BackgroundTask(
@@ -119,8 +119,8 @@ def delete(tx: Transaction, scope: Scope, name: str) -> None:
     stored = queries.get(tx, scope, name)
     if stored.course:
         raise Conflict(
-            f'The task "{name}" belongs to a course. '
-            f"Take it out of {stored.course}/agents.toml, or disable it."
+            f'The task "{name}" belongs to a course. Remove it from {stored.course}/agents.toml, '
+            "or disable it."
         )
     queries.remove(tx, stored)
 
@@ -154,7 +154,7 @@ def _user_ids(tx: Transaction, scope: Scope, task: BackgroundTask, name: str | N
     if name:
         user = users.require(tx, scope, name)
         if user.disabled_at:
-            raise Conflict(f'The user "{name[:80]}" is disabled, so nothing is done for them.')
+            raise Conflict(f'The user "{name[:80]}" is disabled, so no task runs for this user.')
         return [user.id]
     if scope.uses_every_agent:
         now = tx.clock.now()
@@ -377,9 +377,9 @@ def _skip_reason(
     if user.disabled_at is not None:
         return "The user is disabled."
     if not task.enabled and run.trigger != "manual":
-        return "The task was disabled before this began."
+        return "The task was disabled before this run."
     try:
         agents.require(tx, scope, task.agent_id)
     except NotFound:
-        return "The user may not use the agent any more."
+        return "The user may no longer use the agent."
     return None

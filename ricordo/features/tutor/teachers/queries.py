@@ -53,7 +53,7 @@ def require_teacher(scope: Scope) -> Scope:
         or not scope.may("agents:write")
     ):
         raise Forbidden(
-            "Only teachers see students: with the key of a developer or an administrator."
+            "Only teachers may see students. Use the key of a developer or an administrator."
         )
     return replace(scope, subject_id=None)
 

@@ -19,7 +19,7 @@ from ricordo.storage.deletion import DELETED
 from ricordo.storage.engine.database import read_beside
 
 app = typer.Typer(
-    help="Block schemas: the fields that memory blocks are made of.", no_args_is_help=True
+    help="Block schemas, which define the fields of memory blocks.", no_args_is_help=True
 )
 
 
@@ -39,7 +39,7 @@ def list_schemas() -> None:
 @app.command("check")
 def check(
     files: list[Path] = typer.Argument(
-        None, help="Schema files.  [all in the data folder, and the blocks that name them]"
+        None, help="Schema files to check.  [all in the data folder, and all blocks that use them]"
     ),
 ) -> None:
     """Check schema files and the blocks that name a schema.

@@ -329,7 +329,8 @@ def _read_fields(
         if schema_field is None:
             problems.append(
                 lines.problem(
-                    f'"{name}" is no field of "{schema.name}". Use one of: {", ".join(by_name)}.',
+                    f'"{name}" is not a field of "{schema.name}". Use one of: '
+                    f"{', '.join(by_name)}.",
                     name,
                 )
             )

@@ -222,7 +222,7 @@ class PersonaBlock(TypedBlock):
         for name, value in self._cleaned_values().items():
             object.__setattr__(self, name, value)
         if not self.role:
-            raise Invalid("A persona needs a role. Say in a few words what the agent is there for.")
+            raise Invalid("A persona needs a role. Write the agent's purpose in a few words.")
 
     def cleaned(self) -> Self:
         return self
@@ -319,7 +319,7 @@ def _state(value: str) -> SessionState:
 def _require(value: str, noun: str) -> str:
     text = brackets.clean(value)
     if not text:
-        raise Invalid(f"This {noun} is empty. Say what it is.")
+        raise Invalid(f"This {noun} is empty. Write its text.")
     return text
 
 

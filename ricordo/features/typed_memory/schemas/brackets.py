@@ -29,8 +29,8 @@ def clean_all(values: Iterable[str]) -> list[str]:
     """Clean the values and drop empty ones. Raises Invalid."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise Invalid(
-            f"A list of texts was expected, and this is of type {type(values).__name__}. "
-            "Put it into a list."
+            f"A list of texts was expected, but this is of type {type(values).__name__}. Put it "
+            "into a list."
         )
     return [text for value in values if (text := clean(value))]
 
@@ -95,7 +95,7 @@ def write_lines(lines: Iterable[str], tags: Collection[str]) -> list[str]:
 def _with_one_break(text: str) -> str:
     if not isinstance(text, str):
         raise Invalid(
-            f"Memory holds texts, and this is of type {type(text).__name__}. Give a text."
+            f"Memory holds texts, but this is of type {type(text).__name__}. Give a text."
         )
     return text.replace("\r\n", "\n").replace("\r", "\n")
 

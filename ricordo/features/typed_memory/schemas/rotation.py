@@ -179,7 +179,7 @@ def _from_environment(name: str, default: T, parse: Callable[[str], T]) -> T:
     try:
         return parse(setting) if setting else default
     except ValueError:
-        raise Invalid(f"{name} is {setting!r}. Set it to a number, as {default}.") from None
+        raise Invalid(f"{name} is {setting!r}. Set it to a number, such as {default}.") from None
 
 
 def _share(chars: int, limit: int) -> float:

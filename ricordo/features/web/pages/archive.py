@@ -95,6 +95,6 @@ async def delete_passage(request: Request, agent_id: str, passage_id: str) -> Re
 def _passage(form: dict[str, str]) -> dict[str, object]:
     text = form.get("text", "").strip()
     if not text:
-        raise Invalid("The text is empty. Write what the archive shall hold.")
+        raise Invalid("The text is empty. Write a text for the archive.")
     tags = [tag.strip() for tag in form.get("tags", "").split(",") if tag.strip()]
     return {"text": text, "tags": tags}

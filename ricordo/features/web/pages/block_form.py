@@ -20,7 +20,7 @@ async def text_of_form(request: Request, address: BlockAddress, form: dict[str, 
     if address.block and address.block.schema_ref:
         schema = schemas_in(request.app.state.runtime.settings.data_dir)(address.block.schema_ref)
     if schema is None or address.block is None:
-        raise Invalid("This block has no fields any more. Load the page again.")
+        raise Invalid("This block no longer has fields. Load the page again.")
     return with_fields(address.block.value, schema, form)
 
 

@@ -169,7 +169,7 @@ async def fork(request: Request, agent_id: str) -> Response:
     message_id = form.get("message") or None
     if not form.get("edit"):
         forked = await _fork(request, conversation, message_id, description=None)
-        return done(request, _path(agent_id, forked), "This is a conversation of its own now.")
+        return done(request, _path(agent_id, forked), "This is a separate conversation now.")
     forked = await _version_before(request, conversation, message_id or "")
     return done(
         request,
@@ -185,7 +185,7 @@ async def answer_again(request: Request, agent_id: str) -> Response:
     message_id = form.get("message", "")
     message = await _message(Api(request), message_id, conversation["id"])
     if message is None:
-        return done(request, _path(agent_id, conversation), "This message is not there any more.")
+        return done(request, _path(agent_id, conversation), "This message was deleted.")
     forked = await _version_before(request, conversation, message_id)
     body = {"role": "user", "content": message["content"], "otid": new_id("otid")}
     return await _send(request, agent_id, forked, [body])
@@ -259,7 +259,7 @@ async def _save_lines(request: Request, address: Any, lines: Sequence[str]) -> s
         await Api(request).ask(method, address.api, body, if_match=address.version or None)
     except RefusedByApi as error:
         if error.status == _PRECONDITION_FAILED:
-            return "This memory changed since. Look at it again."
+            return "This memory changed in the meantime. Load the page again."
         return str(error)
     return ""
 
@@ -291,7 +291,7 @@ async def undo(request: Request, agent_id: str) -> Response:
     run_id = require_id(form.get("run", ""), "run")
     await api.ask("POST", f"/users/{user_id}/runs/{run_id}/undo")
     page = address_of(f"/ui/agents/{agent_id}/chat", conversation=form.get("conversation"))
-    return done(request, page, "What was remembered in this turn was taken back.")
+    return done(request, page, "The memory changes of this turn were undone.")
 
 
 async def _page(

@@ -51,7 +51,7 @@ async def remove(request: Request, user_id: str) -> Response:
     form = dict(fields)
     ids = [value for name, value in fields if name == "id"]
     if not ids:
-        return await _show_list(request, user_id, form, problem="Choose what shall be removed.")
+        return await _show_list(request, user_id, form, problem="Choose what to remove.")
     body = {
         "text": form.get("text", ""),
         "ids": ids,

@@ -42,7 +42,7 @@ async def show_line(request: Request) -> Response:
     section = await _section(request)
     piece = next((piece for piece in section.pieces if piece.first == first), None)
     if piece is None:
-        raise Invalid("This line is not there any more. Load the page again.")
+        raise Invalid("This line no longer exists. Load the page again.")
     lines = section.block.value.split("\n")[first - 1 : last]
     opened: dict[str, Any] = {
         "first": first,

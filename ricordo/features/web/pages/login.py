@@ -53,7 +53,7 @@ async def log_in(request: Request) -> Response:
     address = request.client.host if request.client else ""
     await authentication.slow_down(address, key)
     caller = await authentication.scope_of(runtime, key)
-    # A token with a reach is for programs on pages; it opens no page of this server.
+    # A browser token is for programs on other pages; it opens no page of this server.
     if caller is None or caller.reach:
         authentication.note_failure(address)
         problem = (

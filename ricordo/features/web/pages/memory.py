@@ -94,7 +94,7 @@ async def list_people(request: Request) -> Response:
         return done(request, f"/ui/people/{scope.subject}")
     if not scope.may("users:read"):
         raise Forbidden(
-            "To list users takes the scope users:read. Ask an administrator for a key that has it."
+            "Your key lacks the scope users:read. Ask an administrator for a key that has it."
         )
     search_text = request.query_params.get("q", "").strip()[:255]
     page = Page(limit=_PAGE + 1, after=request.query_params.get("after") or None)
@@ -387,12 +387,12 @@ async def change_settings(request: Request) -> Response:
         metadata.pop("teachers_see", None)
         metadata.pop("teachers_ask", None)
         await Api(request).ask("PATCH", f"/v1/blocks/{address.block.id}", {"metadata": metadata})
-        return done(request, address.page, f"Teachers do not see {address.label} any more.")
+        return done(request, address.page, f"Teachers no longer see {address.label}.")
     if form.get("show") == "teachers" and address.block:
         metadata = dict(address.block.metadata)
         metadata["teachers_see"] = metadata.pop("teachers_ask", None)
         await Api(request).ask("PATCH", f"/v1/blocks/{address.block.id}", {"metadata": metadata})
-        return done(request, address.page, f"Teachers of the course see {address.label} now.")
+        return done(request, address.page, f"Teachers of the course now see {address.label}.")
     names = ("title", "description", "limit", "policy")
     body = {name: form[name].strip() or None for name in names if name in form}
     await Api(request).ask("PATCH", address.api, body)
@@ -536,7 +536,7 @@ async def change_rules(request: Request, user_id: str) -> Response:
     api = Api(request)
     if "remove" in form:
         await remove_rule(api, user_id, form["remove"])
-        return done(request, f"{owner.path}#rules", "The rule is gone.")
+        return done(request, f"{owner.path}#rules", "The rule was deleted.")
     await add_rule(api, user_id, form.get("rule", ""))
     return done(request, f"{owner.path}#rules", "Nothing like it will be remembered.")
 

@@ -23,7 +23,7 @@ async def add_rule(api: Api, user_id: str, rule: str) -> None:
     """Add a rule to the user's rules. Raises Invalid for an empty one."""
     rule = rule_of(rule)
     if not rule:
-        raise Invalid("Write what shall never be remembered.")
+        raise Invalid("Write what agents must never remember.")
     rules = await _rules(api, user_id)
     if rule in rules:
         return

@@ -88,7 +88,7 @@ async def forget(request: Request, user_id: str) -> Response:
     form = await form_of(request)
     if form.get("name", "").strip() != user.name:
         return await _forget_page(
-            request, user_id, problem=f"Type the name {user.name} to go on. Nothing was deleted."
+            request, user_id, problem=f"Type the name {user.name} to confirm. Nothing was deleted."
         )
     query = {"with_agents": "true"} if form.get("with_agents") else {}
     receipt = await Api(request).ask("DELETE", f"/users/{user.id}", query=query)

@@ -96,7 +96,7 @@ async def retry_run(request: Request, run_id: str) -> Response:
         if message["message_type"] == "user_message"
     ]
     if not new_messages:
-        raise Invalid("Nothing was said in this run that could be sent again.")
+        raise Invalid("This run has no message that could be sent again.")
     body = {"messages": new_messages, "streaming": False, "agent_id": run["agent_id"]}
     await api.ask("POST", f"/v1/conversations/{run['conversation_id']}/messages", body)
     return done(

@@ -38,7 +38,7 @@ async def make_key(request: Request) -> Response:
 @needs(ADMIN)
 async def revoke_key(request: Request, key_id: str) -> Response:
     await Api(request).ask("DELETE", f"/v1/keys/{key_id}")
-    return done(request, "/ui/settings", "The key was revoked. It opens nothing any more.")
+    return done(request, "/ui/settings", "The key was revoked. It no longer works.")
 
 
 @router.post("/users")

@@ -175,7 +175,7 @@ def test_a_cancelled_batch_stops_its_turn_and_sends_no_more(api: Api) -> None:
     api.server.answers_with(lambda _request: "ok")
     done = make(api.http, asked(agent, "Third."))["id"]
     ended(api.http, done)
-    with pytest.raises(ConflictError, match="has ended already"):
+    with pytest.raises(ConflictError, match="has already ended"):
         api.client.patch(f"{PATH}/{done}/cancel", cast_to=object)
 
 
@@ -236,7 +236,7 @@ def test_a_repeated_request_makes_no_second_batch(
     ended(api.http, other["id"])
     assert len(said(api.client, agent, "Only once.")) == 2
     monkeypatch.setattr(service, "MAX_OPEN", 0)
-    assert "that is the most" in refused(api.http.post(PATH, json=body), 409)
+    assert "no more are allowed" in refused(api.http.post(PATH, json=body), 409)
 
 
 def test_a_few_agents_answer_at_once_and_a_busy_one_is_waited_for(api: Api) -> None:
@@ -353,5 +353,5 @@ def test_an_unknown_batch_and_a_job_of_another_kind_are_not_found(api: Api) -> N
 
 
 def test_other_messages_are_read_as_before(api: Api, server: ServerInThread) -> None:
-    assert "This is no id" in api.http.get("/v1/messages/other").text
+    assert "This is not an id" in api.http.get("/v1/messages/other").text
     assert server.read(lambda tx: tx.all(batch_items.select())) is not None

@@ -99,7 +99,7 @@ def test_a_schedule_is_in_its_own_time_zone_or_its_users_or_its_agents(api: Api)
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"schedule": {"scheduled_at": 1}}, "passed already"),
+    ({"schedule": {"scheduled_at": 1}}, "is in the past"),
     ({"schedule": {"scheduled_at": 1e300}}, "less than or equal"),
     ({"schedule": {"type": "recurring", "cron_expression": "0 0 30 2 *"}}, "never comes"),
     ({"schedule": {"type": "recurring", "cron_expression": "soon"}}, "five fields"),

@@ -94,14 +94,14 @@ WRONG = {
     "def f(x: int:": "line 1",
     "x = 1": "defines no function",
     "def f(x):\n  'Do.'": "x of f has no type",
-    "def f(x: int): ...": "what f is for",
+    "def f(x: int): ...": "f needs a docstring",
     "def f(*x: int):\n  'Do.'": "without a name",
     "def f(x: Frobnicator):\n  'Do.'": "Frobnicator is not known",
     "def f(x: Node):\n  'Do.'": "holds itself",
     "def f(x: 1 + 2):\n  'Do.'": "no JSON schema",
-    "x = " + "(" * 5000 + ")" * 5000: "nested too deeply|no valid Python",
+    "x = " + "(" * 5000 + ")" * 5000: "nested too deeply|not valid Python",
     "def f(x: " + "list[" * 50 + "int" + "]" * 50 + "):\n  'Do.'": "nested too deeply",
-    "\0": "no valid Python",
+    "\0": "not valid Python",
 }
 
 

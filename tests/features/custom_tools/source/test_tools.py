@@ -171,12 +171,12 @@ def test_a_tool_is_made_changed_and_deleted(api: Api) -> None:
     ("sent", "why"),
     [
         ({"source_code": "def f(x): 'Do.'"}, "has no type"),
-        ({"source_code": "def f(: "}, "no valid Python"),
+        ({"source_code": "def f(: "}, "not valid Python"),
         (
             {"source_code": ADD, "json_schema": {"name": "other", "parameters": {}}},
             "no function of this name",
         ),
-        ({"source_code": ADD, "json_schema": {"parameters": []}}, "an object of name"),
+        ({"source_code": ADD, "json_schema": {"parameters": []}}, "an object with name"),
         ({"source_code": "function f() {}", "source_type": "javascript"}, "Send a json_schema"),
         (
             {"source_code": ADD, "json_schema": {"name": "add", "parameters": {"type": "array"}}},
@@ -336,7 +336,7 @@ def test_arguments_become_what_the_function_expects_and_results_json(api: Api) -
     )
     assert result["func_return"] == [{"town": "Rome"}, [], "RED", {"wide": 2}, True, 1.0, None, [1]]
     wrong = trial(api, MODELS, args={"place": {"city": "Rome"}, "others": [], **ready})
-    assert (wrong["status"], "The argument place is not right: 1 " in wrong["func_return"]) == (
+    assert (wrong["status"], "The argument place is not valid: 1 " in wrong["func_return"]) == (
         "error",
         True,
     )
@@ -469,7 +469,7 @@ def test_an_agents_tool_is_tried_outside_of_a_turn_with_what_it_wrote(api: Api) 
     )
     with pytest.raises(NotFoundError, match="no tool named subtract"):
         api.client.agents.tools.run("subtract", agent_id=agent.id, args={})
-    with pytest.raises(APIStatusError, match="within a turn only"):
+    with pytest.raises(APIStatusError, match="only within a turn"):
         api.client.agents.tools.run("memory_insert", agent_id=agent.id, args={})
     api.client.tools.delete(tool.id)
 

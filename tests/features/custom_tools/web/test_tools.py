@@ -179,11 +179,11 @@ def test_each_engine_is_asked_its_way(
 FAULTS = [
     ((401, b"no k-123"), "401. Check RICORDO_WEB_SEARCH_KEY"),
     ((500, b""), "answered 500"),
-    ((200, b"<html>"), "something else"),
+    ((200, b"<html>"), "an answer without results"),
 ]
 FAULTS += [
-    ((200, b'{"web": []}'), "something else"),
-    ((200, b'{"web": {"results": ["x"]}}'), "something else"),
+    ((200, b'{"web": []}'), "an answer without results"),
+    ((200, b'{"web": {"results": ["x"]}}'), "an answer without results"),
 ]
 
 

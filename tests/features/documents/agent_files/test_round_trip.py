@@ -295,12 +295,12 @@ def test_a_file_of_another_server_is_read(api: Api) -> None:
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        (b"no json", "is no JSON"),
+        (b"no json", "is not JSON"),
         (b"", "is empty"),
         (b"[]", "it has no list of agents"),
         ({"agents": []}, "its list of agents is empty"),
         ({"agents": "many"}, "it has no list of agents"),
-        (json.dumps(OTHERS).encode()[:-300], "It looks cut off"),
+        (json.dumps(OTHERS).encode()[:-300], "It seems to be cut off"),
         (json.dumps(OTHERS, indent=1).encode()[:1500], "cut off"),
         (json.dumps(OTHERS).replace('"groups":', "groups:").encode(), "at line 1, column"),
     ],

@@ -237,7 +237,7 @@ ODDS: tuple[Odd, ...] = (
     Odd("note is left out", replaced(first_tool, source_code=("", None, "   "))),
     Odd("limit was raised", replaced(second_block, value="long " * 2000), has_block("persona")),
     Odd("is left out, since", replaced(second_block, limit=("many", -1, [])), has_block("persona")),
-    Odd("is no text", replaced(second_block, value=(5, ["a"], {"b": 1})), has_block("persona")),
+    Odd("is not text", replaced(second_block, value=(5, ["a"], {"b": 1})), has_block("persona")),
     Odd("became", replaced(second_block, label="human"), has_block("human_2")),
     Odd("same text", lambda file, _: second_block(file).update(file["blocks"][0], id="block-1")),
     Odd(
@@ -256,7 +256,7 @@ ODDS: tuple[Odd, ...] = (
             {"agent_ids": [], "manager_config": {"manager_type": "odd"}}
         ),
     ),
-    Odd("groups: left out, since it is no list", lambda file, _: file.update(groups="many")),
+    Odd("groups: left out, since it is not a list", lambda file, _: file.update(groups="many")),
     Odd(
         "is unknown here; it is kept aside",
         lambda file, _: file["groups"].append({"agent_ids": [], "mood": "good"}),
@@ -318,7 +318,7 @@ ODDS: tuple[Odd, ...] = (
         "earlier message",
         lambda file, _: [one.update(otid="same") for one in agent_of(file)["messages"]],
     ),
-    Odd("no list", replaced(lambda file: file, files=("x", 5, {"a": 1}))),
+    Odd("not a list", replaced(lambda file: file, files=("x", 5, {"a": 1}))),
     Odd(
         "has no text of it",
         lambda file, _: file["files"].append(
@@ -504,7 +504,7 @@ def test_a_file_that_was_cut_is_refused_with_a_sentence_that_says_where(
         json.dumps(plain_file(), indent=2),
         json.dumps(json.dumps(plain_file())),
     ):
-        with pytest.raises(BadRequestError, match=r"no JSON: .* line \d+, column \d+"):
+        with pytest.raises(BadRequestError, match=r"not JSON: .* line \d+, column \d+"):
             api.client.agents.import_file(
                 file=("agent.af", text[: int(len(text) * share)].encode())
             )

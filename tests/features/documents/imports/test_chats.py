@@ -384,9 +384,9 @@ def test_zip_files_and_odd_elements_are_read() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "no JSON"),
-        (b"hello", "no JSON"),
-        (b'[{"id": "x"', "ends in the middle"),
+        (b"", "not JSON"),
+        (b"hello", "not JSON"),
+        (b'[{"id": "x"', "is cut off"),
         (b"PK\x03\x04 nothing", "damaged"),
         (zipped("other.json", b"[]"), r"no conversations\.json"),
         (zipped("conversations.json", b"[" + b" " * 100_000)[:-60], "damaged"),

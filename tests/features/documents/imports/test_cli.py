@@ -20,8 +20,8 @@ def test_an_export_is_brought_for_a_user(shell: Shell) -> None:
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert (
-            "Taken from claude:\n  1 chats\n  2 messages\nLeft out:\n  1 chats (no. 2): it is no "
-            "JSON object" in done.stdout
+            "Taken from claude:\n  1 chats\n  2 messages\nLeft out:\n  1 chats (no. 2): it is not "
+            "a JSON object" in done.stdout
         )
     assert json.loads((shell.folder / "report.json").read_text())["taken"] == {
         "chats": 1,

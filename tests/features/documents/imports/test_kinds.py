@@ -99,7 +99,7 @@ def test_an_upload_of_which_nothing_can_be_read_has_failed(api: Api) -> None:
     for data in (b"[1, 2]", b'[{"a": 1}]', b'{"what": "else"}', b'[{"id": "x", "mapping": 5}]'):
         job = ended(lambda path: ok(api.http.get(path)), ok(upload(api.http, data))["id"])
         assert job["status"] == "failed", data
-        assert "Nothing in this file could be read" in job["error"]
+        assert "Nothing in this file is an export" in job["error"]
     job = ended(lambda path: ok(api.http.get(path)), ok(upload(api.http, b"[]"))["id"])
     assert job["status"] == "completed"
 

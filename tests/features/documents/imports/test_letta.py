@@ -239,7 +239,7 @@ def test_a_second_run_changes_nothing(api: Api, letta: LettaDatabase, url: str) 
 
 
 def test_other_databases_are_refused(api: Api, url: str) -> None:
-    with pytest.raises(Invalid, match="no database of the retired Letta V1 server"):
+    with pytest.raises(Invalid, match="not a database of the retired Letta V1 server"):
         LettaTables(url)
     with pytest.raises(Invalid, match="postgresql://"):
         LettaTables("sqlite:///letta.db")

@@ -64,7 +64,7 @@ def test_an_upload_is_taken_in(api: Api) -> None:
 def test_a_bad_file_fails_with_what_was_taken(api: Api) -> None:
     made = ok(upload(api.http, json.dumps([chatgpt("half")]).encode()[:-1] + b', {"id', agent=""))
     one = ended(lambda path: ok(api.http.get(path)), made["id"])
-    assert (one["status"], "ends in the middle" in one["error"]) == ("failed", True)
+    assert (one["status"], "is cut off" in one["error"]) == ("failed", True)
     assert one["report"]["taken"]["chats"] >= 1
     assert api.server.rows()["import_parts"] == 0
     assert upload(api.http, b"[]", kind="myspace").status_code == 422

@@ -399,5 +399,5 @@ def test_a_large_file_is_taken_and_what_was_saved_meanwhile_is_not_given_as_the_
 
     monkeypatch.setattr(service, "version_of", overtaken)
     assert api.client.templates.agents.create("Large:1").agent_ids
-    with pytest.raises(ConflictError, match="a moment ago"):
+    with pytest.raises(ConflictError, match="by another request"):
         api.client.templates.agents.create("Large:latest")

@@ -150,7 +150,7 @@ def test_the_files_that_were_not_looked_at_for_longest_are_closed(
     assert third.endswith(
         f"Note: Closed 1 least recently used file(s) due to open file limit: {name}/poem.txt"
     )
-    assert "3 files are too many to open at once: 2 are the most" in too_many
+    assert "3 files are too many to open at once. Open at most 2" in too_many
     # A file that a search finds counts as looked at.
     turn(api, agent_id, call("grep_files", pattern="honey"))
     (last,) = turn(api, agent_id, call("open_files", file_requests=[{"file_name": "poem.txt"}]))
@@ -221,12 +221,15 @@ def test_a_file_that_is_uploaded_later_is_open_while_there_is_room(api: Api, fol
 @pytest.mark.parametrize(
     ("request_", "why"),
     [
-        ({"file_name": "nothing.txt"}, 'No file named "nothing.txt" is attached. Some that are:'),
+        (
+            {"file_name": "nothing.txt"},
+            'No file named "nothing.txt" is attached. Attached are, for example:',
+        ),
         ({"file_name": "../../etc/passwd"}, "No file named"),
         ({"file_name": "poem.txt", "offset": -1}, "offset must be 0 or more"),
         (
             {"file_name": "poem.txt", "offset": 300},
-            "has 300 lines, so none begins at the offset 300",
+            "has 300 lines, so the offset 300 is behind its end",
         ),
         ({"file_name": "poem.txt", "offset": 10**18}, "has 300 lines"),
         ({"file_name": "poem.txt", "length": 0}, "length must be 1 or more"),
@@ -314,9 +317,9 @@ def test_lines_are_found_by_regular_expressions(api: Api, shelf: tuple[str, str]
     )
     assert "showing matches 281-300 of 300" in more
     assert more.endswith("No more matches to show.")
-    assert last == "There are 300 matches, so none stands behind the first 300."
+    assert last == "There are 300 matches, so there are none after the first 300."
     assert none == "No matches found for pattern: 'nowhere'"
-    assert "The pattern is no regular expression that RE2 reads: missing )" in wrong
+    assert "The pattern is not a regular expression that RE2 reads: missing )" in wrong
     assert "bees" not in included
     assert "code.py" in included
 

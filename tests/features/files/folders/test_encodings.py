@@ -84,4 +84,4 @@ def test_bytes_of_no_text_stay_no_text() -> None:
 def test_rtf_by_name_alone_is_refused_with_a_sentence(api: Api, folder: str) -> None:
     file = put(api, folder, "wrong.rtf", b"Just words.")
     assert file.processing_status == "error"
-    assert "does not begin as an RTF file does" in (file.error_message or "")
+    assert "does not begin like an RTF file" in (file.error_message or "")

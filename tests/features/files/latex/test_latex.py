@@ -317,7 +317,7 @@ def test_a_full_workspace_takes_no_notes(
     ok(http.put("/users/full/workspace/files/one.txt", content="One."))
     events = notes(server, http, "full", "More", "More.")
     assert "artifact" not in [event["type"] for event in events]
-    assert "The workspace has 1 files, and that is the most" in result(server)
+    assert "The workspace has 1 files, and no more are allowed" in result(server)
 
 
 def test_without_a_latex_the_agent_and_the_operator_learn_what_to_install(

@@ -197,7 +197,7 @@ def test_an_agent_reads_writes_edits_and_searches(
     for path in ("../dora/x", "/etc/passwd"):
         assert tool("read_workspace_file", path=path)[0] == "error"
     put(http, "cleo", "p.bin", b"\0\1")
-    assert "no text" in tool("read_workspace_file", path="p.bin")[1]
+    assert "not text" in tool("read_workspace_file", path="p.bin")[1]
 
 
 def test_a_command_changes_files_and_sees_no_others(

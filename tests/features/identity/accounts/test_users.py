@@ -47,7 +47,7 @@ def test_what_a_user_cannot_be_is_said(http: httpx2.Client) -> None:
     two = ok(http.get("/v1/users/two"))
     assert refused(http.patch("/v1/users/one", json={"identifier": two["id"]}), 409)
     assert "cannot be called" in refused(http.post("/v1/users/", json={"name": "a/b"}), 400)
-    assert "no e-mail address" in refused(
+    assert "not an e-mail address" in refused(
         http.patch("/v1/users/one", json={"email": "nowhere"}), 400
     )
     assert "cannot be disabled" in refused(
@@ -181,7 +181,7 @@ def test_a_name_that_only_case_or_width_tells_from_another_makes_no_second_user(
         ("ｍａｒｙ．ａｎｎ", mary),
         ("ärger", umlaut),
     ):
-        sentence = f'There is a user "{known["identifier"]}", whose name looks like this one'
+        sentence = f'There is a user "{known["identifier"]}", whose name looks the same'
         assert sentence in refused(http.post("/v1/users/", json={"name": name}), 409)
         assert sentence in refused(
             http.put(f"/users/{name}/blocks/human", json={"body": "Mine."}), 409
@@ -194,7 +194,7 @@ def test_a_name_that_only_case_or_width_tells_from_another_makes_no_second_user(
             )
     wide = make_user(http, "ｅｖｅ")
     assert wide["identifier"] in refused(http.post("/v1/users/", json={"name": "eve"}), 409)
-    assert "looks like this one" in refused(
+    assert "looks the same" in refused(
         http.patch(f"/v1/users/{wide['id']}", json={"identifier": "mary.Ann"}), 409
     )
     # One's own name may change so, and other changes of users who are alike already are no matter.

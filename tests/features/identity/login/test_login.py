@@ -217,11 +217,11 @@ def test_a_token_signed_with_an_elliptic_curve_counts(
 
 LIES: dict[str, tuple[dict[str, Any], str]] = {
     "another audience": ({"aud": "someone-else"}, "another client"),
-    "several audiences": ({"aud": [CLIENT, "someone-else"]}, "another client asked"),
-    "asked by another": ({"azp": "someone-else"}, "another client asked"),
+    "several audiences": ({"aud": [CLIENT, "someone-else"]}, "issued to another client"),
+    "asked by another": ({"azp": "someone-else"}, "issued to another client"),
     "expired": ({"exp": int(time.time()) - 3600}, "expired"),
     "no end": ({"exp": None}, "expired"),
-    "from the future": ({"iat": int(time.time()) + 3600}, "future"),
+    "not valid yet": ({"iat": int(time.time()) + 3600}, "not valid yet"),
     "another issuer": ({"iss": "https://elsewhere.org"}, "another issuer"),
     "another nonce": ({"nonce": "of another login"}, "another login"),
     "no nonce": ({"nonce": None}, "another login"),
@@ -261,7 +261,7 @@ def test_a_login_counts_once_and_in_the_browser_that_began_it(
     there = callback(browser)
     attempt = browser.cookies[ATTEMPT]
     with server.http() as other:
-        assert "Begin again" in refused(
+        assert "Start again" in refused(
             other.get(there), 400
         )  # an attacker's link, in the victim's browser
         callback(other)
@@ -275,7 +275,7 @@ def test_a_login_counts_once_and_in_the_browser_that_began_it(
     assert refused(browser.get("/login/callback"), 400)
     page = browser.get("/login/callback", headers={"accept": "text/html"})
     assert (page.status_code, page.headers["content-type"]) == (400, "text/html; charset=utf-8")
-    assert "Begin again" in page.text
+    assert "Start again" in page.text
     assert "<a href='/login'>" in page.text
 
 

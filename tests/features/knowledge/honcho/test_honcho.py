@@ -212,7 +212,7 @@ def test_one_forgotten_thing_is_replaced_at_honcho_and_nothing_of_others(
     assert set(honcho.conclusions) == {"k2", "k3"}
     assert honcho.cards == {ada: ["Name: Ada"], bob: [f"{secret}."]}
     (sentence,) = [one for one in ok(http.get(receipt))["elsewhere"] if "Honcho" in one]
-    assert "replace conversations that said it: 1, " in sentence
+    assert "replace conversations that contained it: 1, " in sentence
     assert "the user's card: 2." in sentence
     # What is said later goes to the new session.
     chat(http, agent, "ada", "c9", f"Hello. {secret}.", "ok", "And tea.")
@@ -240,7 +240,7 @@ def test_the_receipt_says_that_honcho_could_not_be_asked(
     user = honcho.messages["chat_c13"][0]["peer_id"]
     honcho.fails(503)
     (sentence,) = server.run(forget_thing(server.runtime, user, Needle("I have a rare illness")))
-    assert "may keep what was forgotten" in sentence
+    assert "may still have the forgotten text" in sentence
 
 
 @pytest.mark.parametrize(("name", "later"), [("chat_1", "chat_1__2"), ("c__9", "c__10")])

@@ -187,7 +187,7 @@ MISBEHAVIOURS: list[tuple[Callable[[Any], Any], str]] = [
     (breaks, "Its status was 500"),
     (refuses, "check its token"),
     (leads_elsewhere, "not followed"),
-    (lies_about_types, "no MCP message"),
+    (lies_about_types, "not an MCP message"),
     (answers_another_question, "did not answer within 0.1 seconds"),
     (asks_for_input, "did not answer within 0.1 seconds"),
     (reconnects_for_ever, "failed"),

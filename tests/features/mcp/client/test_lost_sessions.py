@@ -195,7 +195,7 @@ def test_a_failure_without_words_is_put_into_words(api: Api) -> None:
                 ),
                 "did not say why",
             ),
-            (refuse, "refused the call without words (code -32050)"),
+            (refuse, "refused the call without a message (code -32050)"),
         ]
         for answer, words in failures:
             server.raw["tools/call"] = answer

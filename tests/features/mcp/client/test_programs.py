@@ -152,7 +152,7 @@ def test_without_the_operators_word_none_is_started(
         assert answer.status_code in (400, 403), answer.text
         assert "RICORDO_MCP_COMMANDS" in answer.text
     monkeypatch.delenv("RICORDO_MCP_COMMANDS")
-    with pytest.raises(APIStatusError, match="starts no programs") as refused:
+    with pytest.raises(APIStatusError, match="may not start programs") as refused:
         api.client.mcp_servers.create(**config(folder))
     assert refused.value.status_code == 403
     assert list(api.client.mcp_servers.list()) == []

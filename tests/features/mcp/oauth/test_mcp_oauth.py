@@ -246,7 +246,7 @@ def test_a_token_is_of_the_person_for_mcp_alone_and_for_no_more_than_they_may(
         ("GET", "/ui/agents"),
         ("POST", "/logout"),
     ):
-        assert "is for /mcp alone" in refused(people.send(made.access, method, path), 403)
+        assert "is only for /mcp" in refused(people.send(made.access, method, path), 403)
     for key in (made.access, made.refresh):
         assert people.http.post("/ui/login", data={"key": key}, headers=OWN).status_code == 401
     assert status(people, made.refresh) == 401
@@ -386,7 +386,7 @@ def test_what_is_too_old_is_refused(people: People, monkeypatch: pytest.MonkeyPa
         assert "expired" in token(people, client_id, code=late).json()["error_description"]
         monkeypatch.setattr(grants, "QUESTION_SECONDS", -1)
         asked = question(browser, client_id).headers["location"]
-        assert "This question is over" in browser.get(asked).text
+        assert "This request has expired" in browser.get(asked).text
     past = update(api_keys).values(expires_at=1)
     people.server.write(lambda tx: tx.run(past.where(api_keys.c.kind == "access")))
     assert not works(people, made.access)

@@ -229,11 +229,11 @@ def test_what_is_no_receipt_is_refused(tmp_path: Path) -> None:
         {"algorithm": "none"},
         {"algorithm": "ed25519", "public_key": "?", "value": "?"},
     ):
-        with pytest.raises(Invalid, match="no receipt"):
+        with pytest.raises(Invalid, match="not a receipt"):
             receipts.verify({"id": "receipt-1", "signature": signature})
     file = tmp_path / "file.json"
     for text in ("", "[]", "{"):
         file.write_text(text)
-        with pytest.raises(Invalid, match="no receipt"):
+        with pytest.raises(Invalid, match="not a receipt"):
             receipts.read(file)
     assert receipts.read(tmp_path / "missing.json") is None

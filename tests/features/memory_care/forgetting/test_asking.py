@@ -57,7 +57,7 @@ def test_an_agent_without_a_user_forgets_at_once_where_the_policy_says_so(world:
     agent = world.agent("Ida", **human())
     told(world, agent, "direct")
     answer = world.say(agent, "Please forget my illness.", forget("direct"), "It is forgotten.")
-    assert "what said it in these words was removed" in answer
+    assert "every text with these words was replaced" in answer
     at_once = world.http.get(f"/v1/agents/{agent}/messages").text
     assert CANARY not in at_once
     assert f"Hello. {MARK}" in at_once

@@ -18,6 +18,6 @@ def test_it_lists_and_then_removes(shell: Shell) -> None:
         assert (done.returncode, done.stderr) == (0, "")
         assert "Changed:" in done.stdout
         again = shell.run(*command, "--yes")
-        assert (again.returncode, "Nothing says it" in again.stderr) == (2, True)
+        assert (again.returncode, "No stored text says it" in again.stderr) == (2, True)
     assert in_files(shell.data, canary("ada")) == []
     assert in_files(shell.data, canary("bob")) != []

@@ -260,7 +260,7 @@ def test_the_memory_page_lists_it_and_removes_the_chosen(world: World) -> None:
     ids = re.findall(r'name="id" value="([^"]+)" checked', listed.text)
     assert len(ids) >= 3
     nothing = world.http.post(f"{page}/forget-one/remove", data=form)
-    assert (nothing.status_code, "Choose what shall be removed" in nothing.text) == (400, True)
+    assert (nothing.status_code, "Choose what to remove" in nothing.text) == (400, True)
     removed = world.http.post(
         f"{page}/forget-one/remove", data={**form, "id": ids, "never_again": "yes"}
     )

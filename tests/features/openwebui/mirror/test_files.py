@@ -287,7 +287,7 @@ async def test_what_this_workspace_does_not_take_stays_there(
     there.user_uploads("fine.md", "Fine.")
     told = await here.settle() or ""
     assert "large.md in Open WebUI cannot be taken: The workspace is full" in told
-    assert "has a letter that cannot be shown" in told
+    assert "has a character that cannot be shown" in told
     assert await here.files() == {"fine.md": "Fine."}
     assert len(there.user_files()) == 3
 
@@ -317,10 +317,10 @@ async def test_the_key_and_the_address_are_the_operators(
     assert (await here.noted()).last_error is not None
     monkeypatch.setenv("RICORDO_OPENWEBUI_URL", "http://127.0.0.1:9")
     with pytest.raises(
-        Invalid, match="that RICORDO_OPENWEBUI_URL names"
+        Invalid, match="the address in RICORDO_OPENWEBUI_URL"
     ):  # the address moved: nothing goes to the old one
         await here.sync()
-    with pytest.raises(Invalid, match="not known from Open WebUI"):
+    with pytest.raises(Invalid, match="does not come from Open WebUI"):
         await Synced.sync(await _of_another(here, there, monkeypatch))
 
 

@@ -124,7 +124,8 @@ async def test_changes_of_different_lines_are_merged_and_of_one_line_proposed(
     assert (waiting.value, waiting.author.kind) == ("1\nmine\n3", "user")
     assert (
         told
-        == f'"human" changed here and in its note in the same lines. What the note had waits as {waiting.id}.'
+        == '"human" changed here and in its note, in the same lines. The note\'s text waits as '
+        f"the proposal {waiting.id}."
     )
     assert await here.text() == there.user_notes()["human"] == "1\nours\n3"
     await here.approve(waiting.id)

@@ -620,7 +620,8 @@ def test_notes_go_both_ways(stage: Stage) -> None:
         write(written().replace("sea", "lake"))
         stage.block(ada, "human", text.replace("sea", "hills"))
         assert (
-            "in the same lines. What the note had waits as proposal-" in stage.sync(ada)["problem"]
+            "in the same lines. The note's text waits as the proposal proposal-"
+            in stage.sync(ada)["problem"]
         )
         assert (written(), stage.block(ada, "human")) == (text.replace("sea", "hills"),) * 2
 
@@ -658,7 +659,9 @@ def test_the_connection_knows_users_by_headers_and_by_signed_tokens(
         monkeypatch.setenv("RICORDO_OPENWEBUI_SECRET", SECRET)
         body = {"model": "agents.essay", "messages": [{"role": "user", "content": "Hello"}]}
         refused = there.send("POST", "/api/chat/completions", body, stage.bea["token"])
-        assert "has to be signed; set FORWARD_USER_INFO_HEADER_JWT_SECRET there" in refused.text
+        assert (
+            "must be signed; set FORWARD_USER_INFO_HEADER_JWT_SECRET in Open WebUI" in refused.text
+        )
     with stage.row("connection: users by signed tokens are the same users"):
         there.stop()
         there.start(FORWARD_USER_INFO_HEADER_JWT_SECRET=SECRET)

@@ -74,7 +74,7 @@ def test_who_is_not_from_there_and_a_server_that_does_not_know_it(
     http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ok(http.put("/users/bob/blocks/human", json={"body": "Bob."}))
-    assert "not known from Open WebUI" in refused(http.post("/users/bob/workspace/sync"), 400)
+    assert "does not come from Open WebUI" in refused(http.post("/users/bob/workspace/sync"), 400)
     assert ok(http.get("/users/bob/remotes")) == []
     monkeypatch.delenv("RICORDO_OPENWEBUI_URL")
     assert "Set RICORDO_OPENWEBUI_URL" in refused(http.post("/users/bob/workspace/sync"), 400)

@@ -99,7 +99,7 @@ def test_what_is_there_is_not_written_over_unasked(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("none*"))
     fill(settings.database_path)
     first = back_up(settings, tmp_path / "first.db", silent)
-    with pytest.raises(Conflict, match="is there already"):
+    with pytest.raises(Conflict, match="already exists"):
         back_up(settings, tmp_path / "first.db", silent)
     fill(settings.database_path)
     second = back_up(settings, tmp_path / "second.db", silent)

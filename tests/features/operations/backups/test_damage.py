@@ -102,7 +102,8 @@ def test_every_damage_is_refused_with_a_sentence(
             chance = random.Random(number)  # noqa: S311 - a place
             path.write_bytes(damage(data, other, chance))
             with pytest.raises(
-                Invalid, match=r"is no sound backup: .+\. Copy it again .+, or take another one\.$"
+                Invalid,
+                match=r"is not a sound backup: .+\. Copy it again .+, or take another one\.$",
             ):
                 require_sound(path)
 
@@ -117,7 +118,7 @@ def test_a_refused_backup_leaves_the_database_as_it_is(
     bad = tmp_path / "bad.db"
     for damage in DAMAGES:
         bad.write_bytes(damage(data, other, random.Random(7)))  # noqa: S311 - a place
-        with pytest.raises(Invalid, match="is no sound backup"):
+        with pytest.raises(Invalid, match="is not a sound backup"):
             restore(bad, settings, silent, replace=True)
         assert settings.database_path.read_bytes() == before
 
@@ -180,6 +181,6 @@ def test_a_table_that_is_not_what_its_hash_says_stops_the_restore(
         "ricordo.features.operations.backups.service.require_sound", lambda _path: hashes
     )
     settings = Settings(data_dir=tmp_path / "data")
-    with pytest.raises((Invalid, Conflict), match="not what was backed up: messages"):
+    with pytest.raises((Invalid, Conflict), match="differ from the backed up database: messages"):
         restore(backups[0], settings, silent)
     assert not settings.database_path.exists()

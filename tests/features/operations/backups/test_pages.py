@@ -109,7 +109,7 @@ def test_names_are_of_the_list_alone(
             http.post(f"{HOME}/{name}/check"),
         ):
             assert answer.status_code in (404, 405), (name, answer.text)
-    assert "no sound backup" in refused(http.post(f"{HOME}/old-schema3-2026.db/check"), 400)
+    assert "not a sound backup" in refused(http.post(f"{HOME}/old-schema3-2026.db/check"), 400)
     assert "pg_restore --list" in refused(http.post(f"{HOME}/old-schema3-2026.dump/check"), 400)
     assert (tmp_path / "data" / "ricordo.db").exists()
 
@@ -149,7 +149,7 @@ def test_a_backup_that_is_cut_off_leaves_nothing_and_one_that_was_done_is_not_do
     with monkeypatch.context() as changed:
         changed.setattr(service, "back_up", slowly)
         server.run(cut_off())
-    assert told == ["The backup was cancelled. Begin another one."]
+    assert told == ["The backup was cancelled. Start another one."]
     assert list((tmp_path / "data" / "backups").iterdir()) == []
     for _ in range(2):
         server.run(make(server.runtime, job, silent))

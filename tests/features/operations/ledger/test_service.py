@@ -87,11 +87,11 @@ def test_what_is_no_price_is_refused_with_what_to_do(tmp_path: Path) -> None:
         ('currency = 5\n["a/b"]\ninput = 1\noutput = 1', "currency"),
         (f"{priced}input = 1", "lacks output"),
         (f"{priced}input = 1\noutput = 1\nthinking = 2", "thinking"),
-        (f"{priced}input = -1\noutput = 1", "no price"),
-        (f'{priced}input = "1"\noutput = 1', "no price"),
-        (f"{priced}input = true\noutput = 1", "no price"),
-        (f"{priced}input = nan\noutput = 1", "no price"),
-        ('currency = "USD"\n"a/b" = 5', "no table"),
+        (f"{priced}input = -1\noutput = 1", "not a price"),
+        (f'{priced}input = "1"\noutput = 1', "not a price"),
+        (f"{priced}input = true\noutput = 1", "not a price"),
+        (f"{priced}input = nan\noutput = 1", "not a price"),
+        ('currency = "USD"\n"a/b" = 5', "not a table"),
         ("currency = ", "not valid TOML"),
     ):
         (tmp_path / FILE).write_text(text)

@@ -476,7 +476,7 @@ async def test_a_postgresql_database_is_not_copied_into_itself_by_another_name(
     again = on_postgres.model_copy(
         update={"database_url": SecretStr(url.replace("postgres@", "postgres:any@"))}
     )
-    with pytest.raises(Conflict, match="both ends"):
+    with pytest.raises(Conflict, match="both source and target"):
         await move(on_postgres, again)
 
 

@@ -99,7 +99,7 @@ def test_what_answers_and_is_no_dolt_server_is_told_of_without_the_password() ->
 
 def test_an_ordinary_sqlite_file_is_no_place_for_it(tmp_path: Path) -> None:
     sqlite3.connect(tmp_path / "own.db").execute("CREATE TABLE own (x)").connection.close()
-    with pytest.raises(Invalid, match="no database of doltlite"):
+    with pytest.raises(Invalid, match="not a database of doltlite"):
         read_address(f"doltlite://{tmp_path / 'own.db'}", folders=(tmp_path,))
 
 

@@ -380,8 +380,8 @@ async def test_a_remote_with_more_than_can_be_read_at_once_is_refused_before_it_
     )
     for bound, most, told in (
         ("MOST_ROWS", 1, "holds 2 rows"),
-        ("MOST_BYTES", 4000, "of which 10000 and 4000 are read"),
-        ("MOST_COMMITS", 1, "of which 1 and"),
+        ("MOST_BYTES", 4000, "and 10000 and 4000 are allowed"),
+        ("MOST_COMMITS", 1, "and 1 and"),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(engines if bound == "MOST_BYTES" else database, bound, most)
@@ -720,7 +720,7 @@ async def test_rows_of_youlab_are_those_of_the_user_with_the_prefix(
 ) -> None:
     fill_like_youlab(memory.place)
     monkeypatch.setenv("RICORDO_DOLT_USER_PREFIX", "open-webui:")
-    with pytest.raises(Invalid, match="begins otherwise"):
+    with pytest.raises(Invalid, match="does not begin with it"):
         await memory.sync()
     memory.user = "open-webui:ada"
     memory.remote = await memory.add(user=memory.user)

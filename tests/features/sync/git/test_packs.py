@@ -143,7 +143,7 @@ def test_a_thin_pack_counts_on_what_is_here(repository: Path) -> None:
     thin = packed(repository, "main\n^main~6\n", "--thin", "--delta-base-offset")
     found = read_pack(thin, here.get)
     assert git(repository, "rev-parse", "main:a.md") in {id.hex() for id in found}
-    with pytest.raises(Invalid, match="counts on objects that are not here"):
+    with pytest.raises(Invalid, match="refers to objects that the memory does not have"):
         read_pack(thin, nothing)
 
 
@@ -287,9 +287,9 @@ def test_a_file_that_is_no_block_is_told_and_a_text_that_no_block_can_hold_with_
         ("160000", "a", "this is a submodule"),
         ("100644", "a.txt", "a.txt: each file is a memory block"),
         ("100644", ".md", "cannot be used"),
-        ("100644", "versions.md", '"versions" has a meaning of its own'),
-        ("100644", "git~1.md", "means something of its own to git"),
-        ("100644", "a/b.md", "with a slash in it"),
+        ("100644", "versions.md", '"versions" is reserved'),
+        ("100644", "git~1.md", "is reserved by git"),
+        ("100644", "a/b.md", "the name has a slash"),
         ("0100644", "a.md", "mode 0100644"),
         ("100644", "x" * 300 + ".md", "a label has 255 characters at most"),
     ):

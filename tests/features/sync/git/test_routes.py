@@ -545,7 +545,7 @@ def test_bad_requests_are_refused(memory: Memory, http: httpx2.Client, service: 
         answer = http.post(url, content=content, headers={**kind, **headers})
         assert answer.status_code == status, (content[:20], headers, answer.text)
     packed = http.post(url, content=b"0000", headers={**kind, "content-encoding": "br"})
-    assert "packed with br, which is not read here. Send it plain or with gzip." in packed.text
+    assert "has the encoding br, which is not supported. Send it plain or with gzip." in packed.text
     assert memory.server.rows() == rows
 
 

@@ -276,7 +276,7 @@ async def test_a_remote_is_added_once_and_only_where_it_can_be(world: World) -> 
     ):
         with pytest.raises(Invalid):
             await world.add(Access(address))
-    with pytest.raises(Invalid, match="no option but shows_toml"):
+    with pytest.raises(Invalid, match="only takes the option shows_toml"):
         await world.add(Access("https://example.org/x.git", options={"shows_yaml": True}))
 
 
@@ -288,7 +288,7 @@ async def test_a_folder_is_of_one_memory_by_whatever_path(world: World) -> None:
     for address in (link, same):
         with pytest.raises(Conflict, match="another memory"):
             await world.add(Access(str(address)), "eve")
-    with pytest.raises(Invalid, match="is a git repository"):
+    with pytest.raises(Invalid, match="is inside a git repository"):
         await world.add(Access(f"{link}/objects/eve.git"), "eve")
     for address in (
         f"/proc/self/root{world.bare}",

@@ -153,7 +153,7 @@ def test_private_addresses_are_not_spoken_to(
     elsewhere: tuple[Elsewhere, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, url = elsewhere
-    with pytest.raises(Invalid, match="no public address"):
+    with pytest.raises(Invalid, match="not a public address"):
         transport.branches(GitAddress(url))
     # A public name that leads here.
     monkeypatch.setattr(

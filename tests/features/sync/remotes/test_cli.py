@@ -61,7 +61,7 @@ def test_a_password_is_typed_and_never_printed(shell: Shell) -> None:
         embedded = remotes(
             shell, "add", "dolt", "mysql://ada:s3cret@dolt.invalid/memory", *to, code=2
         )
-        assert "give it by --password" in embedded
+        assert "use --password" in embedded
         assert "s3cret" not in embedded
         assert "s3cret" not in remotes(shell, "list", *to)
         assert "dolt.invalid" not in remotes(shell, "list", *to)

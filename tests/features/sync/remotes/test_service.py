@@ -418,5 +418,7 @@ def test_two_plugins_may_not_offer_one_kind_of_remote_and_each_must_be_one() -> 
     ]
     with pytest.raises(Invalid, match='Two plugins offer remotes of the kind "git"'):
         Plugins([GIT, ("more git", Feature(memory_remotes=(GitRemotes(),)))]).memory_remotes()
-    with pytest.raises(Invalid, match="object is no kind of remote: it needs kind, read and sync"):
+    with pytest.raises(
+        Invalid, match="object is not a kind of remote: it needs kind, read and sync"
+    ):
         Plugins([("odd", Odd())]).memory_remotes()

@@ -24,7 +24,7 @@ def test_a_course_is_made_checked_and_mended(data: Path) -> None:
     path = data / "courses" / "essay" / "agents.toml"
     assert str(path) in made.output
     assert run.invoke(app, ["course", "check"]).output == "essay: 1 agent, 3 blocks, 1 task\n"
-    assert "there already" in run.invoke(app, ["course", "new", "essay"]).output
+    assert "already exists" in run.invoke(app, ["course", "new", "essay"]).output
     assert "no worked course" in run.invoke(app, ["course", "new", "b", "--like", "c"]).output
     assert "name of a course" in run.invoke(app, ["course", "new", "../b"]).output
     path.write_text(path.read_text("utf-8").replace("[[task]]", "[[tasks]]"), "utf-8")

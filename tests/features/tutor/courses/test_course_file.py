@@ -102,7 +102,7 @@ FAULTS = [
     ),
     (AGENT + '[[skill]]\nname = "Sums"\n', 5, '"name" is missing or cannot be used'),
     (AGENT + SUMS + SUMS, 6, 'the skill "sums" is in line 4 already'),
-    (AGENT + SUMS + 'prerequisites = ["dash"]\n', 6, 'the prerequisite "dash" is no skill'),
+    (AGENT + SUMS + 'prerequisites = ["dash"]\n', 6, 'the prerequisite "dash" is not a skill'),
     (AGENT + SUMS + 'prerequisites = ["sums"]\n', 6, "of each other: sums -> sums"),
     (AGENT + SUMS + "examples = [1]\n", 6, '"examples" must be a list of names'),
     (AGENT + SUMS + 'misconceptions = ["a\\nb"]\n', 6, '"misconceptions" needs lines of 1 to 300'),
@@ -194,7 +194,7 @@ def test_prerequisites_are_refused_exactly_if_they_cannot_be_ordered(
         return
     with pytest.raises(Invalid) as told:
         parse_course(skills_text(needed), "essay")
-    assert ("is no skill" in str(told.value)) == (not is_known)
+    assert ("is not a skill" in str(told.value)) == (not is_known)
     if is_known:
         assert "prerequisites of each other" in str(told.value)
 

@@ -124,7 +124,7 @@ def test_words_that_the_student_never_said_are_no_evidence(course: Course) -> No
     course.say("cleo", "Hello.")
     for quote in ("Well done.", "I can do all fractions.", ""):
         (refused,) = course.results("cleo", "I like sums.", note(quote))
-        assert "No message of the student holds these words" in refused
+        assert "No message of the student contains this quote" in refused
     # Another student's words are no evidence either.
     course.say("dan", "Danqq says 5/6.")
     (refused,) = course.results("cleo", "And now?", note("Danqq says 5/6."))
@@ -236,7 +236,7 @@ def test_choices_hold_for_one_course_and_leave_the_rest(course: Course) -> None:
     chosen = learning.ask("PATCH", retention_days=30)
     assert (chosen["is_off"], chosen["retention_days"], chosen["kept_days"]) == (True, 30, 30)
     (refusal,) = course.results("kim", "It is 7/12.", note("It is 7/12."))
-    assert "nothing is noted" in refusal
+    assert "switched off notes" in refusal
     assert "Kimqq" not in course.prompt("kim")
     assert learning.read()["skills"] == []
     learning.ask("PATCH", is_off=False)

@@ -56,7 +56,7 @@ async def test_a_level_rests_on_evidence_and_ends_the_one_before(room: Classroom
         seen = room.level(tx, "ada", "sums", "seen")
         with pytest.raises(Invalid, match="not tried"):
             room.level(tx, "ada", "sums", "practised")
-        with pytest.raises(Invalid, match="Only what was practised"):
+        with pytest.raises(Invalid, match="Only a level of"):
             room.level(tx, "ada", "sums", "forgotten")
         first = room.show(tx, "ada", "sums", "good")
         with pytest.raises(Invalid, match="two messages"):
@@ -150,7 +150,7 @@ async def test_nobody_notes_anything_of_a_student_who_opted_out(room: Classroom)
     def work(tx: Transaction) -> Any:
         room.show(tx, "ada", "sums", "good")
         room.choose(tx, "ada", is_off=True)
-        with pytest.raises(Invalid, match="nothing is noted"):
+        with pytest.raises(Invalid, match="switched off notes"):
             room.show(tx, "ada", "sums", "good")
         learner = room.learner(tx, "ada")
         due = service.has_due(tx, learner.user, room.course)

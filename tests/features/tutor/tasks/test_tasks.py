@@ -270,7 +270,7 @@ def test_tasks_of_courses_leave_the_room_of_those_made_over_the_api(
     for name in ("one", "two", "three", "one"):
         ok(http.post("/background/tasks", json={"name": name, **body}))
     words = refused(http.post("/background/tasks", json={"name": "four", **body}), 409)
-    assert "There are 3 tasks besides those of courses" in words
+    assert "There are 3 tasks that belong to no course" in words
     assert len(ok(http.get("/background/tasks"))) == 13 + 3
     first_page = http.get("/ui/tasks").text
     after = first_page.split("/ui/tasks?after=")[1].split('"')[0]
@@ -414,7 +414,7 @@ def test_a_paused_task_leaves_out_what_waits_and_runs_by_hand(
     ok(http.post(f"/background/tasks/{TASK}/disable"))
     look(server)
     assert [(run["status"], run["problem"]) for run in runs_of(http)] == [
-        ("skipped", "The task was disabled before this began.")
+        ("skipped", "The task was disabled before this run.")
     ]
     ok(http.post(f"/background/tasks/{TASK}/run"))
     look(server)

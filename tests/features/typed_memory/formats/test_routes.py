@@ -240,7 +240,7 @@ def test_what_cannot_be_read_is_refused_and_makes_nothing(
         (b"---\nblock: other\n---\nText\n", "text/markdown", 400, '"other"'),
         (b"body = ", "application/toml", 400, "Line 1"),
         (b"Text", "text/html", 422, "text/markdown"),
-        (b"#" * 1_000_001, "application/toml", 422, "1000000 are read at most. Send it as JSON."),
+        (b"#" * 1_000_001, "application/toml", 422, "1000000 at most. Send it as JSON."),
         (b"#" * 10_000_000, "text/markdown", 422, "The text has 10000000 characters"),
     ):
         headers = {"content-type": media_type}

@@ -193,25 +193,25 @@ MARKDOWN: dict[str, list[str]] = {
         'Line 2: "format" can be incomplete or free. Write one, or take the line out.'
     ],
     "---\nblock: a/history\n---\n": [
-        'Line 2: Block label "a/history" cannot be used: "history" has a meaning*'
+        'Line 2: Block label "a/history" cannot be used: "history" is reserved*'
     ],
     "---\nblock:\n---\n": ['Line 2: Block label "" cannot be used.*'],
     "---\nblock: a\n---\n\n## Age\ntwelve\n## Hobbies\n": [
         'Line 6: "Age" must be a whole number. Write it as 12.',
-        'Line 7: "Hobbies" is no field of "student".*',
+        'Line 7: "Hobbies" is not a field of "student".*',
         'Line 7: "Name" is required and missing. Add a line "## Name".',
     ],
 }
 TOML: dict[str, list[str]] = {
     'name = "Ada"\nage = "twelve"': ['Line 2: "age" must be a whole number. Write it as 12.'],
     'name = "Ada"\nage = 12 years': ["Line 2: a key can have only one value. Put text in quotes."],
-    "name = Ada": ["Line 1: this is no value of TOML.*"],
+    "name = Ada": ["Line 1: this is not a TOML value.*"],
     'name = 3\nhobbies = ["tea"]\nstrengths = [\n  "a",\n  7,\n]\nenrolled = "yes"\n'
     "since = 2026-05-31T10:00:00Z\nscore = nan": [
         'Line 1: "name" must be text. Write it as "Alice".',
         (
-            'Line 2: "hobbies" is no field of "student". Use one of: name, background, strengths, '
-            "age, score, enrolled, since."
+            'Line 2: "hobbies" is not a field of "student". Use one of: name, background, '
+            "strengths, age, score, enrolled, since."
         ),
         'Line 3: "strengths" must be a list of texts. Write it as ["one", "two"].',
         'Line 7: "enrolled" must be true or false. Write it as true.',
@@ -219,7 +219,7 @@ TOML: dict[str, list[str]] = {
         'Line 9: "score" must be a number. Write it as 12.5.',
     ],
     'name = "A"\nstrengths = ["a", "b", "c", "d"]': [
-        'Line 2: "strengths" has 4 items and may have 3. Take 1 out.'
+        'Line 2: "strengths" has 4 items and may have 3. Remove 1.'
     ],
     "age = 12\n": ['Line 1: "name" is required and missing. Add a line that begins with name ='],
     'name = "A"\nbody = ""': ['Line 1: "name" cannot be used with "body". Keep one of the two.'],
@@ -238,7 +238,7 @@ TOML: dict[str, list[str]] = {
     ],
     'block = "a<b"\nname = "A"': ['Line 1: Block label "a<b" cannot be used.*'],
     "": ['Line 1: there are neither fields nor a "body". Write body = "" to empty the block.'],
-    'name = "A"\n[address]\nstreet = "B"': ['Line 2: "address" is no field of "student".*'],
+    'name = "A"\n[address]\nstreet = "B"': ['Line 2: "address" is not a field of "student".*'],
     "name = {first = 'A'}": ['Line 1: "name" must be text. Write it as "Alice".'],
 }
 KIND = "must be text, a list of texts, a number, true, false or a day."

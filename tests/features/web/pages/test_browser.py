@@ -686,7 +686,7 @@ def test_a_group_is_made_and_talked_with_by_the_keyboard(visitor: Visitor, place
         page.keyboard.press("Space")
     page.get_by_role("button", name="Make it").focus()
     page.keyboard.press("Enter")
-    expect(page.get_by_role("status")).to_contain_text("The group was made.")
+    expect(page.get_by_role("status")).to_contain_text("The group was created.")
     page.get_by_label("Message to the group").fill("Good morning.")
     page.get_by_role("button", name="Send").focus()
     page.keyboard.press("Enter")

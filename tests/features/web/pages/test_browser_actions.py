@@ -170,7 +170,7 @@ def test_what_was_remembered_is_undone_below_the_answer(
     page.get_by_label("Message to Nina").fill("I like coffee.")
     page.keyboard.press("Enter")
     page.locator("#transcript").get_by_role("button", name="Undo").click()
-    told(page, "taken back")
+    told(page, "undone")
     assert http.get("/users/ada/blocks/hobby").json()["body"] == "Ada likes tea."
 
 

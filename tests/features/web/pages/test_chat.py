@@ -183,7 +183,7 @@ def test_only_ids_of_forms_and_queries_get_into_paths_of_the_api(talk: Talk) -> 
                         f"x/{id}", id.upper(), f"{id} ", f"{id}\n", ".", "..", "ä"):  # fmt: skip
                 answer = talk.http.request(method, path, **_sent(method, sent | {name: odd}))
                 assert answer.status_code == 404, (path, name, odd, answer.status_code)
-                assert "is no id of this kind" in unescape(answer.text), (path, name, odd)
+                assert "is not an id of this kind" in unescape(answer.text), (path, name, odd)
 
 
 def _sent(method: str, fields: dict[str, str]) -> dict[str, Any]:

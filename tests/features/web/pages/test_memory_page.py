@@ -415,12 +415,12 @@ def test_every_line_of_a_text_is_in_one_piece(text: str) -> None:
     [
         ('human: + "2026-11-27: "My deadline is near.""', "Added: My deadline is near.", ""),
         ('human: - "## Likes"', "Removed: Likes", ""),
-        ("Copy of the agent's block", "Begun by an agent", ""),
+        ("Copy of the agent's block", "Started by an agent", ""),
         ("Make human", "Begun", ""),
         ("Edit human", "Changed", ""),
         (
             "Undo run-00000000-0000-4000-8000-000000000000",
-            "What a turn had changed was taken back",
+            "The changes of a turn were undone",
             "",
         ),
         ("Edit the plan", "Edit the plan", "Edit the plan"),

@@ -1,0 +1,7 @@
+"""A2A, the protocol by which agents of other programs talk with agents here."""
+
+from ricordo.plugins import Feature
+
+feature = Feature(
+    routes=("ricordo.features.a2a.routes",),
+)
