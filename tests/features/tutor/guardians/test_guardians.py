@@ -265,7 +265,9 @@ def test_a_form_takes_every_identifier_that_a_guardian_can_have(
     people.key("uma")
     identifiers = ["mother@school.org", "open-webui:7c1f", "M. Müller", "שלום", "50%", "%40"]
     chance = random.Random(7)  # noqa: S311 - the same names in each run
-    identifiers += ["x" + "".join(chance.choices("@:?#&=+%;,'é😀 .[]", k=4)) + "x" for _ in range(9)]
+    identifiers += [
+        "x" + "".join(chance.choices("@:?#&=+%;,'é😀 .[]", k=4)) + "x" for _ in range(9)
+    ]
     page = "/ui/people/uma/guardians"
     for identifier in identifiers:
         people.key(identifier, "guardian")
