@@ -34,6 +34,7 @@ _MOST_MARKS = 256
 # A long run of non-word characters, such as punctuation, is split into pieces in the same way.
 _LONG_RUN = re.compile(rf"[^\w\x00-\x7f]{{{_MOST_MARKS},}}")
 
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _ASCII_CONTROLS = bytes((*range(9), *range(14, 32), 127))
 # Fields of requests that hold names, wherever they occur.
 NAME_FIELDS = frozenset(
@@ -155,6 +156,26 @@ def is_normal_text(text: str) -> bool:
 
 def is_normal_name(name: str) -> bool:
     return normal_name(name) == name
+
+
+def storable_json(value: Any) -> Any:
+    """Return a JSON value with replacements for what no database can store.
+
+    NUL and halves of characters (lone surrogates) become U+FFFD, and integers beyond 64 bits become
+    floating-point numbers, or null if they are too large for those.
+    """
+    if isinstance(value, str):
+        return _UNSTORABLE.sub("\ufffd", value)
+    if isinstance(value, Mapping):
+        return {storable_json(key): storable_json(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)([storable_json(member) for member in value])
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        try:
+            return float(value)
+        except OverflowError:
+            return None
+    return value
 
 
 def normal_json(value: Any, field: str = "") -> Any:

@@ -3,6 +3,7 @@
 import unicodedata
 from itertools import product
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from ricordo.domain.text import (
     normal_name,
     normal_text,
     spans_of,
+    storable_json,
 )
 
 WORDS = [
@@ -145,3 +147,23 @@ def test_a_piece_is_replaced_in_a_text_of_any_form(parts: list[str], data: st.Da
             edited = f"{edited[:start]}#{edited[end:]}"
         assert len(spans) >= parts.count(piece) > 0
         assert normal_text(edited) == normal_text(text).replace(normal_text(piece), "#")
+
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=20)
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.integers(1 << 60, 1 << 2_000) | ANY_TEXT,
+    lambda member: st.lists(member) | st.dictionaries(ANY_TEXT, member),
+    max_leaves=20,
+)
+
+
+@given(ANY_JSON)
+def test_a_json_value_can_be_stored_after_its_replacements(value: object) -> None:
+    stored = storable_json(value)
+    assert "\\u0000" not in orjson.dumps(stored).decode().replace("\\\\", "")
+    assert storable_json(stored) == stored
+
+
+@given(st.recursive(st.integers(-9, 9) | st.text("a\ud7ffé\n👍"), st.lists, max_leaves=9))
+def test_a_json_value_that_can_be_stored_stays_as_it_is(value: object) -> None:
+    assert storable_json(value) == value

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from ricordo.api.models.warnings import warn
 from ricordo.domain.clock import stamp, to_datetime
 from ricordo.domain.passage import LONGEST_TAG, MOST_TAGS
-from ricordo.domain.text import Json, normal_json
+from ricordo.domain.text import Json, normal_json, storable_json
 from ricordo.errors import Unsupported
 
 TextPiece = Annotated[
@@ -153,6 +153,9 @@ class RequestModel(RequestPart):
     empty."""
     reasons: ClassVar[Mapping[str, str]] = {}
     """Special reasons for a refused field, by its name."""
+    replaces_unstorable: ClassVar[bool] = False
+    """Whether a value that no database can store is replaced instead of refused. It is for clients
+    that send a whole history: they would send a refused value again with each later request."""
 
     def refuse_unsupported(self) -> None:
         """Raise Unsupported if the request uses an unsupported field."""
@@ -166,27 +169,39 @@ class RequestModel(RequestPart):
     @model_validator(mode="before")
     @classmethod
     def _require_storable(cls, body: Any) -> Any:
-        """Refuse JSON that no database can store, and normalize all other text.
+        """Refuse or replace JSON that no database can store, and normalize all other text.
 
-        Refused are lone surrogates, NUL, integers beyond 64 bits and endless nesting.
+        That is lone surrogates, NUL, and integers beyond 64 bits. Endless nesting is refused.
         """
+        if not isinstance(body, dict):
+            return body
         try:
-            text = orjson.dumps(body if isinstance(body, dict) else None)
-        except TypeError as error:
-            raise ValueError(f"cannot be stored: {error}") from error
-        if b"u0000" in text and _NUL.search(text):
-            raise ValueError("cannot be stored: it holds a NUL character. Leave it out.")
+            text = _stored_form(body)
+        except ValueError:
+            if not cls.replaces_unstorable:
+                raise
+            body = storable_json(body)
+            text = _stored_form(body)
         # Plain ASCII needs no normalizing, except of line ends, which JSON escapes.
-        is_odd = not text.isascii() or b"\\r" in text
-        if is_odd and isinstance(body, dict):
-            return normal_json(body)
-        return body
+        return normal_json(body) if not text.isascii() or b"\\r" in text else body
+
+
+def _stored_form(body: Json) -> bytes:
+    """Return the JSON text of a body. Raises ValueError if no database can store it."""
+    try:
+        text = orjson.dumps(body)
+    except TypeError as error:
+        raise ValueError(f"cannot be stored: {error}") from error
+    if b"u0000" in text and _NUL.search(text):
+        raise ValueError("cannot be stored: it holds a NUL character. Leave it out.")
+    return text
 
 
 class ForeignRequest(RequestModel):
     """The base of whole requests in another program's protocol (see `ForeignPart`)."""
 
     model_config = ForeignPart.model_config
+    replaces_unstorable = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ class LenientRequest(RequestModel):
     """A request whose unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
+    replaces_unstorable = True
 
 
 class ImageAddress(LenientPart):

@@ -1,5 +1,6 @@
 """Agents over AG-UI, by the official `@ag-ui/client`."""
 
+import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -345,6 +346,30 @@ def test_strange_requests_are_answered(server: ServerInThread, agent: str) -> No
         kinds = [event["type"] for event in events]
         assert kinds == ["RUN_STARTED", "STATE_SNAPSHOT", "RUN_FINISHED"]
     assert len(server.model.requests) == 1
+
+
+def test_a_thread_whose_history_cannot_be_stored_goes_on(
+    server: ServerInThread, agent: str
+) -> None:
+    """The client sends the same history with each run, so a refusal would repeat for ever."""
+    body = run_body(new_id("thread"), "Half \ud83d and \0.", "Hello.")
+    body["messages"][0]["metadata"] = {"size": 1 << 70}
+    for answer in ("Hi.", "Still here."):
+        server.says(answer)
+        sent = json.dumps({**body, "runId": new_id("run")})
+        with server.http() as http:
+            streamed = http.post(
+                f"/v1/agents/{agent}/ag-ui",
+                content=sent,
+                headers={"content-type": "application/json"},
+            )
+        assert streamed.status_code == 200, streamed.text
+        events = [event for _, event in events_of(streamed.text)]
+        assert events[-1]["outcome"] == {"type": "success"}
+        body["messages"] += [
+            {"id": new_id("m"), "role": "assistant", "content": answer},
+            {"id": new_id("m"), "role": "user", "content": "And now?"},
+        ]
 
 
 def test_the_clients_state_stays_and_its_instructions_hold_for_one_run(

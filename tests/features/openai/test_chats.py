@@ -4,6 +4,7 @@ Answers, streams, tools, and in which conversation a chat goes on.
 """
 
 import asyncio
+import json
 from typing import Any
 
 import httpx2
@@ -385,6 +386,24 @@ def test_a_request_that_comes_again_is_answered_once(
     ]
     assert answers[0]["choices"] == answers[1]["choices"]
     assert len(server.model.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "field"), [("chat/completions", "messages"), ("responses", "input")]
+)
+def test_a_chat_whose_history_cannot_be_stored_goes_on(
+    server: ServerInThread, http: httpx2.Client, agent: str, path: str, field: str
+) -> None:
+    """Clients send the whole history each time, so a refusal would repeat for ever."""
+    chat = [user("Half \ud83d and \0."), assistant("Pardon?"), user("Hello.")]
+    for answer in ("Hi.", "Still here."):
+        server.says(answer)
+        sent = json.dumps({"model": agent, field: chat, "metadata": {"size": 1 << 70}})
+        answered = http.post(
+            f"/v1/{path}", content=sent, headers={"content-type": "application/json"}
+        )
+        assert answer in str(ok(answered))
+        chat += [assistant(answer), user("And now?")]
 
 
 def leave(server: ServerInThread, client: OpenAI, agent: str, gate: Gate, **headers: str) -> None:

@@ -18,6 +18,7 @@ from typing import IO, Any
 import orjson
 
 from ricordo.domain.clock import SECOND, parse_timestamp
+from ricordo.domain.text import storable_json
 from ricordo.errors import Invalid
 from ricordo.features.documents.imports.queries import Outcome
 from ricordo.features.documents.imports.remembered import (
@@ -283,7 +284,7 @@ def _loads(data: bytes) -> Any:
     """Return the value of a JSON text. Raises ValueError.
 
     Exports hold halves of characters, where titles and texts were cut, and numbers such as NaN.
-    A half becomes a question mark, and such a number null, so that the rest can be read.
+    Both are replaced, so that the rest can be read (see `storable_json`).
     """
     try:
         return orjson.loads(data)
@@ -291,7 +292,7 @@ def _loads(data: bytes) -> Any:
         strict_error = error
     try:
         lenient = json.loads(data, strict=False, parse_constant=lambda _: None, parse_float=_finite)
-        return orjson.loads(json.dumps(lenient, ensure_ascii=False).encode("utf-8", "replace"))
+        return storable_json(lenient)
     except (ValueError, RecursionError):
         raise strict_error from None
 

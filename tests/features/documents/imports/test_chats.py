@@ -236,7 +236,7 @@ def test_a_half_character_or_an_odd_number_costs_no_chat() -> None:
         data = text.replace("Infinity", "1e999").encode()
         chats = list(read_chats("chatgpt", io.BytesIO(data)))
         (asked,) = {each.messages[0].text for each in chats if isinstance(each, ExportedChat)}
-        assert (len(chats), asked) == (5, "What ? is tea?")
+        assert (len(chats), asked) == (5, "What \ufffd is tea?")
 
 
 def test_chats_become_conversations_that_are_found(api: Api) -> None:
