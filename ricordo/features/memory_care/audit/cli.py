@@ -21,7 +21,7 @@ from ricordo.storage.engine.database import read_beside
 
 app = typer.Typer()
 _MEANING: "dict[Kind, str]" = {
-    "junk": "say nothing, or are remains of a model's output",
+    "junk": "say nothing, or are left over from a model's output",
     "duplicate": "occur twice",
     "near-duplicate": "occur twice with nearly the same words",
     "unsupported": "were said by no user",

@@ -185,7 +185,7 @@ def junk_in(line: str, label: str = "") -> str | None:
             return None
         return "says nothing"
     if _OF_A_MODEL.search(line):
-        return "remains of a model's or tool's output"
+        return "left over from a model's or tool's output"
     if disarm(line, "value", "description", "metadata", *([label] if label else [])) != line:
         return "a forged tag"
     return None
