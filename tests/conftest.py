@@ -113,6 +113,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     gc.disable()
     campaign_record.pytest_configure(config)
+    # A machine with tesseract would read the pictures of every test. Tests of them switch it on.
+    os.environ["RICORDO_PICTURE_TEXT"] = "off"
     _keep_files_in_memory()
 
 

@@ -57,7 +57,12 @@ from ricordo.llm.policy import EmptyReply, is_after_results
 from ricordo.memory.edits import EditGuard, WorkingMemory
 from ricordo.memory.schemas import enforced_schema
 from ricordo.prompt.system_prompt import key_without_edits, with_skills
-from ricordo.prompt.transcript import has_pictures, transcript, without_pictures
+from ricordo.prompt.transcript import (
+    has_picture_texts,
+    has_pictures,
+    transcript,
+    without_pictures,
+)
 from ricordo.prompt.truncation import SystemPromptTooLong
 from ricordo.tools.presentation import SPOKEN, THINKING, with_thoughts
 from ricordo.tools.rules import finished_calls
@@ -198,6 +203,7 @@ async def ask_model(
                 # If the provider refused first, its error says more than our count.
                 raise (refusal or error) from None
         if is_blind:
+            turn.window.shows_picture_texts |= has_picture_texts(request.messages)
             request = replace(request, messages=without_pictures(request.messages))
         request = with_fitting_budget(turn, request)
         try:

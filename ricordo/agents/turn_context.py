@@ -92,6 +92,7 @@ class ContextWindow:
         delayed: Messages that came with an answer to calls; they wait until the calls have results.
         is_resumed: The turn continues after calls that waited for an answer.
         has_new_system: The system message differs from the stored one.
+        shows_picture_texts: The model takes no pictures, and read their texts instead.
     """
 
     messages: list[Message]
@@ -101,6 +102,7 @@ class ContextWindow:
     delayed: list[Message] = field(default_factory=list)
     is_resumed: bool = False
     has_new_system: bool = False
+    shows_picture_texts: bool = False
 
     @property
     def waiting(self) -> Message | None:
@@ -332,6 +334,7 @@ class TurnContext:
         """Return whether the step's prompt contains untrusted content."""
         return (
             self.state.shows_files
+            or self.window.shows_picture_texts
             or any(message.is_untrusted for message in self.window.messages)
             or any(block.is_untrusted for block in self.state.blocks)
         )

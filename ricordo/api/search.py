@@ -15,9 +15,10 @@ from ricordo.api.models.messages import StoredMessageFields, ToolCallResponse
 from ricordo.api.models.turns import TextContent
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.clock import parse_date, zone
-from ricordo.domain.message import ToolReturnPart
+from ricordo.domain.message import ImagePart, Message, ToolReturnPart
 from ricordo.domain.text import Json
 from ricordo.errors import Unsupported
+from ricordo.llm.pictures import readable_picture
 from ricordo.memory.recall import FoundMessage, FoundPassage
 from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.storage import agents, archives, conversations
@@ -92,6 +93,28 @@ def _results(parts: Sequence[ToolReturnPart]) -> list[Json]:
     ]
 
 
+class FoundPictureResponse(ResponseModel):
+    """A picture in a message that a search found, with the text that was read in it."""
+
+    is_stored: bool = Field(description="False for a picture at an address on another server.")
+    number: int = Field(description="Its position among the pictures of the message, from 0.")
+    text: str = Field(
+        description="A caption or the text in the picture. The message's author did not write it."
+    )
+
+
+def _is_stored(picture: ImagePart) -> bool:
+    readable = readable_picture(picture)
+    return readable is not None and readable.data is not None
+
+
+def _pictures(message: Message) -> list[Json]:
+    return [
+        {"number": number, "text": picture.text or "", "is_stored": _is_stored(picture)}
+        for number, picture in enumerate(message.pictures)
+    ]
+
+
 class FoundMessageResponse(ResponseModel):
     """A message of a user or an agent that a search found."""
 
@@ -110,6 +133,10 @@ class FoundMessageResponse(ResponseModel):
     excerpt: str | None = Field(
         None, description="The part of a long message that matches best; null for a short one."
     )
+    in_picture: bool = Field(
+        description="True if a word of the query is only in the text of a picture."
+    )
+    pictures: Annotated[list[FoundPictureResponse], From("message", _pictures)]
     relevance: RelevanceResponse
 
 
@@ -132,6 +159,9 @@ class StoredMessageHitResponse(RelevanceResponse):
     excerpt: str | None = Field(
         None, description="The part of a long message that matches best; null for a short one."
     )
+    in_picture: bool = Field(
+        description="True if a word of the query is only in the text of a picture."
+    )
     message: StoredMessageResponse
 
     @classmethod
@@ -145,6 +175,7 @@ class StoredMessageHitResponse(RelevanceResponse):
             embedded_text=text,
             shared=shared,
             excerpt=hit.excerpt,
+            in_picture=hit.in_picture,
             message=message,
         )
 

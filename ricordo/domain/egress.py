@@ -418,6 +418,7 @@ class Clearance:
 def _text_of(message: Message) -> str:
     texts = [part.text for part in message.parts if isinstance(part, TextPart)]
     texts += [part.content for part in message.tool_returns]
+    texts += filter(None, [message.picture_text])
     return "\n".join(texts)
 
 

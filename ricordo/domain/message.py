@@ -40,12 +40,22 @@ class EventPart(TextPart):
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """A picture: base64 `data` with its media type, or the `url` where it is stored."""
+    """A picture: base64 `data` with its media type, or the `url` where it is stored.
+
+    `text` is its caption or the text in it. A program or a model read it, so it is untrusted. It is
+    None before the picture is read, and "" if nothing was found. Providers do not get it.
+    """
 
     media_type: str
     data: str | None = None
     url: str | None = None
     detail: str | None = None
+    text: str | None = None
+
+    @property
+    def shown_text(self) -> str:
+        """The text with a mark that it is from a picture; "" without a text."""
+        return f"[picture: {self.text}]" if self.text else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +208,19 @@ class Message:
         calls = (call for call in self.tool_calls if call.name == SPEECH_TOOL)
         texts = [self.text, *map(_spoken_text, calls)]
         return "\n".join(filter(None, texts))
+
+    @property
+    def pictures(self) -> tuple[ImagePart, ...]:
+        """The message's pictures, and those in results."""
+        if self.is_one_text:
+            return ()
+        pictures = [part for part in self.parts if isinstance(part, ImagePart)]
+        return (*pictures, *(picture for part in self.tool_returns for picture in part.pictures))
+
+    @property
+    def picture_text(self) -> str:
+        """The texts of its pictures, which its author did not write."""
+        return "\n".join(filter(None, (picture.shown_text for picture in self.pictures)))
 
     @property
     def tool_calls(self) -> tuple[ToolCallPart, ...]:

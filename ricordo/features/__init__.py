@@ -20,6 +20,7 @@ FEATURES: tuple[str, ...] = (
     "openai",
     "openwebui",
     "operations",
+    "pictures",
     "skills",
     "sync",
     "tutor",

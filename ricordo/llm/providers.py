@@ -91,7 +91,7 @@ class ProviderCalls:
         self._info = info
         self._policy = policy
         self._model = model
-        self._pictures = PictureCache(_fetch)
+        self._pictures = PictureCache(fetch_picture)
 
     def body(self, request: ModelRequest, learned: LearnedDialect) -> dict[str, Any]:
         """Return the fields other than the transcript, by the providers' names for them."""
@@ -184,7 +184,7 @@ def _without_refused(settings: dict[str, Any], learned: LearnedDialect) -> dict[
     return accepted
 
 
-async def _fetch(url: str) -> tuple[bytes, str]:
+async def fetch_picture(url: str) -> tuple[bytes, str]:
     """Return the bytes at an address and their media type.
 
     The library refuses private ones.

@@ -36,7 +36,7 @@ from ricordo.search.index import (
 )
 from ricordo.search.text_parts import MOST_CHARACTERS, part_of_text
 from ricordo.search.vector_index import VectorFilter, VectorIndex
-from ricordo.search.words import QUESTION_LENGTH, terms
+from ricordo.search.words import QUESTION_LENGTH, query_terms, terms
 from ricordo.storage import archives, messages
 from ricordo.storage.engine.store import Store, Transaction
 
@@ -57,13 +57,15 @@ _OUTSIDE_LIMIT = 100
 class FoundMessage:
     """A message with its relevance, and the turn before it if requested.
 
-    `excerpt` is the part of a long message that matches best; None for a short one.
+    `excerpt` is the part of a long message that matches best; None for a short one. `in_picture`:
+    a word of the query is only in the text of a picture.
     """
 
     message: Message
     relevance: Relevance
     before: Message | None = None
     excerpt: str | None = None
+    in_picture: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,16 @@ class FoundPassage:
     passage: Passage
     relevance: Relevance
     excerpt: str | None = None
+
+
+def is_in_picture(message: Message, query: str) -> bool:
+    """Return whether a word of the query is in the text of a picture, but not in the message."""
+    picture_text = " ".join(picture.text or "" for picture in message.pictures)
+    if not picture_text:
+        return False
+    results = " ".join(part.content for part in message.tool_returns)
+    found = {*query_terms(query)} & {*terms(picture_text)}
+    return bool(found - {*terms(f"{message.spoken} {results}")})
 
 
 class Recall:
@@ -174,7 +186,9 @@ class Recall:
             readable = {
                 number: message
                 for number, message in messages_by_number.items()
-                if self._is_readable(message.id, message.egress, message.text)
+                if self._is_readable(
+                    message.id, message.egress, f"{message.text}\n{message.picture_text}".strip()
+                )
             }
             return search_result, [
                 FoundMessage(
@@ -182,6 +196,7 @@ class Recall:
                     hit.relevance,
                     readable.get(hit.before or 0),
                     part_of_text(messages.indexed_text(messages_by_number[hit.document]), hit.part),
+                    is_in_picture(readable[hit.document], query),
                 )
                 for hit in search_result.hits
                 if hit.document in readable

@@ -382,19 +382,25 @@ def _settings(base: ModelSettings, wire: dict[str, Any]) -> ModelSettings:
     return replace(base, **changes | plain)
 
 
+def _picture(picture: ImagePart) -> str:
+    """Return the picture's text in one line, or a note that there is a picture."""
+    text = " ".join(picture.shown_text.split())
+    return shorten(text, _RESULT_CHARACTERS) or "(a picture)"
+
+
 def _part_lines(part: Part, speaker: str) -> Iterator[str]:
     match part:
         case TextPart() if part.text.strip():
             yield f"{speaker}: {part.text}"
         case ImagePart():
-            yield f"{speaker}: (a picture)"
+            yield f"{speaker}: {_picture(part)}"
         case ToolCallPart():
             yield f"agent calls {part.name}: {shorten(part.arguments, _RESULT_CHARACTERS)}"
         case ToolReturnPart():
             outcome = "result" if part.status == "success" else "failure"
             yield f"{outcome} of {part.name}: {shorten(part.content, _RESULT_CHARACTERS)}"
-            for _ in part.pictures:
-                yield f"{outcome} of {part.name}: (a picture)"
+            for picture in part.pictures:
+                yield f"{outcome} of {part.name}: {_picture(picture)}"
         case ApprovalPart():
             decision = "allows" if part.approves else "refuses"
             yield f"user {decision} the call{f': {part.reason}' if part.reason else ''}"

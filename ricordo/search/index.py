@@ -32,6 +32,7 @@ _INDEXED_PASSAGES = select(passages).where(passages.c.id.op("IN")(_IDS))
 _LABELS = select(passages_tags.c.passage_id, passages_tags.c.tag).where(
     passages_tags.c.passage_id.op("IN")(_IDS)
 )
+_READ_PICTURES = "index.read_pictures"
 # "Anna Bell: I like tea" was said by Anna Bell. A name has at most three words. Otherwise any
 # sentence with a colon would name a speaker.
 _SPEAKER = re.compile(r"\s*([^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,2}): ")
@@ -145,11 +146,23 @@ class SearchResult:
     new_texts: tuple[tuple[NewText, str], ...] = ()
 
 
+def on_pictures(tx: Transaction, read: Callable[[Transaction, Message], None]) -> None:
+    """Call `read` for each new message of this store that has pictures without a text.
+
+    It runs in the transaction that stores the message.
+    """
+    tx.cache[_READ_PICTURES] = read
+
+
 def insert_messages(tx: Transaction, new: Sequence[Message]) -> None:
     """Store and index new messages."""
     if new:
         rows = messages.insert_all(tx, new)
         _put(tx, [_placed(row) for row in rows if row["text"]])
+        if read := tx.cache.get(_READ_PICTURES):
+            for message in new:
+                if any(picture.text is None for picture in message.pictures):
+                    read(tx, message)
 
 
 def insert_archive(

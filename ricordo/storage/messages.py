@@ -37,6 +37,7 @@ _SPOKEN_AFTER = (
 )
 _BY_OTIDS = _ROWS.select.where(equal(messages, "conversation_id"), one_of(messages.c.otid, "otids"))
 _INSERT = insert(messages)
+_LOCK = select(messages.c.id).where(equal(messages, "id")).with_for_update()
 _REWRITE = setter(
     messages, "parts", "text", "created_at", where=messages.c.id == bindparam("message_id")
 )
@@ -159,6 +160,13 @@ def page_of_kept(
         reading = replace(reading, before=messages_read[0].id)
 
 
+def lock(tx: Transaction, message_id: str) -> Message | None:
+    """Lock a message until the transaction ends, and return it; None if it is deleted."""
+    if tx.first(_LOCK, {"id": message_id}) is None:
+        return None
+    return by_ids(tx, [message_id])[0]
+
+
 def rewrite(tx: Transaction, message: Message) -> None:
     """Store other parts and another time of a message, and remove it from search."""
     columns = {
@@ -201,13 +209,15 @@ def move(
 def searchable_text(message: Message) -> str:
     """Return the text by which search finds the message.
 
-    It is spoken or read text, without prompts, heartbeats and results of searches.
+    It is spoken or read text, without prompts, heartbeats and results of searches. Texts of
+    pictures come last, each with a mark.
     """
     is_event = message.role == "user" and not message.is_said
     if message.role in ("system", "summary") or is_event:
         return ""
     texts = [message.spoken] if message.spoken else []
     texts += [part.content for part in message.tool_returns if part.name not in _UNSEARCHED]
+    texts += filter(None, [message.picture_text])
     return "\n".join(texts)
 
 

@@ -43,6 +43,7 @@ def environment(data: Path, **variables: str) -> dict[str, str]:
     ours = {
         "RICORDO_DATA_DIR": str(data),
         "RICORDO_FIND_LOCAL_MODELS": "false",
+        "RICORDO_PICTURE_TEXT": "off",
         "RICORDO_PORT": "9",
     }
     return kept | ours | variables

@@ -408,8 +408,19 @@ class World(People):
         }
         # What she says without a conversation's name is in one of her own.
         self.server.says(f"Aside {CANARY}.")
-        aside = {"messages": [{"role": "user", "content": f"I whisper {CANARY}."}]}
+        picture = {"type": "base64", "media_type": "image/gif", "data": "R0lGODlhAQABAAAAACw="}
+        content = [
+            {"type": "text", "text": f"I whisper {CANARY}."},
+            {"type": "image", "source": picture},
+        ]
+        aside = {"messages": [{"role": "user", "content": content}]}
         self.ask(self.ada, "POST", f"/v1/agents/{agent}/messages", json=aside)
+        whispered = self.ask(
+            self.ada, "GET", f"/v1/agents/{agent}/messages", params={"order": "desc"}
+        )
+        self.own["picture_message_id"] = next(
+            message["id"] for message in whispered if message["message_type"] == "user_message"
+        )
         self.own |= (
             self.new_schedule(self.ada)
             | self.new_token(self.ada)

@@ -50,6 +50,7 @@ from ricordo.storage import (
 from ricordo.storage.engine import postgres as module
 from ricordo.storage.engine.database import check, open_store
 from ricordo.storage.engine.postgres import PostgresStore, open_postgres
+from ricordo.storage.engine.seal import require_sound_dump
 from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.schema.columns import metadata
 from ricordo.storage.schema.core_tables import messages as messages_table
@@ -245,6 +246,31 @@ async def test_an_upgrade_is_backed_up_by_pg_dump(
     assert "TABLE DATA public messages" in listed.stdout
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert str(kept) == caplog.records[-1].__dict__["file"]
+
+
+async def test_a_dump_is_restored_with_its_seal_and_each_damage_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, older: str, empty_database: str
+) -> None:
+    monkeypatch.setenv("PATH", str(server().programs))
+    await open_postgres(older, connections=1, backups=tmp_path / "backups").close()
+    (kept,) = (tmp_path / "backups").iterdir()
+    assert require_sound_dump(kept)
+
+    restoring = ["pg_restore", "--exit-on-error", f"--dbname={empty_database}", str(kept)]
+    await asyncio.to_thread(subprocess.run, restoring, capture_output=True, check=True)
+    tables = "SELECT count(*) FROM information_schema.tables WHERE table_name = 'messages'"
+    assert server().run(tables, name_in(empty_database)) == [(1,)]
+
+    whole = kept.read_bytes()
+    for place in range(0, len(whole) - 121, len(whole) // 50):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << place % 8
+        kept.write_bytes(changed)
+        with pytest.raises(Invalid, match="its bytes were changed"):
+            require_sound_dump(kept)
+    for length in (0, 1, 120, 121, len(whole) // 2, len(whole) - 1):
+        kept.write_bytes(whole[:length])
+        assert not require_sound_dump(kept)
 
 
 async def test_where_there_is_no_pg_dump_the_log_says_that_there_is_no_backup(

@@ -165,5 +165,6 @@ def _environment(added: Mapping[str, str], *paths: Path) -> dict[str, str]:
         "PYTHONPATH": path,
         "RICORDO_FIND_LOCAL_MODELS": "false",
         "RICORDO_LOG_LEVEL": "warning",
+        "RICORDO_PICTURE_TEXT": "off",
     }
     return kept | quiet | dict(added)

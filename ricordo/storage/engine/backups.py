@@ -59,7 +59,7 @@ def _copy_pages(path: Path, target: Path) -> bool:
 def back_up_postgres(
     connection: Connection, folder: Path, version: int, clock: Clock
 ) -> Path | None:
-    """Dump the database for `pg_restore`.
+    """Dump the database for `pg_restore`, and seal the dump.
 
     Without pg_dump it logs a warning and returns None.
 
@@ -81,6 +81,7 @@ def back_up_postgres(
     make_private_folder(folder)
     with file_for(folder.parent, target) as part:
         _dump(program, connection.engine.url, part)
+        seal(part)
     log.info(
         "backed up the database before its schema changes",
         extra={"file": str(target), "schema": version},

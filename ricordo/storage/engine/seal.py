@@ -1,6 +1,8 @@
 """The seal of a backup: hashes of its tables, and a hash of the file as its last line.
 
 SQLite itself notices damage to the structure of its pages, but not a changed letter in a text.
+A dump of PostgreSQL has only the last line; `pg_restore` reads by the dump's table of contents and
+ignores the line.
 """
 
 import hashlib
@@ -25,6 +27,7 @@ _WORDS = b"\nRicordo backup. SHA-256 of all bytes before this line: "
 _SEAL = re.compile(re.escape(_WORDS) + rb"([0-9a-f]{64})\n")
 _LENGTH = len(_WORDS) + 65
 _CHUNK = 1 << 20
+_ADVICE = "Copy it again from where it was made, or take another one."
 _CREATE = (
     f"CREATE TABLE {TABLE} (name TEXT PRIMARY KEY, row_count INTEGER NOT NULL, hash TEXT NOT NULL)"
 )
@@ -73,9 +76,27 @@ def require_sound(path: Path) -> Mapping[str, str] | None:
     except OSError as error:
         reason = f"it cannot be read: {error.strerror}"
     if reason:
-        advice = "Copy it again from where it was made, or take another one."
-        raise Invalid(f"{path} is not a sound backup: {reason[:300]}. {advice}")
+        raise Invalid(f"{path} is not a sound backup: {reason[:300]}. {_ADVICE}")
     return None
+
+
+def require_sound_dump(path: Path) -> bool:
+    """Return True if a dump of PostgreSQL has all its bytes; False for one without a seal.
+
+    Raises:
+        Invalid: Its bytes were changed.
+        Unavailable: It cannot be read.
+    """
+    try:
+        digest = _sealed_digest(path)
+        has_all = digest == _digest(path, path.stat().st_size - _LENGTH) if digest else True
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {error.strerror}.") from error
+    if not has_all:
+        raise Invalid(
+            f"{path} is not a sound backup: its bytes were changed (its SHA-256 differs). {_ADVICE}"
+        )
+    return bool(digest)
 
 
 def _sealed_digest(path: Path) -> str:

@@ -89,7 +89,9 @@ async def conversation_search(
     )
     for message in quoted:
         is_users = message.is_said and message.user_id == context.state.conversation.user_id
-        context.quoted.add(message.id, is_untrusted=message.is_untrusted, is_said=is_users)
+        # The user did not write what is in a picture.
+        is_untrusted = message.is_untrusted or bool(message.picture_text)
+        context.quoted.add(message.id, is_untrusted=is_untrusted, is_said=is_users)
     return results
 
 

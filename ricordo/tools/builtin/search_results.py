@@ -192,6 +192,8 @@ class _ResultWriter:
         if hit:
             if marked := matching_lines(text, self.query_words):
                 entry["matched_lines"] = marked
+            if hit.in_picture:
+                entry["found_in"] = "a picture"
             entry["relevance"] = _relevance(hit.relevance)
         return entry
 

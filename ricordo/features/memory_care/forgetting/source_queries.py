@@ -15,7 +15,16 @@ from typing import Any, Protocol
 from sqlalchemy import Table, select, update
 
 from ricordo.agents.deletion import before_purge
-from ricordo.domain.message import Message, ReasoningPart, parts_from_json, parts_to_json
+from ricordo.domain.message import (
+    ImagePart,
+    Message,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolReturnPart,
+    parts_from_json,
+    parts_to_json,
+)
 from ricordo.features.memory_care.erasure.queries import AT_ONCE
 from ricordo.features.memory_care.forgetting.belonging_queries import (
     Belongings,
@@ -199,7 +208,7 @@ class MessageSource:
         self, tx: Transaction, owned: Belongings, forgetting: Forgetting, items: Sequence[Item]
     ) -> None:
         matches = matches_of(items)
-        statement = select(messages.c.id).where(messages.c.id.in_(matches))
+        statement = select(messages.c.id).where(messages.c.id.in_(matches)).with_for_update()
         ids = [row.id for row in tx.all(statement.where(is_owned(messages, owned)))]
         for message in message_rows.by_ids(tx, ids):
             is_prompt = message.role == "system"
@@ -342,20 +351,41 @@ def without_words(message: Message, needle: Needle, matches: Matches) -> Message
     """Return the message with a mark in place of each sentence that mentions the fact.
 
     A changed part loses its provider's signature, which no longer fits. The message also loses
-    reasoning that cannot be read.
+    reasoning that cannot be read, and pictures whose text mentions the fact.
     """
+    message = _without_pictures(message, needle, matches)
     change = partial(blank, needle=needle, matches=matches)
     old_parts = parts_to_json(message.parts)
     new_parts = change_strings(old_parts, change)
-    if new_parts == old_parts:
-        return message
     for old, new in zip(old_parts, new_parts, strict=True):
         if old != new:
             new.pop("signature", None)
+    if new_parts == old_parts:
+        return message
     parts = (
         replace(part, redacted=None, signature=None) if isinstance(part, ReasoningPart) else part
         for part in parts_from_json(new_parts)
     )
+    return replace(message, parts=tuple(parts))
+
+
+def _without_pictures(message: Message, needle: Needle, matches: Matches) -> Message:
+    """Return the message with a mark in place of each picture whose text mentions the fact."""
+
+    def mentions(picture: ImagePart) -> bool:
+        return bool(picture.text and needle.units(picture.text, matches))
+
+    if not any(map(mentions, message.pictures)):
+        return message
+    parts: list[Part] = []
+    for part in message.parts:
+        if isinstance(part, ImagePart) and mentions(part):
+            parts.append(TextPart(MARK))
+        elif isinstance(part, ToolReturnPart) and any(map(mentions, part.pictures)):
+            kept = tuple(picture for picture in part.pictures if not mentions(picture))
+            parts.append(replace(part, pictures=kept))
+        else:
+            parts.append(part)
     return replace(message, parts=tuple(parts))
 
 

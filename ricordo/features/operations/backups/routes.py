@@ -25,7 +25,7 @@ from ricordo.features.operations.backups.jobs import ATTEMPTS, MAKE
 from ricordo.features.operations.backups.service import folder_of
 from ricordo.storage import jobs, organizations
 from ricordo.storage.engine.repository import require_found
-from ricordo.storage.engine.seal import UNSEALED, require_sound
+from ricordo.storage.engine.seal import UNSEALED, require_sound, require_sound_dump
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1/backups", tags=["backups"])
@@ -89,11 +89,13 @@ def make(tx: Transaction, context: RequestContext) -> Job:
 async def check(context: RequestContext, backup_name: str) -> Json:
     """Read and check a whole backup again; 400 explains the damage."""
     path = await _find(context, backup_name)
-    if path.suffix != ".db":
-        raise Invalid(
-            "This is a dump of PostgreSQL. Check it on the machine of the server: "
-            "pg_restore --list FILE"
-        )
+    if path.suffix == ".dump":
+        if not await asyncio.to_thread(require_sound_dump, path):
+            raise Invalid(
+                "This dump of PostgreSQL has no hash: an older version made it, or its end is cut "
+                "off. Check it on the machine of the server: pg_restore --list FILE"
+            )
+        return note(f"{path.name} is whole.")
     hashes = await asyncio.to_thread(require_sound, path)
     remark = "" if hashes is not None else f" {UNSEALED}"
     return note(f"{path.name} is whole.{remark}")

@@ -25,6 +25,7 @@ from ricordo.pages.navigation import own_memory
 from ricordo.pages.shell import Pages, address_of, done, form_of, is_part, render, require_id
 from ricordo.pages.titles import title_of
 from ricordo.storage import agents, conversation_overviews, conversation_versions, memory_overviews
+from ricordo.storage import messages as message_rows
 from ricordo.storage.conversation_versions import TurnVersions
 from ricordo.storage.engine.store import Transaction
 
@@ -406,6 +407,7 @@ async def _turns(
         return changes, states, versions
 
     changes, states, versions = await store.read(read)
+    await _add_picture_texts(request, turns)
     for turn in turns:
         turn.changes = changes.get(turn.run_id) if turn.run_id else None
         turn.versions = versions.get(turn.items[0][1]["id"])
@@ -414,6 +416,23 @@ async def _turns(
             if status and item.get("status") == "done":
                 item["status"] = _PROPOSAL_WORDS.get(status, status)
     return turns
+
+
+async def _add_picture_texts(request: Request, turns: Iterable[ShownTurn]) -> None:
+    """Give the pictures in these turns the texts that were read in them."""
+    pictures = {
+        item["id"]: [part for part in item["content"] if part["type"] == "image"]
+        for turn in turns
+        for _, item in turn.items
+        if isinstance(item.get("content"), list)
+    }
+    ids = [id for id, parts in pictures.items() if parts]
+    if not ids:
+        return
+    stored = await request.app.state.runtime.store.read(lambda tx: message_rows.by_ids(tx, ids))
+    for message in stored:
+        for part, picture in zip(pictures[message.id], message.pictures, strict=False):
+            part["alt"] = picture.text
 
 
 def turns_of(messages: Iterable[Json]) -> Iterator[ShownTurn]:

@@ -1,8 +1,10 @@
 """One search over messages, archives, memory blocks and facts that the caller may see."""
 
 import asyncio
+import base64
 from collections.abc import Sequence
 from datetime import UTC
+from functools import partial
 from typing import Any
 
 from fastapi import Request, Response
@@ -10,16 +12,19 @@ from fastapi import Request, Response
 from ricordo.api.call import HttpCall, for_user
 from ricordo.api.search import FoundMessageResponse, MessageSearchRequest
 from ricordo.domain.known_facts import FactQuery, KnownFact
+from ricordo.domain.message import Message
 from ricordo.domain.passage import GOOD_SIMILARITY
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.errors import Forbidden, NotFound
 from ricordo.features.web.pages import queries
+from ricordo.llm.pictures import readable_picture
 from ricordo.memory import user_memory
+from ricordo.offload import offload
 from ricordo.pages import filters
 from ricordo.pages.inside import Api
-from ricordo.pages.shell import Pages, address_of, render
+from ricordo.pages.shell import HEADERS, Pages, address_of, render
 from ricordo.search.index import MessageFilter
-from ricordo.storage import agents, conversation_overviews
+from ricordo.storage import agents, conversation_overviews, messages
 from ricordo.storage.engine.store import Transaction
 
 router = Pages("/ui/search", scope="messages")
@@ -76,6 +81,23 @@ async def search(request: Request) -> Response:
         without=lambda name: address_of("/ui/search", **{**query, name: None}),
         with_kind=lambda kind: address_of("/ui/search", **{**query, "kind": kind}),
     )
+
+
+@router.get("/pictures/{picture_message_id}")
+async def picture(request: Request, picture_message_id: str, number: int = 0) -> Response:
+    """Show one stored picture of a message that the caller may read; `number` counts from 0."""
+    scope = request.scope[REQUEST_SCOPE]
+    store = request.app.state.runtime.store
+    message: Message = await store.read(lambda tx: messages.get(tx, scope, picture_message_id))
+    stored = readable_picture(message.pictures[number]) if number in _range_of(message) else None
+    if stored is None or stored.data is None:
+        raise NotFound("This message has no such stored picture.")
+    content = await offload(partial(base64.b64decode, stored.data), len(stored.data))
+    return Response(content, media_type=stored.media_type, headers=HEADERS)
+
+
+def _range_of(message: Message) -> range:
+    return range(len(message.pictures))
 
 
 async def _find(request: Request, api: Api, kind: str, query: dict[str, str | None]) -> list[Any]:

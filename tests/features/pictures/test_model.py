@@ -1,0 +1,92 @@
+"""The agent's model describes pictures, within its budget, and what it costs is noted."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import httpx2
+import pytest
+
+from ricordo.domain.ids import new_id
+from ricordo.domain.model import ModelRequest
+from ricordo.errors import ModelError
+from ricordo.llm.scripted import Line
+from ricordo.search.index import insert_messages
+from ricordo.storage import messages
+from ricordo.storage.schema.core_tables import expenses
+from tests.features.pictures.conftest import (
+    hits,
+    new_agent,
+    part,
+    png,
+    send,
+    wait_until_read,
+)
+from tests.seams.server import ServerInThread, serving
+
+SAYS = {"type": "text", "text": "Look at this."}
+CAPTION = "A zebra on a bicycle."
+
+
+def asks_for_caption(request: ModelRequest) -> bool:
+    return "search finds pictures" in request.messages[0].text
+
+
+@pytest.fixture(scope="module")
+def running_server(
+    tmp_path_factory: pytest.TempPathFactory, quick_jobs: None, _reading: None
+) -> Iterator[ServerInThread]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RICORDO_PICTURE_TEXT", "model")
+        with serving(tmp_path_factory.mktemp("model")) as server:
+            yield server
+
+
+def test_a_picture_is_found_by_its_caption(server: ServerInThread, http: httpx2.Client) -> None:
+    server.answers_with(lambda request: CAPTION if asks_for_caption(request) else "ok")
+    agent = new_agent(http)
+    send(http, agent, SAYS, part(png("Nothing")))
+    wait_until_read(server)
+    hit = hits(http, agent, "zebra bicycle")[0]
+    assert hit["in_picture"]
+    assert hit["pictures"][0]["text"] == CAPTION
+    (asked,) = [request for request in server.model.requests if asks_for_caption(request)]
+    assert len(asked.messages[1].pictures) == 1
+    rows = server.read(lambda tx: tx.all(expenses.select()))
+    assert [row.agent_id for row in rows] == [agent]
+
+
+def test_a_model_that_refuses_the_picture_ends_the_job(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    def answer(request: ModelRequest) -> Line:
+        if asks_for_caption(request):
+            return ModelError("llm_bad_request", "No pictures.")
+        return "ok"
+
+    server.answers_with(answer)
+    agent = new_agent(http)
+    send(http, agent, SAYS, part(png("Nothing")))
+    wait_until_read(server)
+    id = hits(http, agent, "look at this")[0]["message_id"]
+    (kept,) = server.read(lambda tx: messages.by_ids(tx, [id]))
+    assert [picture.text for picture in kept.pictures] == [""]
+
+
+def test_the_model_does_not_get_a_picture_that_a_policy_withholds(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    agent = new_agent(http)
+    send(http, agent, SAYS, part(png("Nothing")))
+    wait_until_read(server)
+    id = hits(http, agent, "look at this")[0]["message_id"]
+    (kept,) = server.read(lambda tx: messages.by_ids(tx, [id]))
+    server.forget()
+    unread = replace(kept.pictures[0], text=None)
+    labelled = replace(
+        kept, id=new_id("message"), seq=0, otid=None, parts=(unread,), egress="openai"
+    )
+    server.write(lambda tx: insert_messages(tx, [labelled]))
+    wait_until_read(server)
+    assert not server.model.requests
+    (same,) = server.read(lambda tx: messages.by_ids(tx, [labelled.id]))
+    assert same.pictures[0].text is None

@@ -1,0 +1,171 @@
+"""Pictures are read after their message is stored, and found by their words."""
+
+import asyncio
+import struct
+import zlib
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from ricordo.domain.message import ImagePart, Message, TextPart
+from ricordo.features.pictures import jobs as reading_jobs
+from ricordo.features.pictures.jobs import MOST_CHARACTERS, add_job, tidy
+from ricordo.features.pictures.tesseract import read
+from ricordo.sandbox.service import Sandbox
+from ricordo.settings import Settings
+from ricordo.storage import messages
+from tests.features.pictures.conftest import (
+    hits,
+    new_agent,
+    open_jobs,
+    part,
+    png,
+    send,
+    thread,
+    until,
+    wait_until_read,
+)
+from tests.seams.http import ok
+from tests.seams.server import ServerInThread, call, serving
+
+WORDS = "Zebra passport expires\nin November"
+TEXT = {"type": "text", "text": "Look at this."}
+
+
+def bomb() -> bytes:
+    """A PNG of a few megabytes that unpacks to 3.6 GB."""
+    size = 60_000
+    rows = zlib.compressobj(9)
+    row = bytes(1 + size)
+    packed = b"".join(rows.compress(row) for _ in range(2_000)) + rows.flush()
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        check = zlib.crc32(kind + content)
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
+
+    header = struct.pack(">IIBBBBB", size, size, 8, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
+    )
+
+
+def stored(server: ServerInThread, id: str) -> Message:
+    (message,) = server.read(lambda tx: messages.by_ids(tx, [id]))
+    return message
+
+
+def test_words_in_a_picture_are_found(server: ServerInThread, http: httpx2.Client) -> None:
+    agent = new_agent(http)
+    send(http, agent, TEXT, part(png(WORDS)))
+    wait_until_read(server)
+    hit = hits(http, agent, "zebra passport")[0]
+    assert hit["in_picture"]
+    assert hit["pictures"] == [{"number": 0, "text": WORDS, "is_stored": True}]
+    assert "[picture: Zebra passport" in hit["content"]
+    spoken = hits(http, agent, "look at this")[0]
+    assert not spoken["in_picture"]
+    # The next turn reads the message as it now is, and the provider gets the same picture.
+    server.forget()
+    send(http, agent, {"type": "text", "text": "And?"})
+    pictures = [p for message in server.model.requests[-1].messages for p in message.pictures]
+    assert [picture.text for picture in pictures] == [WORDS]
+
+
+def test_an_agent_is_told_that_a_hit_is_from_a_picture(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    agent = new_agent(http)
+    first, second = thread(http, agent, "ada"), thread(http, agent, "ada")
+    send(http, agent, TEXT, part(png(WORDS)), thread=first)
+    wait_until_read(server)
+    server.says(call("conversation_search", query="zebra passport"), "Found.")
+    send(http, agent, {"type": "text", "text": "When?"}, thread=second)
+    (result,) = [
+        part for message in server.model.requests[-1].messages for part in message.tool_returns
+    ]
+    assert '"found_in": "a picture"' in result.content or "found_in: a picture" in result.content
+    rows = ok(http.get(f"/v1/conversations/{second}/messages"))
+    id = next(row["id"] for row in rows if row["message_type"] == "tool_return_message")
+    (kept,) = stored(server, id).tool_returns
+    assert kept.is_untrusted
+    assert not kept.said
+
+
+def test_another_user_finds_nothing(server: ServerInThread, http: httpx2.Client) -> None:
+    agent = new_agent(http)
+    send(http, agent, part(png(WORDS)), thread=thread(http, agent, "ada"))
+    wait_until_read(server)
+    assert hits(http, agent, "zebra passport", user_id="ada")
+    thread(http, agent, "bob")
+    assert not hits(http, agent, "zebra passport", user_id="bob")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"no picture", png(WORDS)[:200], b"\x89PNG\r\n\x1a\n", b"/etc/passwd\n", bomb()],
+    ids=["text", "cut", "empty", "list-of-files", "bomb"],
+)
+def test_what_cannot_be_read_has_no_text(tmp_path: Path, content: bytes) -> None:
+    picture = ImagePart("image/png", part(content)["source"]["data"])
+
+    async def reading() -> str:
+        sandbox = Sandbox(Settings(data_dir=tmp_path))
+        try:
+            return await read(sandbox, picture)
+        finally:
+            await sandbox.close()
+
+    assert tidy(asyncio.run(reading())) == ""
+
+
+def test_a_broken_picture_is_read_once(server: ServerInThread, http: httpx2.Client) -> None:
+    agent = new_agent(http)
+    send(http, agent, {"type": "text", "text": "broken"}, part(b"no picture"))
+    wait_until_read(server)
+    hit = hits(http, agent, "broken")[0]
+    assert [picture.text for picture in stored(server, hit["message_id"]).pictures] == [""]
+
+
+def test_a_second_job_changes_nothing(server: ServerInThread, http: httpx2.Client) -> None:
+    agent = new_agent(http)
+    send(http, agent, TEXT, part(png(WORDS)))
+    wait_until_read(server)
+    hit = hits(http, agent, "zebra")[0]
+    before = stored(server, hit["message_id"])
+
+    def add_twice(tx: object) -> None:
+        add_job(tx, before)  # type: ignore[arg-type]
+        add_job(tx, before)  # type: ignore[arg-type]
+
+    server.write(add_twice)
+    wait_until_read(server)
+    assert stored(server, hit["message_id"]) == before
+
+
+def test_a_stopped_server_reads_the_picture_at_its_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    async def never(*_arguments: object) -> str:
+        started.append("reading")
+        await asyncio.Event().wait()
+        return ""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reading_jobs.tesseract, "read", never)
+        with serving(tmp_path) as server, server.http() as http:
+            agent = new_agent(http)
+            send(http, agent, TEXT, part(png(WORDS)))
+            until(lambda: started)
+            assert server.read(open_jobs)
+    with serving(tmp_path) as server, server.http() as http:
+        wait_until_read(server)
+        assert hits(http, agent, "zebra")
+
+
+def test_a_text_is_tidy() -> None:
+    assert tidy("  a \n\n\tb\0 \f\u200bc\n") == "a\nb\nc"
+    assert len(tidy("x" * 10_000)) == MOST_CHARACTERS
+    assert Message("m", "a", "c", "user", (TextPart("hi"),), 0).picture_text == ""
