@@ -86,8 +86,8 @@ class PreparedStatement:
             columns = list(statement.selected_columns)
         else:
             columns = []
-        # Read bytes in binary form, since as text PostgreSQL writes two characters for each byte.
-        # Other values are read as text, which is as fast.
+        # Read rows with bytes in binary form, since as text PostgreSQL writes two characters for
+        # each byte. Other rows are read as text, which is as fast.
         has_bytes = any(isinstance(column.type, sa.LargeBinary) for column in columns)
         self.is_binary = has_bytes and dialect.name == "postgresql"
         row: Any = namedtuple("Row", [column.name for column in columns], rename=True)  # type: ignore[misc]

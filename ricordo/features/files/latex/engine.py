@@ -33,7 +33,7 @@ done
 tail -c 250000 notes.log >&2
 [ $code = 0 ] && cat notes.pdf
 exit $code"""
-# Long lines in the log keep the errors in one piece. "p" forbids files outside of the folder.
+# Long lines in the log keep each error on one line. "p" forbids files outside of the folder.
 _VARIABLES = {
     "max_print_line": "1000",
     "error_line": "200",

@@ -261,9 +261,8 @@ async def _locked(data_dir: Path, chain_id: str) -> AsyncIterator[None]:
 
 def _is_whole(repository: "Repo") -> bool:
     if BRANCH not in repository.refs:  # type: ignore[operator]
-        return (
-            True  # an empty repository is whole for a memory without versions; others are rebuilt
-        )
+        # Only a memory without versions has no branch. Any other is rebuilt before it is read.
+        return True
     visited: set[bytes] = set()
     waiting = [bytes.fromhex(repository.refs[BRANCH].decode())]  # type: ignore[index]
     while waiting:
