@@ -145,7 +145,8 @@ class SseEncoder:
             return [wire]
         if sent_text.startswith(text):
             self._sent[key] = sent_text[len(text) :]
-            # Some providers send the signature only with the whole message, so it is sent alone.
+            # Some providers send the signature only with the whole message, so it is sent as a
+            # separate event.
             if wire.get("signature"):
                 return [{**wire, field: ""}]
             return []
@@ -368,8 +369,7 @@ def _rest(text: str, sent_text: str) -> str:
 def _rest_of_call(text: str, sent_text: str) -> str:
     if text.startswith(sent_text):
         return text[len(sent_text) :]
-    # If reasoning was removed from the arguments, the JSON that was sent is compact, unlike the
-    # stored one.
+    # If reasoning was removed from the arguments, the sent JSON is compact, unlike the stored JSON.
     try:
         arguments = orjson.loads(text)
         compact = orjson.dumps(arguments).decode()

@@ -35,7 +35,7 @@ from ricordo.storage.schema.core_tables import agents, conversations
 from ricordo.storage.schema.core_tables import messages as messages_table
 
 # Description of an imported conversation whose chat was deleted in its client.
-GONE_THERE = "This chat was deleted in the client from which it was imported."
+GONE_THERE = "This chat is gone where it came from."
 ROWS = Repository(Conversation, conversations)
 _IS_THERE = conversations.c.deleted_at.is_(None)
 _BY_ID = ROWS.select.where(equal(conversations, "id"), _IS_THERE)

@@ -120,7 +120,7 @@ def test_what_cannot_bring_probabilities_says_so_and_does_not_ask_for_them(
         (f"/v1/conversations/{conversation}/messages", {}),
         (f"/v1/conversations/{conversation}/messages", {"stream_tokens": True, "background": True}),
     ]
-    begin = "return_logprobs, top_logprobs: Probabilities are in whole answers"
+    begin = "return_logprobs, top_logprobs: Only whole answers have probabilities"
     for path, more in ways:
         answer = send(api, path, **wanted, **more)
         assert answer.headers[HEADER].startswith(begin), (path, more)
@@ -138,7 +138,7 @@ def test_an_answer_without_probabilities_says_so(
     api: Api, provider: ModelServer, agent_id: str
 ) -> None:
     path = f"/v1/agents/{agent_id}/messages"
-    begin = "return_logprobs: There are none: the model gives none"
+    begin = "return_logprobs: The answer has no probabilities: the model gives none"
     refusal = {"error": {"message": "You are not allowed to request logprobs from this model"}}
     provider.push(completion("Hi"), Answer(refusal, 403), completion("Hi"))
     for _ in range(2):
@@ -147,7 +147,9 @@ def test_an_answer_without_probabilities_says_so(
         assert answer.headers[HEADER].startswith(begin)
     scripted = api.client.agents.create(model=MODEL).id
     answer = send(api, f"/v1/agents/{scripted}/messages", return_logprobs=True, top_logprobs=2)
-    assert answer.headers[HEADER].startswith("return_logprobs, top_logprobs: There are none")
+    assert answer.headers[HEADER].startswith(
+        "return_logprobs, top_logprobs: The answer has no probabilities"
+    )
 
 
 def test_tokens_do_not_show_a_secret_that_was_taken_out(

@@ -315,7 +315,7 @@ class _DoltSync:
         }
         if not differing or last is None:
             return head
-        message = version_message(last, f"Sync {', '.join(sorted(differing))}")
+        message = version_message(last, f"Bring {', '.join(sorted(differing))} in step")
         return self._database.commit(
             head, DoltEdit(differing, signature(self._owner), date_of(now), message)
         )

@@ -10,7 +10,7 @@ from ricordo.features.typed_memory.formats.service import write_toml
 from ricordo.memory.schemas import FOLDER, find_schema
 from ricordo.memory.sections import Problem
 
-_HEADER = "# Written from courses/{}: change that file.\n"
+_HEADER = "# Made of courses/{}: change it there.\n"
 _FIELD_KEYS = ("kind", "description", "required", "max_length", "max_items", "default")
 
 

@@ -144,7 +144,7 @@ def test_things_in_the_folder_of_remotes_that_nobody_uses_any_more_are_counted(
     (tmp_path / "remotes" / ".gone.db-lock").touch()
     others = [str(tmp_path / "remotes" / name) for name in ("bob.git", "team/carol.git")]
     done = erase_files(tmp_path, None, ADA, others)
-    assert any("no memory is followed any more: 1." in line for line in done.elsewhere)
+    assert any("no longer the remote of a memory: 1." in line for line in done.elsewhere)
     assert done.files == {}
 
 
