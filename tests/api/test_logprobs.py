@@ -125,7 +125,7 @@ def test_what_cannot_bring_probabilities_says_so_and_does_not_ask_for_them(
         answer = send(api, path, **wanted, **more)
         assert answer.headers[HEADER].startswith(begin), (path, more)
     assert (
-        "logprobs: Probabilities are in whole"
+        "logprobs: Only whole answers have probabilities"
         in send(api, f"{agent}/async", return_logprobs=True).headers[HEADER]
     )
     batch = {"requests": [{"agent_id": agent_id, **HELLO, **wanted}]}

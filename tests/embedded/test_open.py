@@ -232,3 +232,33 @@ def test_the_package_is_imported_without_the_server_or_its_libraries(tmp_path: P
     assert "UserBlocks" in names
     assert missing == "[]"
     assert list(tmp_path.iterdir()) == []
+
+
+START = """
+import sys
+import ricordo
+with ricordo.open("folder", find_local_models=False):
+    print(*sorted(sys.modules))
+"""
+# Libraries that take 5 to 60 MB of memory or a tenth of a second, and that few servers use.
+LATER = {
+    *("anthropic", "boto3", "google.genai", "openai", "pydantic_ai"),  # providers of models
+    *("numpy", "tokenizers", "wordllama"),  # embeddings
+    *("docx", "markitdown", "openpyxl", "pypdf", "pptx"),  # files
+    *("honcho", "mcp", "pinecone", "prometheus_client", "psycopg", "qdrant_client", "turbopuffer"),
+}
+
+
+def test_a_start_imports_none_of_the_libraries_that_wait_for_their_first_use(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", START],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = set(done.stdout.split())
+    assert "ricordo.features.pictures.jobs" in imported
+    assert imported & LATER == set()

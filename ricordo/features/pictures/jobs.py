@@ -27,7 +27,6 @@ from ricordo.features.pictures.options import PictureSettings
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.egress import destination_of, whole_reply
 from ricordo.llm.pictures import PictureCache, readable_picture
-from ricordo.llm.providers import fetch_picture
 from ricordo.runtime import Runtime
 from ricordo.search import index
 from ricordo.storage import agents, jobs, messages, runs
@@ -104,6 +103,9 @@ async def read_pictures(runtime: Runtime, job: Job, report: Report) -> None:
             return
         if model is None:
             return
+    # It imports the library of providers, which takes 25 MB.
+    from ricordo.llm.providers import fetch_picture
+
     reading = _Reading()
     cache = PictureCache(fetch_picture)
     for number, picture in enumerate(unread, 1):
