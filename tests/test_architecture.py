@@ -634,6 +634,29 @@ def house() -> list[Module]:
     return modules
 
 
+def code_lines(module: Module) -> int:
+    """The lines of a module without blank lines, comments and docstrings."""
+    tree = ast.parse(module.source)
+    documented: set[int] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if ast.get_docstring(node, clean=False) is not None:
+            text = node.body[0]
+            documented.update(range(text.lineno, (text.end_lineno or text.lineno) + 1))
+    lines = enumerate(module.source.splitlines(), 1)
+    return sum(
+        bool(line.strip()) and not line.strip().startswith("#") and number not in documented
+        for number, line in lines
+    )
+
+
+@pytest.mark.parametrize("door", ["ag_ui", "a2a", "memory_tool"])
+def test_a_protocol_of_other_programs_is_a_thin_adapter(house: list[Module], door: str) -> None:
+    sizes = [code_lines(module) for module in house if module.feature == door]
+    assert 100 < sum(sizes) <= 300
+
+
 def test_a_module_imports_only_from_its_left(house: list[Module]) -> None:
     assert wrong_directions(house) == []
 

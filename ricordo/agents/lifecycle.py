@@ -64,7 +64,7 @@ _SMALL_WINDOW = 4_096  # tokens
 
 @dataclass(frozen=True, slots=True)
 class BlockSpec:
-    """A block to be created."""
+    """A block to be created. `egress` is the label of its egress policy (`domain/egress.py`)."""
 
     label: str
     value: str = ""
@@ -78,6 +78,7 @@ class BlockSpec:
     shared: bool = False
     title: str | None = None
     schema_ref: str | None = None
+    egress: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

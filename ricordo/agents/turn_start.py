@@ -536,7 +536,7 @@ def answered(request: Message | None, approval: Approval) -> AnsweredApproval:
     """
     if request is None:
         raise Invalid(NOTHING_WAITS)
-    gated = {call.call_id: call for call in request.tool_calls if call.is_gated}
+    gated = {call.call_id: call for call in request.waiting_calls}
     parts = _answer_parts(request, approval, list(gated))
     ids = [part.call_id for part in parts if isinstance(part, ApprovalPart | ToolReturnPart)]
     if sorted(ids) != sorted(gated):

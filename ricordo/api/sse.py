@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 from fastapi import Response
@@ -26,6 +26,8 @@ STREAM: dict[int | str, dict[str, Any]] = {
     }
 }
 DONE = b"data: [DONE]\n\n"
+PING = b": ping\n\n"
+"""A comment, which readers of other protocols ignore."""
 _PREFIX = b"data: "
 _PING = 'data: {"message_type":"ping"'
 
@@ -129,6 +131,36 @@ async def with_pauses(events: AsyncGenerator[Event], pause: float) -> AsyncGener
             upcoming.cancel()
             await asyncio.wait({upcoming})  # a generator that is being read cannot be closed
         await events.aclose()
+
+
+class ReadableTurn(Protocol):
+    """A turn whose events can be read, and which can be stopped."""
+
+    def events(self) -> AsyncGenerator[Event]:
+        """Return all events from the start."""
+
+    async def cancel(self) -> None:
+        """Stop the turn."""
+
+
+async def events_for_client(
+    turn: ReadableTurn, keepalive: float, may_stop: Callable[[], bool]
+) -> AsyncGenerator[Event | None]:
+    """Yield a turn's events to its end, and None after every silence of `keepalive` seconds.
+
+    If the client leaves before, the turn is cancelled, unless `may_stop` returns False.
+    """
+    events = with_pauses(turn.events(), keepalive)
+    has_ended = False
+    try:
+        async for event in events:
+            has_ended = isinstance(event, RunEnded | Failed)
+            yield event
+    finally:
+        await events.aclose()
+        if not has_ended and may_stop():
+            # The turn keeps a reference to the task, so it is not collected.
+            asyncio.ensure_future(turn.cancel())  # noqa: RUF006
 
 
 def ping(run_id: str, number: int | None, clock: Clock) -> bytes:

@@ -39,6 +39,7 @@ LOCAL_ADDRESSES = (
     "localhost, 127.0.0.0/8, ::1, 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, fc00::/7, fe80::/10"
 )
 MOST_NAMES = 30
+MOST_CLAUSES = 100
 ONLY_OWNER = (
     "Only the owner may let more destinations see this. Everybody else who may change it can make "
     "its egress policy stricter."
@@ -156,6 +157,31 @@ def names_of(label: str | None) -> list[list[str]]:
     """Return the names in each clause of a label."""
     clauses = label.split(";") if label else []
     return [[] if clause == NOBODY_AT_ALL else clause.split(",") for clause in clauses]
+
+
+def read_label(value: Any) -> str | None:
+    """Return a label from a file that anybody may have written; None if there is none.
+
+    A name that is unknown here stays, so the text stays limited. A value that is no label allows no
+    destination.
+
+    >>> read_label("OpenAI,local")
+    'local,openai'
+    >>> read_label(["local"])
+    'nobody'
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        return NOBODY_AT_ALL
+    return join(*(_read_clause(clause) for clause in value.split(";", MOST_CLAUSES)))
+
+
+def _read_clause(clause: str) -> str:
+    try:
+        return label_of(clause.split(",")) or NOBODY_AT_ALL
+    except Invalid:
+        return NOBODY_AT_ALL
 
 
 def join(*labels: str | None) -> str | None:

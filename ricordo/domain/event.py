@@ -137,3 +137,12 @@ Event = (
     | RunEnded
     | Failed
 )
+
+
+def waiting_in(event: Event) -> Message | None:
+    """Return the message in the event whose calls wait for an answer, if there is one."""
+    if isinstance(event, ApprovalAsked):
+        return event.message
+    if isinstance(event, StepSaved):
+        return next((message for message in event.messages if message.is_waiting), None)
+    return None

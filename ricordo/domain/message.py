@@ -15,6 +15,8 @@ Trigger = Literal["window", "provider", "request"]
 # The tool by which agents speak that answer only through tools, and the argument with the text.
 SPEECH_TOOL = "send_message"
 SPEECH_ARGUMENT = "message"
+# The types of pictures that all providers take.
+PICTURE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +237,11 @@ class Message:
         if self.is_one_text:
             return ()
         return tuple(part for part in self.parts if isinstance(part, ToolReturnPart))
+
+    @property
+    def waiting_calls(self) -> tuple[ToolCallPart, ...]:
+        """The calls that wait for an approval, or for the client that runs their tools."""
+        return tuple(call for call in self.tool_calls if call.is_gated)
 
     @property
     def is_waiting(self) -> bool:

@@ -12,11 +12,9 @@ from dataclasses import replace
 from typing import TypeGuard
 from urllib.parse import urlsplit
 
-from ricordo.domain.message import ImagePart, Message, Part, TextPart
+from ricordo.domain.message import PICTURE_TYPES, ImagePart, Message, Part, TextPart
 
 UNREADABLE = "(a picture that cannot be read)"
-# The kinds that all providers take.
-_MEDIA_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _INLINE = "data:"
 FETCH_SECONDS = 20.0
 MOST_BYTES = 20 * 1024 * 1024
@@ -48,7 +46,7 @@ def readable_picture(picture: ImagePart) -> ImagePart | None:
         media_type = "image/jpeg"
     encoded = "".join((picture.data or "").split())
     with suppress(ValueError):
-        if media_type in _MEDIA_TYPES and base64.b64decode(encoded, validate=True):
+        if media_type in PICTURE_TYPES and base64.b64decode(encoded, validate=True):
             return replace(picture, media_type=media_type, data=encoded)
     return None
 

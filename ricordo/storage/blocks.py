@@ -14,7 +14,6 @@ from typing import Any
 from sqlalchemy import (
     Row,
     String,
-    and_,
     bindparam,
     case,
     delete,
@@ -27,7 +26,6 @@ from sqlalchemy import (
 
 from ricordo.domain.block import (
     NEVER_REMEMBER,
-    SKILL_LABEL,
     Block,
     Chain,
     OwnerKind,
@@ -61,6 +59,7 @@ from ricordo.storage.schema.memory_tables import (
     blocks_tags,
     chains,
 )
+from ricordo.storage.skill_labels import is_skill_label
 from ricordo.storage.versions import Change
 
 _log = logging.getLogger(__name__)
@@ -94,13 +93,7 @@ _COPY = ROWS.select.where(
     equal(blocks, "chain_id", "agent_id"),
     func.coalesce(blocks.c.seen_as, blocks.c.label) == bindparam("shown_label"),
 )
-# The same condition as `is_skill`. LIKE ignores case on SQLite, and replace() does not.
-IS_SKILL = and_(
-    blocks.c.label.like(SKILL_LABEL.format("_%")),
-    ~blocks.c.label.like(SKILL_LABEL.format("%/%")),
-    func.replace(blocks.c.label, "skills/", "") != blocks.c.label,
-    func.replace(blocks.c.label, "/SKILL", "") != blocks.c.label,
-)
+IS_SKILL = is_skill_label(blocks.c.label)
 _LOCK = select(blocks.c.id).where(equal(blocks, "id")).with_for_update(key_share=True)
 # The owner of a block: 0 no user, 1 this user, 2 another user.
 _WHOSE = case(

@@ -80,6 +80,12 @@ _BY_HASH = (
     .where(equal(api_keys, "hash"))
 )
 _OF_USER = select(api_keys.c.id).where(equal(api_keys, "user_id")).limit(1)
+_LAST_ROLE = (
+    select(api_keys.c.role)
+    .where(equal(api_keys, "user_id"), api_keys.c.kind == "key", api_keys.c.revoked_at.is_(None))
+    .order_by(api_keys.c.created_at.desc(), api_keys.c.seq.desc())
+    .limit(1)
+)
 _ANY = select(api_keys.c.seq).where(equal(api_keys, "hash"))
 _REQUIREMENT: Literal["requirement"] = "requirement"
 _INSERT = Missing(api_keys)
@@ -209,6 +215,13 @@ def _requirement(now: int) -> ApiKey:
 def had_any(tx: Transaction, user_id: str) -> bool:
     """Return whether the user has a key, or had one that is still stored."""
     return tx.first(_OF_USER, {"user_id": user_id}) is not None
+
+
+def last_role(tx: Transaction, user_id: str) -> Role | None:
+    """Return the role of the user's newest key that is not revoked; sessions do not count."""
+    row = tx.first(_LAST_ROLE, {"user_id": user_id})
+    role: Role | None = row.role if row else None
+    return role
 
 
 def are_any(tx: Transaction) -> bool:

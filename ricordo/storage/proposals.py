@@ -40,6 +40,7 @@ from ricordo.storage.history_size import grow
 from ricordo.storage.schema.core_tables import users
 from ricordo.storage.schema.history_sum import ROW_BYTES
 from ricordo.storage.schema.memory_tables import chains, proposals
+from ricordo.storage.skill_labels import is_skill_label
 
 _ROWS = Repository(Proposal, proposals)
 _SELECT = select(*_ROWS.columns, proposals.c.base_blob, proposals.c.blob)
@@ -310,6 +311,19 @@ def page(tx: Transaction, scope: Scope, page: Page, filters: ProposalFilter) -> 
     if page.is_bounded:
         return _first_proposals(tx, rows)
     return _proposals(tx, rows)
+
+
+def of_skills(tx: Transaction, scope: Scope, chain_id: str, limit: int) -> list[Proposal]:
+    """Return the waiting proposals for a chain's skills by skill, also for new skills.
+
+    The newest of a skill is first. The list may be bounded by its size.
+    """
+    statement = (
+        _SELECT.where(*in_scope(proposals, scope), proposals.c.chain_id == chain_id, WAITS)
+        .where(is_skill_label(proposals.c.label))
+        .order_by(proposals.c.label, proposals.c.created_at.desc(), proposals.c.seq.desc())
+    )
+    return _first_proposals(tx, tx.all(statement.limit(limit)))
 
 
 def of_runs(tx: Transaction, scope: Scope, run_ids: Sequence[str]) -> list[Proposal]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_ori
 import orjson
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
 from ricordo.api.models.warnings import warn
@@ -136,6 +137,15 @@ class TolerantPart(RequestPart):
         return {name: field for name, field in body.items() if name not in unknown}
 
 
+class ForeignPart(RequestPart):
+    """A part of a request in another program's protocol, with names in camel case.
+
+    Its unknown fields are ignored, since the protocol has more than is used here.
+    """
+
+    model_config = ConfigDict(extra="ignore", alias_generator=to_camel, populate_by_name=True)
+
+
 class RequestModel(RequestPart):
     """The base of whole requests, which are checked once with all their parts."""
 
@@ -172,6 +182,12 @@ class RequestModel(RequestPart):
         if is_odd and isinstance(body, dict):
             return normal_json(body)
         return body
+
+
+class ForeignRequest(RequestModel):
+    """The base of whole requests in another program's protocol (see `ForeignPart`)."""
+
+    model_config = ForeignPart.model_config
 
 
 @dataclass(frozen=True, slots=True)

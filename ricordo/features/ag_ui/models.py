@@ -7,22 +7,17 @@ Source: the types of `@ag-ui/core` 1.0.0.
 from typing import Annotated, Any
 
 import orjson
-from pydantic import ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import Field
 
-from ricordo.api.models.base import Items, RequestModel, RequestPart
-from ricordo.domain.message import ImagePart, Part, TextPart, ToolReturnPart
+from ricordo.agents.programs import decision_about
+from ricordo.api.models.base import ForeignPart, ForeignRequest, Items
+from ricordo.domain.message import PICTURE_TYPES, ImagePart, Part, TextPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.text import Json
 
-_LENIENT = ConfigDict(extra="ignore", alias_generator=to_camel, populate_by_name=True)
-_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
-
-class AgUiMessage(RequestPart):
+class AgUiMessage(ForeignPart):
     """A message of the client's history. Messages with an unknown role are ignored."""
-
-    model_config = _LENIENT
 
     id: str | None = None
     role: str | None = None
@@ -33,7 +28,9 @@ class AgUiMessage(RequestPart):
     @property
     def parts(self) -> tuple[Part, ...]:
         """The texts and pictures of the message; parts of other types are left out."""
-        items = self.content if isinstance(self.content, list) else [_text_item(self.content)]
+        items = self.content
+        if not isinstance(items, list):
+            items = [{"type": "text", "text": self.content}]
         parts = (_part_of(item) for item in items if isinstance(item, dict))
         return tuple(part for part in parts if part is not None)
 
@@ -46,19 +43,14 @@ class AgUiMessage(RequestPart):
         """The message as the result of a tool that the client ran."""
         pictures = tuple(part for part in self.parts if isinstance(part, ImagePart))
         text = "\n".join(filter(None, (self.text, self.error)))
-        return ToolReturnPart(
-            self.tool_call_id or "",
-            "",
-            "error" if self.error else "success",
-            text,
-            pictures=pictures,
-        )
+        call_id = self.tool_call_id or ""
+        if self.error:
+            return ToolReturnPart(call_id, "", "error", text, pictures=pictures)
+        return ToolReturnPart(call_id, "", "success", text, pictures=pictures)
 
 
-class AgUiTool(RequestPart):
+class AgUiTool(ForeignPart):
     """A tool that the client runs."""
-
-    model_config = _LENIENT
 
     name: str = Field(min_length=1, max_length=200)
     description: str | None = None
@@ -70,36 +62,33 @@ class AgUiTool(RequestPart):
         return ToolSchema(self.name, self.description or "", parameters)
 
 
-class AgUiContext(RequestPart):
+class AgUiContext(ForeignPart):
     """Information of the application for one run."""
-
-    model_config = _LENIENT
 
     description: str | None = None
     value: Any = None
 
     @property
     def text(self) -> str:
-        value = self.value
-        if not isinstance(value, str):
-            value = orjson.dumps(value).decode()
+        value = self.value if isinstance(self.value, str) else orjson.dumps(self.value).decode()
         return f"{self.description or 'Context'}: {value}"
 
 
-class AgUiAnswer(RequestPart):
+class AgUiAnswer(ForeignPart):
     """An answer to one interrupt. `payload` follows the interrupt's `responseSchema`."""
-
-    model_config = _LENIENT
 
     interrupt_id: str
     status: str | None = None
     payload: Any = None
 
+    @property
+    def decision(self) -> Part:
+        payload = self.payload if self.status == "resolved" else None
+        return decision_about(self.interrupt_id, payload)
 
-class RunAgentRequest(RequestModel):
+
+class RunAgentRequest(ForeignRequest):
     """A run of an agent in a thread, with the client's history of the thread."""
-
-    model_config = _LENIENT
 
     thread_id: Annotated[str, Field(min_length=1, max_length=1000)]
     run_id: Annotated[str, Field(min_length=1, max_length=1000)]
@@ -108,6 +97,10 @@ class RunAgentRequest(RequestModel):
     context: Items[AgUiContext] | None = None
     resume: Items[AgUiAnswer] | None = None
     state: Any = None
+
+    @property
+    def tool_names(self) -> frozenset[str]:
+        return frozenset(tool.name for tool in self.tools or ())
 
     @property
     def instructions(self) -> str:
@@ -120,12 +113,6 @@ class RunAgentRequest(RequestModel):
         return "\n\n".join([*texts, *(context.text for context in self.context or ())])
 
 
-def _text_item(content: Any) -> Json | None:
-    if isinstance(content, str) and content.strip():
-        return {"type": "text", "text": content}
-    return None
-
-
 def _part_of(item: Json) -> Part | None:
     """Return a text or a picture of a message's content, or None for any other part."""
     text = item.get("text")
@@ -135,8 +122,8 @@ def _part_of(item: Json) -> Part | None:
     if item.get("type") != "image" or not isinstance(source, dict):
         return None
     value = source.get("value")
-    media_type = source.get("mimeType") or _PICTURES[0]
-    if not isinstance(value, str) or media_type not in _PICTURES:
+    media_type = source.get("mimeType") or PICTURE_TYPES[0]
+    if not isinstance(value, str) or media_type not in PICTURE_TYPES:
         return None
     if source.get("type") == "url":
         return ImagePart(media_type, url=value)

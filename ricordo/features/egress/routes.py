@@ -171,5 +171,8 @@ async def preview(
 
 
 def _policy(id: str, label: str | None) -> Json:
-    clauses = names_of(label)
-    return EgressPolicyResponse.of(None, id=id, allowed=clauses[0] if clauses else None)
+    if label is None:
+        return EgressPolicyResponse.of(None, id=id, allowed=None)
+    # A text that was imported or migrated may have several policies, which all count.
+    common = set.intersection(*map(set, names_of(label)))
+    return EgressPolicyResponse.of(None, id=id, allowed=sorted(common))

@@ -224,11 +224,7 @@ def texts_of(messages: Sequence[Message]) -> list[str]:
 
 def _waiting_text(messages: Sequence[Message], run: Run) -> str:
     names = [
-        call.name
-        for message in messages
-        if message.is_waiting
-        for call in message.tool_calls
-        if call.is_gated
+        call.name for message in messages if message.is_waiting for call in message.waiting_calls
     ]
     calls = ", ".join(dict.fromkeys(names)) or "a tool"
     return f"<no answer yet: its call of {calls} waits for an approval (run {run.id})>"

@@ -3,19 +3,17 @@
 Calls of the agent's tools are not shown.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import orjson
 
 from ricordo.api.models.messages import MessageFormat
-from ricordo.api.sse import DONE, with_pauses
+from ricordo.api.sse import DONE, PING, ReadableTurn, events_for_client
 from ricordo.api.turn_encoder import TurnEncoder
 from ricordo.domain.clock import SECOND, Clock
-from ricordo.domain.event import ApprovalAsked, Event, Failed, RunEnded, RunStarted, StepSaved
+from ricordo.domain.event import Event, Failed, RunEnded, RunStarted, waiting_in
 from ricordo.domain.message import Message, ToolCallPart
 from ricordo.domain.run import Run
 from ricordo.domain.text import Json
@@ -31,7 +29,6 @@ _TEXTS = {
 }
 _CUT = ("max_steps", "max_tokens_exceeded")
 _USAGE_CHUNK: Json = {"object": "chat.completion.chunk", "choices": []}
-PING = b": ping\n\n"
 Noting = Callable[["AnswerReader"], Awaitable[None]]
 """A function that is called with the reader when the run starts, and again when it ends."""
 
@@ -73,14 +70,9 @@ class AnswerReader:
             return
         for wire in self._encoder.encode(event):
             yield from self._delta(wire)
-        candidates: Sequence[Message] = ()
-        if isinstance(event, StepSaved):
-            candidates = event.messages
-        elif isinstance(event, ApprovalAsked):
-            candidates = (event.message,)
-        for message in candidates:
-            if message.is_waiting and not self._is_asked:
-                yield self._ask(message)
+        waiting = waiting_in(event)
+        if waiting and not self._is_asked:
+            yield self._ask(waiting)
 
     @property
     def finish_reason(self) -> str:
@@ -140,7 +132,7 @@ class AnswerReader:
     def _ask(self, message: Message) -> Json:
         """Return the calls for the client, or a text with the address where a person decides."""
         self._is_asked = True
-        waiting = [call for call in message.tool_calls if call.is_gated]
+        waiting = list(message.waiting_calls)
         if others := [call.name for call in waiting if call.name not in self.client_tools]:
             notice = (
                 f"This waits for your approval: {', '.join(others)}. Approve or reject it at "
@@ -192,16 +184,6 @@ def data(event_json: Json) -> bytes:
     return b"data: " + orjson.dumps(event_json) + b"\n\n"
 
 
-class ReadableTurn(Protocol):
-    """A turn whose events can be read, and which can be stopped."""
-
-    def events(self) -> AsyncGenerator[Event]:
-        """Return all events from the start."""
-
-    async def cancel(self) -> None:
-        """Stop the turn."""
-
-
 async def deltas_of(
     turn: ReadableTurn,
     reader: AnswerReader,
@@ -215,23 +197,15 @@ async def deltas_of(
     `noting` is called at the start and at the end. With `stops_when_left`, the turn is cancelled if
     its client leaves the stream.
     """
-    events = with_pauses(turn.events(), keepalive)
-    has_ended = False
-    try:
+    async with aclosing(events_for_client(turn, keepalive, lambda: stops_when_left)) as events:
         async for event in events:
             if event is None:
                 yield None
                 continue
-            has_ended = isinstance(event, RunEnded | Failed)
             for delta in reader.read(event):
                 yield delta
             if isinstance(event, RunStarted | RunEnded):
                 await noting(reader)
-    finally:
-        if not has_ended and stops_when_left:
-            # The turn keeps a reference to the task, so it is not collected.
-            asyncio.ensure_future(turn.cancel())  # noqa: RUF006
-        await events.aclose()
 
 
 def completion_head(reader: AnswerReader, model: str) -> Json:

@@ -370,7 +370,7 @@ def _beginnings(chat: ClientChat) -> list[int]:
 
 
 def _gated_names(message: Message) -> set[str]:
-    return {call.name for call in message.tool_calls if call.is_gated}
+    return {call.name for call in message.waiting_calls}
 
 
 async def _conversation_after(

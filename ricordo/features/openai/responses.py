@@ -12,10 +12,10 @@ from fastapi import Response
 
 from ricordo.agents.turn import run_turn
 from ricordo.api.call import RequestContext
-from ricordo.api.sse import sse_response
+from ricordo.api.sse import PING, sse_response
 from ricordo.domain.text import Json
 from ricordo.errors import NotFound
-from ricordo.features.openai.answers import PING, AnswerReader, deltas_of
+from ricordo.features.openai.answers import AnswerReader, deltas_of
 from ricordo.features.openai.caller import acting
 from ricordo.features.openai.errors import CUT_OFF, OpenAIRoutes, failure, failure_json
 from ricordo.features.openai.models import OpenAIAnswer, ResponsesRequest

@@ -9,7 +9,7 @@ from fastapi.responses import RedirectResponse
 
 from ricordo.agents.turn import run_turn
 from ricordo.api.call import RequestContext
-from ricordo.api.sse import DONE, sse_response
+from ricordo.api.sse import DONE, ReadableTurn, sse_response
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import TextPart
@@ -19,7 +19,6 @@ from ricordo.errors import Invalid
 from ricordo.features.openai.answers import (
     AnswerReader,
     Noting,
-    ReadableTurn,
     completion_chunks,
     completion_head,
     data,

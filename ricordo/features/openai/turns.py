@@ -20,7 +20,7 @@ from ricordo.api.messages import sent_again
 from ricordo.domain.agent import AgentState
 from ricordo.domain.egress import Clearance
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import ImagePart, Message, Part, TextPart, ToolReturnPart
+from ricordo.domain.message import PICTURE_TYPES, ImagePart, Message, Part, TextPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings, ToolSchema
 from ricordo.domain.usage import Expense, Usage
 from ricordo.errors import Invalid, Unsupported
@@ -48,7 +48,6 @@ _TEMPORARY = ("temporary:", "local:")
 TASK_HEADER = "x-ricordo-task"
 TOOLS_HEADER = "x-ricordo-tools"
 _TASK = "### Task:"
-_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,10 +334,10 @@ def _part(part: ContentPart) -> Part:
         return ImagePart("image/png", url=url, detail=detail)
     head, _, content = url.removeprefix("data:").partition(",")
     media_type = head.removesuffix(";base64")
-    if media_type not in _PICTURES or media_type == head:
+    if media_type not in PICTURE_TYPES or media_type == head:
         raise Invalid(
             "A picture is sent as data:<type>;base64,<data>, of one of the types "
-            f"{', '.join(_PICTURES)}."
+            f"{', '.join(PICTURE_TYPES)}."
         )
     try:
         b64decode(content, validate=True)

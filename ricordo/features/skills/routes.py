@@ -84,7 +84,7 @@ def _routes(prefix: str, scope: str, owner_of: Callable[..., _Owner]) -> Routes:
     ) -> list[Json]:
         """List the waiting proposals for all skills, including new ones."""
         owner = place.open(tx, context)
-        rows = service.waiting_proposals(tx, context.scope, owner, _MOST_PROPOSALS)
+        rows = proposals.of_skills(tx, context.scope, owner.chain.id, _MOST_PROPOSALS)
         return [ProposalResponse.of(proposal) for proposal in rows]
 
     _add_reads(router, place)

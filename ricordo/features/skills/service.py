@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ricordo.domain.block import Block, Chain, Policy, is_skill
+from ricordo.domain.block import Block, Chain, Policy
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope, User
 from ricordo.domain.version import ChangeMetadata, Proposal
@@ -28,9 +28,7 @@ from ricordo.memory.edits import require_storable
 from ricordo.memory.proposals import ProposalDraft, Unchanged, propose, require_shown
 from ricordo.memory.submission import Submission, SubmissionOutcome
 from ricordo.storage import agents, blocks, organizations, proposals, skills, versions
-from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.proposals import ProposalFilter
 
 SkillOwnerKind = Literal["user", "agent", "organization"]
 
@@ -109,20 +107,6 @@ def listed(tx: Transaction, owner: SkillOwner) -> list[StoredSkill]:
         replace(listed_skill(block), waiting=waiting.get(block.label, 0))
         for block in skills.of_chain(tx, owner.chain.id)
     ]
-
-
-def waiting_proposals(
-    tx: Transaction, scope: Scope, owner: SkillOwner, most: int
-) -> list[Proposal]:
-    """Return the waiting proposals for the owner's skills by name, including new skills."""
-    page = Page(limit=most, is_bounded=True)
-    rows: list[Proposal] = []
-    for label in sorted(filter(is_skill, proposals.waiting_counts(tx, owner.chain.id))):
-        waiting = ProposalFilter(chain_id=owner.chain.id, label=label, waits=True)
-        rows += proposals.page(tx, scope, page, waiting)
-        if len(rows) >= most:
-            break
-    return rows[:most]
 
 
 def listed_skill(block: Block) -> StoredSkill:

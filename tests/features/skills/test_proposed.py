@@ -8,6 +8,7 @@ import pytest
 from ricordo.llm.scripted import call
 from tests.features.skills.conftest import Skills, opening, proposing, running, skill_md
 from tests.seams.http import ok, refused
+from tests.seams.stores import count_statements
 
 SCRIPT = {"scripts/hi.py": "print('first')\n"}
 CHANGED = {"scripts/hi.py": "print('second')\n"}
@@ -195,6 +196,26 @@ def test_proposals_of_skills_are_among_all_that_waits(skills: Skills) -> None:
     assert listed["label"] == "skills/hi/SKILL"
     ok(skills.http.post(f"/users/kim/blocks/{listed['label']}/diffs/{listed['id']}/approve"))
     assert [skill["name"] for skill in skills.get(skills.path("kim"))] == ["hi"]
+
+
+def test_all_waiting_proposals_are_read_at_once(skills: Skills) -> None:
+    def listed(user: str) -> tuple[int, list[str]]:
+        with count_statements(skills.server.runtime.store) as counted:
+            found = skills.get(f"/v1/users/{user}/skill-proposals")
+        return len(counted.statements), [proposal["label"] for proposal in found]
+
+    skills.say("one", proposing("b", instructions=skill_md("b")))
+    skills.say(
+        "many", *(proposing(name, instructions=skill_md(name)) for name in ("c", "a", "d", "b"))
+    )
+    listed("one")  # what is read only once is read now
+
+    one, labels_of_one = listed("one")
+    many, labels_of_many = listed("many")
+
+    assert labels_of_one == ["skills/b/SKILL"]
+    assert labels_of_many == [f"skills/{name}/SKILL" for name in "abcd"]
+    assert many == one
 
 
 def test_an_agent_that_answers_an_agent_changes_nothing_by_itself(skills: Skills) -> None:

@@ -2,10 +2,11 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from ricordo.api.models.base import RequestPart, Tags
 from ricordo.domain.clock import DAY, EARLIEST, LATEST
+from ricordo.domain.egress import read_label
 from ricordo.domain.message import Role
 from ricordo.domain.text import Json
 from ricordo.features.automation.schedules.models import ScheduleRequest
@@ -15,6 +16,8 @@ MOST_VERSIONS = 10_000
 MOST_PROPOSALS = 1_000
 # A margin of a day on both sides, since the time may be shown in any time zone.
 Micros = Annotated[int, Field(strict=True, ge=EARLIEST + DAY, le=LATEST - DAY)]
+# A value that is no label allows no destination, so that a damaged file opens nothing.
+EgressLabel = Annotated[str | None, BeforeValidator(read_label)]
 _Label = Annotated[str, Field(max_length=255)]
 
 
@@ -31,6 +34,7 @@ class FileMessage(RequestPart):
     group_id: str | None = None
     model: str | None = None
     is_untrusted: bool = False
+    egress: EgressLabel = None
 
 
 class FilePassage(RequestPart):
@@ -41,6 +45,7 @@ class FilePassage(RequestPart):
     metadata: Json = Field({})
     is_untrusted: bool = False
     created_at: Micros
+    egress: EgressLabel = None
 
 
 class FileArchive(RequestPart):
@@ -63,6 +68,7 @@ class FileConversation(RequestPart):
     context_window: int | None = Field(None, ge=1, le=2**53)
     hidden: bool = False
     archived_at: Micros | None = None
+    egress: EgressLabel = None
     in_context_message_ids: list[str] = Field([])
     messages: list[FileMessage] = Field([])
 
@@ -116,11 +122,13 @@ class FileMemory(RequestPart):
 class FileAgent(RequestPart):
     """The parts of an agent that only this server reads.
 
-    `messages` are the messages of its default conversation. `unread` has the unknown fields of an
-    earlier file from which the agent was imported, by their path in that file.
+    `messages` are the messages of its default conversation, and `egress` is the label of its
+    policy. `unread` has the unknown fields of an earlier file from which the agent was imported,
+    by their path in that file.
     """
 
     messages: list[FileMessage] | None = None
+    egress: EgressLabel = None
     archives: list[FileArchive] = Field([])
     conversations: list[FileConversation] = Field([])
     memory: FileMemory | None = None

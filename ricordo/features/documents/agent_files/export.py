@@ -13,11 +13,13 @@ from dataclasses import replace
 from ricordo.agents.call_context import CallContext
 from ricordo.api.call import agent_json
 from ricordo.api.models.af_messages import to_af
+from ricordo.api.models.base import without_none
 from ricordo.api.models.memory import BlockResponse
 from ricordo.api.models.tools import ToolResponse
 from ricordo.domain.agent import AgentState, Conversation
 from ricordo.domain.block import Block
 from ricordo.domain.clock import stamp
+from ricordo.domain.egress import join
 from ricordo.domain.message import Message
 from ricordo.domain.text import Json
 from ricordo.features.automation.schedules import queries as schedules
@@ -30,11 +32,14 @@ from ricordo.features.files.folders import queries as files
 from ricordo.features.files.folders.records import Folder
 from ricordo.features.groups import queries as groups
 from ricordo.features.groups.records import ASLEEP
+from ricordo.memory.egress import spans_of
 from ricordo.storage import agents, archives, conversations
 from ricordo.storage.conversations import ConversationFilter
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
+# The label of an egress policy (`domain/egress.py`). Other servers ignore this field.
+EGRESS = "egress"
 _ALL = Page(limit=1_000_000, order="asc")
 # Fields of an agent's response that a request for a new agent has too.
 AGENT_FIELDS = (
@@ -100,9 +105,10 @@ CONVERSATION_FIELDS = (
     "context_window",
     "hidden",
     "archived_at",
+    EGRESS,
 )
 ARCHIVE_FIELDS = ("name", "description", "metadata")
-PASSAGE_FIELDS = ("text", "tags", "metadata", "is_untrusted", "created_at")
+PASSAGE_FIELDS = ("text", "tags", "metadata", "is_untrusted", "created_at", EGRESS)
 # The agent's setting for unknown fields of the file that it was imported from, by path.
 UNREAD = "unread"
 FOLDER_FIELDS = ("name", "description", "instructions", "metadata")
@@ -208,6 +214,8 @@ def _agent_file(
         "memory": memory_json(tx, context.scope, agent_id, new_blocks, detached),
         "schedules": [] if scrubs else _schedules(tx, context, agent_id),
     }
+    if state.conversation.egress:
+        whole[EGRESS] = state.conversation.egress
     if unread := state.agent.settings.get(UNREAD):
         whole["unread"] = unread
     whole["memory"]["detached_block_ids"] = [ids.of("block", block.id) for block in detached]
@@ -265,7 +273,7 @@ def outline(
     return {
         "agents": [agent],
         "groups": [],
-        "blocks": [_block(ids, block) for block in (*blocks, *detached)],
+        "blocks": [_block(context, ids, block) for block in (*blocks, *detached)],
         "files": [],
         "sources": [],
         "tools": [
@@ -278,8 +286,15 @@ def outline(
     }
 
 
-def _block(ids: LocalIds, block: Block) -> Json:
-    return {"id": ids.of("block", block.id), **_pick_fields(BlockResponse.of(block), BLOCK_FIELDS)}
+def _block(context: CallContext, ids: LocalIds, block: Block) -> Json:
+    """Return a block. Its egress policy includes those of its schema's fields.
+
+    The file has no schema, so their lines cannot be told apart after the import.
+    """
+    spans = spans_of(context.runtime.settings.data_dir, block)
+    egress = join(block.egress, *(span.label for span in spans))
+    fields = _pick_fields(BlockResponse.of(block), BLOCK_FIELDS)
+    return {"id": ids.of("block", block.id), **fields, **without_none(**{EGRESS: egress})}
 
 
 def _thread(tx: Transaction, context: CallContext, conversation: Conversation) -> list[Message]:
@@ -328,7 +343,11 @@ def _folders(
     tx: Transaction, context: CallContext, ids: LocalIds, folders: Sequence[Folder]
 ) -> tuple[list[Json], list[Json]]:
     sources = [
-        {"id": ids.of("source", folder.id), **_pick_fields(vars_of(folder), FOLDER_FIELDS)}
+        {
+            "id": ids.of("source", folder.id),
+            **_pick_fields(vars_of(folder), FOLDER_FIELDS),
+            **without_none(**{EGRESS: folder.egress}),
+        }
         for folder in folders
     ]
     folder_ids = [folder.id for folder in folders]

@@ -17,6 +17,7 @@ from ricordo.api.models.tools import ToolResponse, read_rule
 from ricordo.domain.agent import AgentType
 from ricordo.domain.block import DEFAULT_LIMIT, require_label
 from ricordo.domain.clock import zone
+from ricordo.domain.egress import NOBODY_AT_ALL, read_label
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.redaction import redact
 from ricordo.domain.text import Json
@@ -66,9 +67,15 @@ _MODEL_FIELDS = {
     "parallel_tool_calls": "parallel_tool_calls",
 }
 _AGENT = {*AgentRequest.model_fields, *AgentRequest.ignored, *_AGENT_FILE_FIELDS}
-_BLOCK = {*BlockRequest.model_fields, *BlockRequest.ignored, *BlockResponse.model_fields}
+_BLOCK = {
+    export.EGRESS,
+    *BlockRequest.model_fields,
+    *BlockRequest.ignored,
+    *BlockResponse.model_fields,
+}
 _TOOL = {*ToolResponse.model_fields, *export.TOOL_FIELDS, "organization_id"}
 _SOURCE = {
+    export.EGRESS,
     *export.FOLDER_FIELDS,
     *(
         "id embedding embedding_config embedding_chunk_size vector_db_provider organization_id"
@@ -492,7 +499,15 @@ def _block(raw: Json, file: MendedFile) -> Json:
         fields["metadata"] = {
             name: setting for name, setting in fields["metadata"].items() if name != rotation.KEY
         }
-    return {**fields, "id": id}
+    return {**fields, "id": id, **_egress(block, f'Blocks: "{mended}"', notes)}
+
+
+def _egress(entry: Json, name: str, notes: ImportNotes) -> Json:
+    """Return the entry's egress policy; one that cannot be read becomes the strictest."""
+    label = read_label(entry.get(export.EGRESS))
+    if label == NOBODY_AT_ALL != entry[export.EGRESS]:
+        notes.add(f"{name} has an egress policy that cannot be read, so no model may see it.")
+    return {export.EGRESS: label} if label else {}
 
 
 def mended_label(label: str) -> str:
@@ -658,7 +673,9 @@ def _source(raw: Json, notes: ImportNotes) -> Json:
     if not isinstance(name, str) or not name.strip():
         notes.add('Folders: one without a name is called "Folder".')
         name = "Folder"
-    return {**source, "name": name[:_LONGEST_NAME]}
+    name = name[:_LONGEST_NAME]
+    egress = {export.EGRESS: None, **_egress(source, f'Folders: "{name}"', notes)}
+    return {**source, "name": name, **egress}
 
 
 def _file(raw: Json, source_ids: set[str], notes: ImportNotes) -> Json:

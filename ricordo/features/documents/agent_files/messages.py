@@ -32,7 +32,17 @@ from ricordo.features.documents.agent_files.content import FileMessage
 from ricordo.features.documents.agent_files.tolerance import ImportNotes
 
 _ROLES = ("system", "user", "assistant", "tool", "approval", "summary")
-_FIELDS = ("role", "otid", "name", "sender_id", "group_id", "model", "is_untrusted", "created_at")
+_FIELDS = (
+    "role",
+    "otid",
+    "name",
+    "sender_id",
+    "group_id",
+    "model",
+    "is_untrusted",
+    "created_at",
+    "egress",
+)
 _NO_PICTURE = "(A picture that is not in the file.)"
 # Types of events that clients write into the text of a user message.
 _EVENTS = ("heartbeat", "login", "system_alert")

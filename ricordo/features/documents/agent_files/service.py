@@ -33,7 +33,7 @@ from ricordo.features.files.folders.records import Folder
 from ricordo.features.files.folders.texts import PARSED
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_archive, insert_messages, insert_passages
-from ricordo.storage import archives, blocks, conversations, messages, tools
+from ricordo.storage import archives, blocks, conversations, egress, messages, tools
 from ricordo.storage.engine.store import Transaction
 
 
@@ -161,6 +161,8 @@ def insert(
             )
             for conversation in part.conversations:
                 _insert_conversation(tx, context, state, conversation, imported)
+        if part.egress:
+            egress.label_conversation(tx, state.conversation.id, None, part.egress)
         if options.takes_schedules:
             _insert_schedules(tx, context, state.agent.id, part.schedules, file.notes)
     insert_groups(tx, context.scope, file.content, imported.ids, file.notes)
@@ -261,6 +263,7 @@ def _insert_folders(
             archive_id="",
             organization_id=context.scope.organization_id,
             user_id=context.scope.subject,
+            egress=folder_entry[export.EGRESS],
         )
         imported.ids[folder_entry["id"]] = folders.create_folder(tx, context.scope, folder).id
     for file_entry in content["files"]:

@@ -52,11 +52,8 @@ def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptio
         for name in export.AGENT_FIELDS
         if agent.get(name) is not None and name not in _LEFT_OUT
     }
-    fields["memory_blocks"] = [
-        {"value": "", **_block_fields(blocks_by_id[id])}
-        for id in agent.get("block_ids") or ()
-        if id in blocks_by_id
-    ]
+    listed = [blocks_by_id[id] for id in agent.get("block_ids") or () if id in blocks_by_id]
+    fields["memory_blocks"] = [{"value": "", **_block_fields(block)} for block in listed]
     if options.model:
         fields["model"] = options.model
     if options.embedding:
@@ -71,8 +68,17 @@ def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptio
         content
     )
     # The file lists all rules of the agent, including those of its base tools.
+    spec = spec_of(runtime, body)
+    blocks = [
+        replace(block, egress=entry.get(export.EGRESS))
+        for block, entry in zip(spec.blocks, listed, strict=True)
+    ]
     return replace(
-        spec_of(runtime, body), has_base_rules=False, beginning=(), has_sleeptime=has_sleeptime
+        spec,
+        blocks=tuple(blocks),
+        has_base_rules=False,
+        beginning=(),
+        has_sleeptime=has_sleeptime,
     )
 
 

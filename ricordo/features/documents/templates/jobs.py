@@ -14,6 +14,7 @@ from ricordo.agents.lifecycle import AgentSpec, BlockSpec, new_block, rules_of
 from ricordo.agents.memory_variables import fill_variables
 from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.block import Block, Chain
+from ricordo.domain.egress import join
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.model import ModelInfo
@@ -260,8 +261,13 @@ def _add_block(
 def _change_block(tx: Transaction, block: Block, spec: BlockSpec, migration: Migration) -> None:
     """Give the block the template's text and settings.
 
-    Its policy stays. The block may become read-only, but never writable.
+    Its policy stays. The block may become read-only, but never writable, and its egress policy may
+    become stricter.
     """
+    if (label := join(block.egress, spec.egress)) != block.egress:
+        # A stricter policy reveals nothing, so the owner is not asked.
+        stricter = replace(block, egress=label)
+        block = blocks.update(tx, block, stricter, migration.edit.metadata(""))
     if migration.options.preserve_core_memories_on_migration:
         value = block.value
     else:

@@ -27,6 +27,7 @@ from ricordo.features.documents.agent_files import service as agent_files
 from ricordo.features.documents.agent_files.export import (
     AGENT_FIELDS,
     BLOCK_FIELDS,
+    EGRESS,
     TOOL_FIELDS,
     outline,
 )
@@ -115,7 +116,7 @@ def _content_of(file: Json, folder_ids: Sequence[str]) -> Json:
         "agents": [
             {**_pick_fields(agent, AGENT_FIELDS), **links, "secrets": dict.fromkeys(names, "")}
         ],
-        "blocks": [redact_values(_pick_fields(block, BLOCK_FIELDS)) for block in blocks],
+        "blocks": [redact_values(_pick_fields(block, (*BLOCK_FIELDS, EGRESS))) for block in blocks],
         "tools": [_pick_fields(tool, TOOL_FIELDS) for tool in file.get("tools") or ()],
     }
 

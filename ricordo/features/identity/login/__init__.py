@@ -1,4 +1,5 @@
 """Login with an OpenID Connect provider.
 
-A browser gets a session of twelve hours in a cookie, with the role user.
+A browser gets a session of twelve hours in a cookie, with the role user. A guardian
+keeps that role.
 """

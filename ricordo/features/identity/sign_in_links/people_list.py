@@ -5,18 +5,16 @@ ends, and empty lines. All faults are reported with their lines, and a list with
 nobody.
 """
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ricordo.domain.csv_text import csv_rows
 from ricordo.domain.text import decoded, normal_name
 from ricordo.errors import Invalid
 
 MOST_PEOPLE = 2_000
 MOST_BYTES = 2_000_000
 _MOST_FAULTS = 10
-_DELIMITERS = ",;\t"
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "name": ("name", "full name", "fullname", "student", "display name"),
     "email": ("email", "e-mail", "mail", "e-mail address", "email address"),
@@ -84,15 +82,11 @@ def read_people(content: bytes | str) -> list[Person]:
     if len(content) > MOST_BYTES:
         raise Invalid(f"This list is larger than {MOST_BYTES:,} bytes. Split it.")
     text = decoded(content) if isinstance(content, bytes) else content.removeprefix("\ufeff")
-    lines = text.replace("\r\n", "\n").replace("\r", "\n")
-    first_line = lines.lstrip("\n").partition("\n")[0]
-    delimiter = max(_DELIMITERS, key=first_line.count)
-    reader = csv.reader(io.StringIO(lines), delimiter=delimiter, skipinitialspace=True)
     faults: list[str] = []
     people: list[Person] = []
     header: dict[str, int] | None = None
     try:
-        for cells in reader:
+        for line, cells in csv_rows(text):
             row = [_cell(cell) for cell in cells]
             if not any(row):
                 continue
@@ -100,11 +94,11 @@ def read_people(content: bytes | str) -> list[Person]:
                 header = _columns(row)
                 continue
             try:
-                people.append(_person(header, row, reader.line_num))
+                people.append(_person(header, row, line))
             except Invalid as error:
-                faults.append(f"Line {reader.line_num}: {error}")
-    except csv.Error as error:
-        faults.append(f"Line {reader.line_num}: this is not CSV ({error}).")
+                faults.append(f"Line {line}: {error}")
+    except Invalid as error:
+        faults.append(str(error))
     people = _without_repetitions(people, faults)
     _require_none(faults)
     if not people:

@@ -113,6 +113,17 @@ _LAST_ROLE = (
     .limit(1)
 )
 
+_INVITED_AS = (
+    select(sign_in_links.c.role)
+    .where(
+        equal(sign_in_links, "user_id"),
+        sign_in_links.c.kind == "invitation",
+        sign_in_links.c.revoked_at.is_(None),
+    )
+    .order_by(sign_in_links.c.created_at.desc(), sign_in_links.c.seq.desc())
+    .limit(1)
+)
+
 
 def add(tx: Transaction, link: SignInLink) -> None:
     """Store a link; a new invitation replaces the user's open ones."""
@@ -173,6 +184,13 @@ def awaits_first_sign_in(tx: Transaction, user_id: str) -> bool:
     was_invited = tx.first(_INVITED, of_user) is not None
     has_entered = tx.first(_USED, of_user) is not None or keys.had_any(tx, user_id)
     return was_invited and not has_entered
+
+
+def invited_as(tx: Transaction, user_id: str) -> Role | None:
+    """Return the role in the user's newest invitation, also if its link was never used."""
+    row = tx.first(_INVITED_AS, {"user_id": user_id})
+    role: Role | None = row.role if row else None
+    return role
 
 
 def role_of(tx: Transaction, user_id: str) -> Role:

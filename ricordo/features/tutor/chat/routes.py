@@ -18,7 +18,7 @@ from ricordo.api.call import RequestContext, for_user, scope_of_user
 from ricordo.api.models.base import HealthResponse
 from ricordo.api.routing import Routes, needs
 from ricordo.api.server import health as server_health
-from ricordo.api.sse import STREAM, sse_response
+from ricordo.api.sse import PING, STREAM, sse_response
 from ricordo.domain.clock import SECOND
 from ricordo.domain.event import (
     Event,
@@ -34,7 +34,7 @@ from ricordo.domain.scope import APPROVE, IMPERSONATE, Scope
 from ricordo.domain.text import Json
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.knowledge.memories.service import Filing, changes_of
-from ricordo.features.openai.answers import PING, AnswerReader, data, deltas_of, no_note
+from ricordo.features.openai.answers import AnswerReader, data, deltas_of, no_note
 from ricordo.features.openai.models import ChatMessage, ChatRequest, LenientRequest
 from ricordo.features.openai.queries import NamedAgent, agent_of
 from ricordo.features.openai.routes import reader_of

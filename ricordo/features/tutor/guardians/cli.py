@@ -3,8 +3,6 @@
 A link alone shows nothing. Students decide on their page what each guardian sees.
 """
 
-import csv as csv_files
-import io
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +10,7 @@ from urllib.parse import quote
 import typer
 
 from ricordo.cli.client import any_server
+from ricordo.domain.csv_text import csv_rows
 from ricordo.domain.text import decoded
 from ricordo.errors import Invalid, RicordoError
 
@@ -89,19 +88,15 @@ def _pairs_in(file: Path) -> list[tuple[str, str]]:
         text = decoded(file.read_bytes())
     except OSError as error:
         raise Invalid(f"{file} cannot be read: {error.strerror}.") from error
-    first_line = text.partition("\n")[0]
-    delimiter = max(",;\t", key=first_line.count)
-    rows = csv_files.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True)
-    header = [cell.strip().casefold() for cell in next(rows, [])]
+    rows = ((line, cells) for line, cells in csv_rows(text) if any(map(str.strip, cells)))
+    header = [cell.strip().casefold() for cell in next(rows, (0, []))[1]]
     if not set(_COLUMNS) <= set(header):
         raise Invalid("The first line must name the columns: student,guardian")
     positions = [header.index(column) for column in _COLUMNS]
     pairs = []
-    for row in rows:
-        if not any(cell.strip() for cell in row):
-            continue
+    for line, row in rows:
         names = [row[position].strip() if position < len(row) else "" for position in positions]
         if not all(names):
-            raise Invalid(f"Line {rows.line_num} names no student or no guardian.")
+            raise Invalid(f"Line {line} names no student or no guardian.")
         pairs.append((names[0], names[1]))
     return pairs

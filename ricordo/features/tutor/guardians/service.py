@@ -87,10 +87,13 @@ def watched_courses(
 
     Raises NotFound if the caller is not a guardian of such a student.
     """
-    guardianship = _find(students_of(tx, scope), student_name)
-    if guardianship is None:
-        raise NotFound("You are not a guardian of such a student.")
-    return guardianship.person, _courses_of(tx, guardianship)
+    guardianship = _of_caller(tx, scope, student_name)
+    watched = [
+        WatchedCourse(learner, states, sees)
+        for learner, states in learning.learning_of(tx, guardianship.person)
+        if (sees := _sight_in(learner, guardianship)) != "nothing"
+    ]
+    return guardianship.person, watched
 
 
 def watched_course(
@@ -100,20 +103,20 @@ def watched_course(
 
     Raises NotFound if there is no such student or course, or if the caller may not see it.
     """
-    student, courses = watched_courses(tx, scope, student_name)
-    for watched in courses:
-        if watched.learner.course.name == course_name:
-            return student, watched
+    guardianship = _of_caller(tx, scope, student_name)
+    if found := learning.learning_in(tx, guardianship.person, course_name):
+        learner, states = found
+        if (sees := _sight_in(learner, guardianship)) != "nothing":
+            return guardianship.person, WatchedCourse(learner, states, sees)
     raise NotFound("You see no such course of this student. Ask the student to let you see it.")
 
 
-def _courses_of(tx: Transaction, guardianship: Guardianship) -> list[WatchedCourse]:
-    """Return the courses that the student or the course lets the guardian see."""
-    return [
-        WatchedCourse(learner, states, sees)
-        for learner, states in learning.learning_of(tx, guardianship.person)
-        if (sees := _sight_in(learner, guardianship)) != "nothing"
-    ]
+def _of_caller(tx: Transaction, scope: Scope, student_name: str) -> Guardianship:
+    """Return the caller's guardianship of a student. Raises NotFound."""
+    guardianship = _find(students_of(tx, scope), student_name)
+    if guardianship is None:
+        raise NotFound("You are not a guardian of such a student.")
+    return guardianship
 
 
 def _sight_in(learner: Learner, guardianship: Guardianship) -> Sight:

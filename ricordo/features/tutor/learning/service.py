@@ -146,6 +146,24 @@ def learning_of(tx: Transaction, user: User) -> list[tuple[Learner, list[SkillSt
     return found
 
 
+def learning_in(
+    tx: Transaction, user: User, course_name: str
+) -> tuple[Learner, list[SkillState]] | None:
+    """Return one of the courses of `learning_of`, or None. The other courses are not read."""
+    try:
+        stored = courses.get(tx, Scope(user.organization_id), course_name)
+    except NotFound:
+        return None
+    course = applied_course(stored.source, stored.name)
+    if course is None or not course.skills:
+        return None
+    noted = queries.facts_of(tx, user.id, stored.name)
+    if not noted and not activity.talked_with(tx, user.id, list(stored.agents.values())):
+        return None
+    learner = learner_of(tx, user, course)
+    return learner, _states(tx, learner, noted)
+
+
 def require_shared(learner: Learner) -> None:
     """Raise NotFound unless the student shares the skills with the course's teachers."""
     if learner.choice.is_off or not learner.choice.shares:

@@ -123,6 +123,40 @@ def test_whoever_logs_in_has_a_session_of_their_own_memory_alone(
     assert (row.role, round(row.life / 1_000_000)) == ("user", 12 * 3600)
 
 
+def role_after_login(provider: TestProvider, server: ServerInThread, subject: str) -> str:
+    provider.person["sub"] = subject
+    with server.http(follow_redirects=True) as browser:
+        assert log_in(browser, next="/health").status_code == 200
+        answer = browser.get("/v1/guardian/students")
+        assert browser.get("/v1/agents/").status_code == (403 if answer.is_success else 200)
+    return "guardian" if answer.is_success else "user"
+
+
+def test_a_guardian_who_logs_in_stays_a_guardian(
+    provider: TestProvider, server: ServerInThread
+) -> None:
+    assert role_after_login(provider, server, "by-key") == "user"  # a new person
+    server.key(name_of(provider, "by-key"), "guardian")
+    assert role_after_login(provider, server, "by-key") == "guardian"
+    assert role_after_login(provider, server, "by-key") == "guardian"  # a session gives no role
+    server.key(name_of(provider, "by-key"), "user")
+    assert role_after_login(provider, server, "by-key") == "user"
+    server.key(name_of(provider, "boss"), "admin")
+    assert role_after_login(provider, server, "boss") == "user"
+
+
+@pytest.mark.parametrize("invited_as", ["guardian", "developer"])
+def test_an_invited_guardian_may_log_in_without_the_invitation(
+    provider: TestProvider, server: ServerInThread, invited_as: str
+) -> None:
+    subject = f"invited-{invited_as}"
+    body = {"people": [{"user": name_of(provider, subject), "name": "Eva", "role": invited_as}]}
+    with server.http(headers={"authorization": f"Bearer {server.key('boss', 'admin')}"}) as http:
+        ok(http.post("/v1/invitations", json=body))
+    expected = "guardian" if invited_as == "guardian" else "user"
+    assert role_after_login(provider, server, subject) == expected
+
+
 def test_only_pages_of_this_server_may_write_with_a_session(
     provider: TestProvider, server: ServerInThread, browser: httpx2.Client
 ) -> None:

@@ -13,8 +13,10 @@ from sqlalchemy import insert, select, update
 
 from ricordo.api.routing import GuardedRoute
 from ricordo.domain.scope import ROLE_SCOPES
+from ricordo.features.tutor.courses.applying import applied_course
 from ricordo.features.tutor.guardians.queries import guardianships
 from ricordo.features.tutor.guardians.service import MOST_GUARDIANS
+from ricordo.features.tutor.learning import service as learning
 from ricordo.features.tutor.tasks import service as task_service
 from ricordo.llm.scripted import call
 from ricordo.storage.schema.core_tables import jobs as job_rows
@@ -139,6 +141,27 @@ def test_a_guardian_sees_what_student_or_course_allows(
     assert found == ([*EVERY_WORD] if allowed == "words" else [])
     # No link leads to the student's conversations.
     assert '"conv-' not in answer.text
+
+
+def test_one_course_is_read_without_the_others(
+    course: Course, people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = Family(course, people, "gil")
+    family.link()
+    family.allow("levels")
+    ok(course.http.put("/v1/courses/shapes", json={"source": COURSE}))
+    read: list[str] = []
+
+    def applied(source: str | None, name: str) -> Any:
+        read.append(name)
+        return applied_course(source, name)
+
+    monkeypatch.setattr(learning, "applied_course", applied)
+    assert ok(family.skills())["course"] == "numbers"
+    assert read == ["numbers"]
+    refused(family.watch(f"/{family.student_id}/courses/shapes"), 404)
+    refused(family.watch(f"/{family.student_id}/courses/unknown"), 404)
+    ok(course.http.delete("/v1/courses/shapes"))
 
 
 def test_others_see_and_decide_nothing(course: Course, people: People) -> None:

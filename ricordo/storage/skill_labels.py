@@ -1,0 +1,15 @@
+"""The condition of SQL that a label is that of a skill."""
+
+from sqlalchemy import ColumnElement, and_, func
+
+from ricordo.domain.block import SKILL_LABEL
+
+
+def is_skill_label(label: ColumnElement[str]) -> ColumnElement[bool]:
+    """Return the same condition as `is_skill`. LIKE ignores case on SQLite; replace() does not."""
+    return and_(
+        label.like(SKILL_LABEL.format("_%")),
+        ~label.like(SKILL_LABEL.format("%/%")),
+        func.replace(label, "skills/", "") != label,
+        func.replace(label, "/SKILL", "") != label,
+    )
