@@ -1,9 +1,9 @@
 """Types of agents: prompt, style of talking, tools, rules and first messages.
 
 A small model gets a shorter prompt and fewer tools than its agent's type. Such a profile is applied
-when a turn begins, and is not stored. Clients see the agent's usual prompt and tools, and with a
-larger model the agent works as usual. An agent with a custom prompt or with individually chosen
-tools keeps these.
+when a turn begins, and the agent's record does not change. Clients see the agent's usual prompt and
+tools, and with a larger model the agent works as usual. An agent with a custom prompt or with
+individually chosen tools keeps these.
 """
 
 import re
@@ -93,7 +93,7 @@ class TypeTraits:
             greeting and a login.
         packs_user_messages: The model reads user messages as JSON.
         clears_buffer: Each turn begins with an empty window.
-        speaks_aloud: The agent says a sentence with every tool call, and gets no tools that edit
+        speaks_aloud: The agent speaks a sentence with every tool call. It gets no tools that edit
             memory.
         takes_further: New agents of this type also get the base tools of features.
         rules: These rules replace the agent's rules if it has the tools that they name.
@@ -176,7 +176,7 @@ def traits_of(agent_type: AgentType) -> TypeTraits:
 def base_tools(agent_type: AgentType, *, has_sleeptime: bool = False) -> tuple[str, ...]:
     """Return the names of the tools that an agent of this type gets.
 
-    Tools that edit memory are left out if another agent works on its memory.
+    Tools that edit memory are left out if a sleep-time agent edits this agent's memory.
     """
     traits = traits_of(agent_type)
     if not has_sleeptime or traits.speaks_aloud:
@@ -211,8 +211,8 @@ def rules_in_force(agent: Agent, tool_names: Iterable[str]) -> tuple[ToolRule, .
 def initial_messages(state: AgentState, clock: Clock, provider: str) -> list[Message]:
     """Return the messages of a new conversation after its system message.
 
-    `provider` is the model's. An agent that cannot call `send_message` does not begin with such a
-    call.
+    `provider` is the provider of the agent's model. If the agent cannot call `send_message`, the
+    messages contain no such call.
     """
     begins = traits_of(state.agent.agent_type).begins
     if begins == "empty":
@@ -268,7 +268,7 @@ def _speech_call(
 def chosen_system(system: str | None, default_key: str, data_dir: Path) -> str:
     """Return the chosen system prompt.
 
-    `system` is the text, or `prompt:<key>`; None is for the key `usual`. Raises what `system_text`
+    `system` is the text or `prompt:<key>`; None chooses the key `usual`. Raises what `system_text`
     raises.
     """
     if system is not None and not system.startswith(REFERENCE):
@@ -311,7 +311,7 @@ def system_text(key: str, folder: Path) -> str:
 
 
 def profile_of(agent: Agent, info: ModelInfo, of_server: ProfileChoice) -> ModelProfile:
-    """Return the agent's profile, or else the server's.
+    """Return the agent's profile, or the server's if the agent has none.
 
     By default it depends on the model's size and window.
     """
@@ -332,8 +332,8 @@ def memory_in_prompt(
 ) -> MemoryInPrompt:
     """Return when the memory in the agent's prompt is rendered again.
 
-    The agent's setting decides; without one, the server's setting does. By default it depends on
-    the model's server.
+    The agent's setting decides; without one, the server's setting does. If neither is set, it
+    depends on the model's server.
     """
     choice: MemoryInPromptChoice = agent.settings.get(MEMORY_IN_PROMPT) or of_server
     if choice == "auto":
@@ -360,8 +360,8 @@ def _replaced_tools(
 ) -> tuple[Tool, ...] | None:
     """Return the profile's tools and the agent's further tools; None to keep its tools.
 
-    The agent's tools count as chosen if a usual one is missing, or if a rule, an approval or the
-    prompt names one.
+    An agent keeps its tools if somebody chose them. That is assumed if a tool of its type is
+    missing, or if a rule, an approval or the prompt names a tool.
     """
     type_tools = set(traits_of(state.agent.agent_type).base_tools)
     by_name = {tool.name: tool for tool in state.tools}

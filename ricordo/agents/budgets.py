@@ -21,8 +21,8 @@ from ricordo.storage.engine.store import Transaction
 
 DAILY_TOKENS = "daily_tokens"  # among an agent's settings
 BACKGROUND_PERCENT = 80
-# Far from the limit, the usage of all users is summed only this often, because a busy day has many
-# rows.
+# Seconds between two sums of all users' usage while it is far below the limit, because a busy day
+# has many rows.
 _CACHE_TIME = 5 * SECOND
 _CACHE_KEY = "tokens used today"
 
@@ -51,8 +51,8 @@ def require_budget(
 ) -> None:
     """Raise BudgetSpent if a budget leaves no room for a turn of this agent.
 
-    A turn with a purpose, such as background work, stops at 80 %. The check costs a statement for
-    each budget, so call `has_budget` first.
+    A turn with a purpose, such as background work, is refused from 80 % on. The check costs a
+    statement for each budget, so call `has_budget` first.
     """
     percent = BACKGROUND_PERCENT if purpose else 100
     for owner, budget in _budgets(tx, settings, agent.organization_id, agent):
@@ -70,8 +70,9 @@ def require_common_budget(tx: Transaction, settings: Settings, organization_id: 
 async def put_off(runtime: Runtime, job: Job, agent_id: str | None = None) -> bool:
     """Postpone background work to the next day if the budget requires it.
 
-    Returns True if it did; the job is then added again for that day. Jobs that spend tokens begin
-    with `if await put_off(runtime, job): return`. Without an agent only the common budget counts.
+    Returns True if the work was postponed; the job is then added again for that day. Jobs that
+    spend tokens begin with `if await put_off(runtime, job): return`. Without an agent only the
+    common budget counts.
     """
 
     def resets_at(tx: Transaction) -> int | None:

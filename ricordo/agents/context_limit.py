@@ -60,7 +60,7 @@ _LARGE_PROMPT = 2_000
 # The most tokens that tool descriptions and message overhead take in usual requests.
 _TOOLS_AND_OVERHEAD = 12_000
 # If a turn's last compaction freed less than this share of the window, the next summary is an
-# outline. Otherwise every step could ask a model for a summary.
+# outline, which needs no model. Otherwise every step could ask a model for a summary.
 _SMALL_GAIN = 0.1
 _FEWEST_EVICTED = 2  # messages, in a requested compaction
 # An answer gets this many tokens at least.
@@ -103,7 +103,7 @@ def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
 
 
 def with_fitting_budget(turn: TurnContext, request: ModelRequest) -> ModelRequest:
-    """Return the request with an output budget that fits into the window beside the prompt."""
+    """Return the request with an output budget that leaves room for the prompt."""
     window = turn.state.agent.context_window
     budget = request.settings.max_output_tokens
     if (
@@ -129,7 +129,7 @@ def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
     cached = usage.cached_tokens or 0
     counted = usage.prompt_tokens + (cached if cached > usage.prompt_tokens else 0)
     percent = 100
-    # In a small window no prompt is large, so a wrong count would never be corrected.
+    # A small window never holds a large prompt, so a wrong count would never be corrected.
     is_large = counted >= min(_LARGE_PROMPT, turn.state.agent.context_window // 8)
     if is_large:
         estimate = request_tokens(request)
@@ -141,8 +141,8 @@ def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
             limit.least_percent, min(_HIGHEST_PERCENT, max(_LOWEST_PERCENT, percent))
         )
     elif limit.token_percent > _HIGHEST_PERCENT:
-        # A refusal raised the estimate, and no prompt is large enough to correct it. The model may
-        # have a larger window now.
+        # A refusal raised the estimate so far that no prompt is large enough to correct it. The
+        # model may have a larger window now, so lower the estimate.
         limit.token_percent -= limit.token_percent // 100
     # Learn the window also if the server's counts are useless. Otherwise it would refuse each such
     # request.
@@ -173,7 +173,8 @@ def learn(turn: TurnContext, request: ModelRequest, refusal: ModelError) -> None
     window = turn.state.agent.context_window
     tokens = _tokens(turn, request)
     if refusal.limit is None and tokens * 2 < window:
-        # Our estimate is not wrong by a factor of two, so the window must be smaller than we know.
+        # Our estimate is never wrong by a factor of two, so the window must be smaller than we
+        # assumed.
         turn.state = within_window(turn.state, tokens * 19 // 20)
         return
     if refusal.limit is not None and refusal.limit < window:
@@ -191,8 +192,8 @@ async def compact(
 ) -> Compacted | None:
     """Replace evicted messages by a summary, and save the smaller window.
 
-    With `stop` the run's end is saved too. Returns None if no message can leave, or if the request
-    is too long only for a borrowed model.
+    With `stop` the run's end is saved too. Returns None if no message can leave the window, or if
+    the request is too long only for a borrowed model.
     """
     if _is_doubtful(turn, request):
         turn.limit.token_percent = 100
@@ -216,7 +217,7 @@ async def compact(
     resting = turn.runtime.resting_writers
     agent = turn.state.agent
     clock = turn.runtime.store.clock
-    # A requested compaction asks even a writer that failed recently.
+    # If a user requested the compaction, ask the summary model even if it failed recently.
     if writer and turn.request.compaction is None and resting.holds(agent.id, writer, clock.now()):
         writer = None
     timeout = _summary_timeout(turn, evicting_cut, writer, room)
@@ -304,7 +305,7 @@ def _cut(
         overhead=tool_tokens(request.tools),
         percent=percent,
         keep_from=turn.window.first,
-        # A summary of one message gains nothing but costs a call of the model.
+        # A summary of one message costs a model call and saves no tokens.
         fewest=_FEWEST_EVICTED if turn.request.compaction else 1,
     )
 
@@ -341,9 +342,9 @@ def _writer(
 ) -> Writer | None:
     """Return the writer of summaries; its calls are recorded in `calls`.
 
-    In the modes that begin with `self_` this is the agent's own model. Its request begins as usual,
-    so that the provider's cache is used. Otherwise it is the chosen model, or the agent's model if
-    none is chosen.
+    In the modes that begin with `self_` the agent's model writes. Its request begins like a usual
+    request, so that the provider's cache is used. In other modes the chosen model writes, or the
+    agent's model if none is chosen.
     """
     agent = turn.state.agent
     percent = turn.limit.token_percent
@@ -369,7 +370,7 @@ def _writer(
             )
         except NotFound:
             log.warning(
-                "the model for summaries is not there",
+                "the model for summaries is not available",
                 extra={"model": settings.model, "run": turn.run.id},
             )
     if not is_model:

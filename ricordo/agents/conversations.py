@@ -1,8 +1,8 @@
-"""An agent's conversations: created, changed, forked, recompiled, cancelled and deleted.
+"""Create, change, fork, recompile, cancel and delete an agent's conversations.
 
-Each has a separate system message, window and lease; agent, blocks and tools are common to all. A
-message belongs to only one conversation. A fork shares the earlier messages of its origin, so
-nothing is copied.
+Each conversation has a separate system message, window and lease. They all share the agent's blocks
+and tools. A message belongs to only one conversation. A fork shares the earlier messages of its
+origin, so nothing is copied.
 """
 
 from collections.abc import Mapping, Sequence
@@ -85,11 +85,11 @@ async def open_conversation(
 async def open_named_conversation(
     runtime: Runtime, scope: Scope, agent_id: str, name: str
 ) -> Conversation:
-    """Return the caller's conversation under the name that a program gave it; create it if missing.
+    """Return the caller's conversation with this name; create it if missing.
 
-    The name is the id of a conversation that the caller may see, or any text. A text names a
-    separate conversation for each user and agent, since the conversation's id is derived from all
-    three. Raises NotFound.
+    The name is the id of a conversation that the caller may see, or any text. The same text names a
+    different conversation for each user and agent, since the conversation's id is derived from the
+    user, the agent and the text. Raises NotFound.
     """
     if is_any_id(name, "conv"):
         return await open_conversation(runtime, scope, name, agent_id)
@@ -172,8 +172,8 @@ async def create_conversation(
         agent_id: The agent.
         values: Columns of the conversation; the agent's values are used for missing columns.
             `model_settings` contains only differences.
-        user: The user whose memory it shows, by id or by name; None for the user of the agent's
-            default conversation.
+        user: The user whose memory the conversation shows, by id or by name; None for the user of
+            the agent's default conversation.
         id: The id of the new conversation.
 
     Raises:
@@ -308,7 +308,8 @@ async def fork_conversation(
         system, key = system_message(
             tx, runtime, replace(state, conversation=fork), recall_count=recall_count
         )
-        # The new system message gets the time of the source's, which is before all shared messages.
+        # The new system message gets the time of the source's system message, so that it comes
+        # before all shared messages.
         system = replace(system, created_at=window[0].created_at) if window else system
         ids = (system.id, *(message.id for message in shared))
         return _insert(tx, replace(fork, window=ids, prompt_key=key), system)
@@ -480,7 +481,7 @@ async def _cancel_open(runtime: Runtime, scope: Scope, conversation_id: str) -> 
 def _insert(tx: Transaction, conversation: Conversation, system: Message) -> Conversation:
     user_id = conversation.user_id
     if user_id and proposals.are_untold(tx, conversation.agent_id, user_id):
-        # Rejections that no other conversation has reported are reported in this one.
+        # The new conversation reports the rejections that no other conversation has reported.
         conversation = replace(conversation, has_untold=True)
     conversations.insert_one(tx, conversation)
     insert_messages(tx, [system])
@@ -490,7 +491,7 @@ def _insert(tx: Transaction, conversation: Conversation, system: Message) -> Con
 def _end_of_fork(window: Sequence[Message], message_id: str | None) -> int:
     """Return the index at which a fork's part of the window ends.
 
-    It contains nothing after the message, and no call without its result.
+    That part contains no message after `message_id`, and no call without its result.
     """
     pieces = exchanges(window)
     index = -1

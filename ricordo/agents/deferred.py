@@ -1,4 +1,4 @@
-"""Turns that jobs send later: the sender, its scope, and how to wait for a busy agent."""
+"""Messages that jobs send later: their sender, its scope, and waiting for a busy conversation."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,8 +18,8 @@ from ricordo.storage.engine.store import Transaction
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 _NO_LONGER = (
-    "The user who made this may no longer send messages: the key was revoked, "
-    "or the user is disabled or gone."
+    "The user who planned this message may no longer send messages: the key was revoked, or the "
+    "user is disabled or deleted."
 )
 
 
@@ -104,7 +104,7 @@ async def begin_when_free(
 
     Raises RicordoError.
 
-    `on_busy` is called for each attempt that finds it busy.
+    `on_busy` is called for each attempt that finds the conversation busy.
     """
     pause = _FIRST_PAUSE
     while True:

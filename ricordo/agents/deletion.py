@@ -116,7 +116,7 @@ async def _purge_now(runtime: Runtime, kind: Kind, id: str) -> None:
     try:
         await purge(runtime, kind, id)
     except RicordoError as error:
-        # For users the deletion is complete. The job purges the rest once that is possible again.
+        # Users already see the deletion as complete. The job purges the rest later.
         log.warning("a purge continues later", extra={"id": id, "reason": error})
 
 
@@ -140,7 +140,7 @@ def _purge_some(tx: Transaction, kind: Kind, id: str, newest: int) -> bool:
     while True:
         deleted_before = counts.total()
         is_more = purge_portion(tx, kind, id, newest, counts)
-        # A portion of the search index is not included in the counts.
+        # The counts leave out rows of the search index, so a portion of them is noticed here.
         is_uncounted = counts.total() == deleted_before
         if not is_more or is_uncounted or counts.total() >= _FEW_ROWS:
             return is_more
@@ -151,8 +151,8 @@ def purge_portion(
 ) -> bool:
     """Delete a portion of rows; return whether there may be more.
 
-    They are rows of a hidden owner, whose own row comes last, or messages of a conversation. The
-    number of deleted rows is added to `counts`, by table.
+    The rows belong to a hidden owner, or they are messages of a conversation. The row of the owner
+    itself is deleted last. The number of deleted rows is added to `counts`, by table.
     """
     counts = Counter() if counts is None else counts
     if kind == "conversation":

@@ -43,9 +43,10 @@ class Deltas:
         run_id: The run.
         step_id: The step.
         message_id: The message.
-        thoughts_argument: The argument in which the model writes its thoughts. They are shown as
-            reasoning before their call.
-        speech_argument: The argument with speech for the user. It is shown as text of the message.
+        thoughts_argument: The argument of a call in which the model writes its thoughts. They are
+            shown as reasoning before the call.
+        speech_argument: The argument of a call in which the model speaks to the user. It is shown
+            as text of the message.
         gated_tools: Tools whose calls wait for approval. Readers get such calls as an approval
             request, once the calls are complete and saved.
     """
@@ -99,7 +100,7 @@ class Deltas:
     def _split_call(self, chunk: ToolCallChunk, call_id: str, key: str) -> tuple[Delta, ...]:
         """Split streamed speech or thoughts from the call.
 
-        The call is published once more than its name is known.
+        The call is published only when it has more than a name.
         """
         if chunk.name:
             self._names[chunk.index] = chunk.name
@@ -184,8 +185,8 @@ class Feed:
 class Reader:
     """One reader's queue.
 
-    A message in `cut` lost a delta and gets no more deltas, so the reader has its beginning without
-    gaps.
+    `cut` holds the messages of which a delta was dropped. They get no more deltas, so the reader
+    has the beginning of each without gaps.
     """
 
     feed: Feed
@@ -229,7 +230,7 @@ class Reader:
                         if fresh := self._unseen(event.messages):
                             yield replace(event, messages=fresh)
                     elif not (isinstance(event, Delta) and event.message_id in self._seen_ids):
-                        # A reader that later falls behind need not read this message again.
+                        # If the reader falls behind later, it need not read this message again.
                         if isinstance(event, ApprovalAsked):
                             self._seen_ids.add(event.message.id)
                         elif isinstance(event, Compacted):

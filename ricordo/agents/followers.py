@@ -1,7 +1,8 @@
-"""Hooks for other agents, called when an agent is created, changed or deleted or ends a turn.
+"""Hooks that run when an agent is created, changed or deleted, or ends a turn.
 
-Plugins implement them. They run in the transaction of the event. The hooks cost a statement only
-for agents whose settings name other agents (`Agent.has_sleeptime`, `MANAGES`).
+Plugins use them for agents that work with this agent, such as its sleep-time agent. Hooks run in
+the transaction of the event. They cost a statement only for agents whose settings name other agents
+(`Agent.has_sleeptime`, `MANAGES`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from ricordo.storage.engine.store import Transaction
 
 
 class AgentFollower(Protocol):
-    """A plugin's hooks in the life of agents.
+    """A plugin's hooks for the events of agents.
 
     Every method runs in the transaction of its event.
     """
@@ -89,7 +90,7 @@ def with_groups(
 def end_turn(tx: Transaction, turn: TurnContext, run: Run, new_messages: Sequence[Message]) -> Run:
     """Plan the runs that follow an agent's turn; return its run with their ids.
 
-    These agents work on this agent's memory.
+    The planned runs are turns of other agents, which work on this agent's memory.
     """
     if run.purpose is not None:
         return run

@@ -1,4 +1,4 @@
-"""Messages that an agent gets without having to answer.
+"""Messages that an agent receives without a turn of its own.
 
 They are stored in its conversation, and it reads them in its next turn.
 """

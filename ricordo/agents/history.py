@@ -30,8 +30,8 @@ PORTION = 250
 class PastMessage:
     """One message to import.
 
-    `created_at` is ISO 8601, in the agent's time zone if it has none. `egress` is the label of the
-    texts that it was made of.
+    `created_at` is ISO 8601, in the agent's time zone if it has none. `egress` is the egress label
+    of the texts from which the message was made.
     """
 
     role: Role
@@ -51,9 +51,10 @@ async def import_messages(
 ) -> list[str]:
     """Store the messages in the conversation; return their ids in order.
 
-    If None, it is the agent's default conversation. A message whose otid is stored already keeps
-    the stored id. A message without a date gets a time next to its neighbour's. Without any dates,
-    all get times just before now. Everything is checked before anything is stored.
+    If `conversation_id` is None, the agent's default conversation gets them. A message whose otid
+    is already stored is not stored again; its stored id is returned. A message without a date gets
+    a time next to its neighbour's. If no message has a date, all get times just before now.
+    Everything is checked before anything is stored.
 
     Raises NotFound, Invalid, and Conflict if an otid belongs to another message.
     """
@@ -64,7 +65,7 @@ async def import_messages(
         )
     id = conversation_id or conversations.default_id(agent_id)
 
-    # A message has the label of its conversation, and those of the blocks that it repeats.
+    # A message gets the egress labels of its conversation and of the blocks that it repeats.
     clearance = Clearance()
 
     def check(tx: Transaction) -> str:

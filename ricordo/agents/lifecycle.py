@@ -1,6 +1,6 @@
-"""Agents from creation to deletion.
+"""Create, change, reset and delete agents.
 
-Each is created whole or not at all, changed, reset and removed.
+An agent is created as a whole or not at all.
 """
 
 import logging
@@ -151,7 +151,8 @@ def warn_of_small_window(agent: Agent) -> None:
     if agent.context_window < _SMALL_WINDOW:
         log_fields = {"agent": agent.id, "tokens": agent.context_window}
         log.warning(
-            "the context window of an agent is small: little but its prompt fits", extra=log_fields
+            "the context window of an agent is small: little more than its prompt fits",
+            extra=log_fields,
         )
 
 
@@ -215,8 +216,8 @@ def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain: Chain) -> B
     )
     block.require_fits(block.value)
     tx.quotas.require_block(block.label, block.size)
-    # Normalize here too, since prompts and answers use this block. The placeholder of a secret may
-    # be longer than the secret.
+    # Normalize the value here too, since prompts and answers use this block before it is stored.
+    # The placeholder of a secret may be longer than the secret.
     block = blocks.as_stored(block)
     block.require_fits(block.value)
     read_rotation(block.metadata)
@@ -233,7 +234,7 @@ def require_distinct_labels(agent_blocks: Sequence[Block]) -> None:
 
 
 def attach_block(tx: Transaction, scope: Scope, agent_id: str, block_id: str) -> None:
-    """Put a block into an agent's prompt; a second time has no effect.
+    """Put a block into an agent's prompt; no effect if it is already there.
 
     Raises NotFound, Conflict.
     """
@@ -433,7 +434,7 @@ def _reset(
     conversations.lock(tx, conversation.id)
     if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
         raise Busy(open_runs[0].id)
-    # A conversation of usual length is emptied here; of a long one only the window is.
+    # A conversation of usual length is emptied here. For a long one, only the window is emptied.
     newest = deletion.empty_conversation(tx, scope, conversation.id)
     runs.forget_bodies(tx, conversation.id)
     first_messages, key = _first_messages(

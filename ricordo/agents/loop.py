@@ -1,7 +1,7 @@
 """The loop of one turn: ask the model, run its calls, save the step.
 
-It repeats until a step ends the turn. Events are yielded as they happen; whole messages only after
-they are saved.
+The loop repeats until a step ends the turn. Events are yielded as they happen. Whole messages are
+yielded only after they are saved.
 """
 
 import logging
@@ -71,12 +71,12 @@ from ricordo.tools.toolbox import CallingStep, ToolContext
 log = logging.getLogger(__name__)
 _MAY_BE_A_PICTURE = ("llm_bad_request", "llm_error")
 _ATTEMPTS = 5
-# The attempts with a shorter request, if a refusal can only be explained by its size.
+# The attempts with a shorter request, after a refusal that only its size can explain.
 _JUDGED_ATTEMPTS = 3
 # The longest progress report of a running tool, in characters.
 _PROGRESS_SIZE = 500
-# The number of first reports of a call, and of further ones in a second. There is a limit because
-# streams are stored and a tool may print a million lines.
+# Limits of progress reports: the first ones of a call, and further ones in each second. Streams are
+# stored, and a tool may print a million lines.
 _PROGRESS_FIRST = 20
 _PROGRESS_MORE = 5
 
@@ -195,7 +195,7 @@ async def ask_model(
         if is_too_long(turn, request):
             if compacted := await compact(turn, request):
                 yield compacted
-            # The texts that were cut may have shown edits of memory.
+            # The removed texts may have shown edits of memory, so the prompt has to show them now.
             turn.window.prompt_key = key_without_edits(turn.window.prompt_key)
             try:
                 request = await _cut_to_fit(turn, offered)
@@ -246,8 +246,8 @@ async def _answer_of(
                 calibrate(turn, request, item.usage)
             yield item
     except EmptyReply as error:
-        # A background run needs no text, and an agent that asked another one reads its calls'
-        # results.
+        # A background run needs no text. An agent that asked another agent reads the results of its
+        # calls.
         is_wordless = turn.request.delivery.is_background or turn.request.delivery.callers
         if not (is_wordless and is_after_results(request)):
             raise
@@ -335,7 +335,7 @@ async def run_tools(
 ) -> list[ToolReturnPart]:
     """Return the results of the step's calls, in the order of the calls.
 
-    There are no results while the reply waits for approval.
+    The list is empty while the reply waits for approval.
     """
     if parsed.is_waiting:
         return []

@@ -1,7 +1,8 @@
-"""Notes for agents with the profile `notes`: one short model call for each message.
+"""Take notes for agents with the profile `notes`: one short model call for each message.
 
-A job takes them after the turn has ended, so no answer waits for them and an error does not fail a
-turn. The policies for an agent's edits also apply to notes, and the ledger counts their tokens.
+A job takes the notes after the turn has ended, so no answer waits for them and an error does not
+fail a turn. The policies for an agent's edits also apply to notes, and the ledger counts their
+tokens.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ from ricordo.storage.jobs import FencedStore
 from ricordo.tools.builtin.facts import NEW_DESCRIPTION, NEW_LABEL
 
 log = logging.getLogger(__name__)
-# A store's write, which a job may fence.
+# The write function of a store; a job may pass its fenced one.
 Write = Callable[[Callable[[Transaction], None]], Awaitable[None]]
 KIND = "take_notes"
 PURPOSE: Purpose = "notes"
@@ -50,7 +51,7 @@ ANSWER_TOKENS = 120
 TIMEOUT = 180.0  # seconds for one call
 _ATTEMPTS = 3  # with growing pauses, as for all jobs
 _SHORT_ANSWER = 4  # words: a message as short as this may answer a question
-_REASON = "Noted from what was said."
+_REASON = "Noted from a message."
 
 
 def wants_notes(turn: TurnContext) -> bool:
@@ -59,7 +60,9 @@ def wants_notes(turn: TurnContext) -> bool:
 
 
 def add_note_job(tx: Transaction, run: Run, *, is_local_user: bool) -> None:
-    """Add the job that takes notes on this run, perhaps of a keyless server's local user.
+    """Add the job that takes notes on this run.
+
+    `is_local_user`: the run belongs to the local user of a server without keys.
 
     Jobs of one conversation never overlap, so notes keep their order.
     """
@@ -173,7 +176,10 @@ def _load(tx: Transaction, job: Job) -> AgentState:
 
 
 def _messages_with_context(tx: Transaction, state: AgentState, run_id: str) -> list[Message]:
-    """Return the run's messages after those in view, which may end with a question."""
+    """Return the messages in view before the run, then the run's messages.
+
+    The earlier messages may end with a question.
+    """
     window = messages.by_ids(tx, state.conversation.window[-20:])
     of_run = messages.of_run(tx, run_id)
     run_message_ids = {message.id for message in of_run}
@@ -257,7 +263,8 @@ def _write(
             user_id=job.user_id,
         )
         runs.add_expense(tx, expense)
-    # Notes are the user's words, so a labelled message gives none for a block that more may see.
+    # Notes quote the user, so a message with an egress label gives no notes for a block that more
+    # readers may see.
     clearance = runtime.new_clearance()
     clearance.show(f"message:{message.id}", message.egress, message.text)
     if previous_answer:

@@ -27,7 +27,7 @@ _MOST_WAITING = 250
 _RETRIES = (0.05, 0.2, 0.5, 1, 2, 4, 8, 8, 8)
 _FINISH_LIMIT = 10.0
 
-# Begins the work of a request, such as `run_turn`, or a talk with a group.
+# A function that begins the work of a request, such as `run_turn` or a talk with a group.
 Begin = Callable[[Runtime, TurnRequest], Awaitable[LiveTurn]]
 
 
@@ -123,7 +123,7 @@ class Recording:
             changed = self.changed
             self.changed = asyncio.Event()
             changed.set()
-            # Each batch is a transaction, so events of this time share one.
+            # Each batch is a transaction, so events within this time share one transaction.
             await asyncio.wait([listening], timeout=BATCH_SECONDS)
 
     async def _store(self, first: int, batch: Sequence[str]) -> bool:
@@ -137,8 +137,8 @@ class Recording:
             try:
                 await store.write(lambda tx: runs.append_events(tx, run_id, first, batch))
             except Collision:
-                # Either our commit succeeded and only its answer was lost, or another process
-                # assumed that this one was dead and stored its events.
+                # Either our commit succeeded and only its acknowledgement was lost, or another
+                # process assumed that this one was dead and stored its events.
                 stored = await store.read(
                     lambda tx: runs.events_after(tx, run_id, first - 1, len(batch))
                 )

@@ -31,7 +31,7 @@ _HIGHEST_PERCENT = 400
 class Repair:
     """The faults of a conversation.
 
-    It is not changed while a turn runs in it (`is_busy`).
+    With `is_busy` a turn runs in the conversation, so nothing was repaired.
     """
 
     conversation_id: str
@@ -134,11 +134,13 @@ def _examine(tx: Transaction, conversation_id: str) -> _Examination:
     rows = damage.count_rows(tx, conversation.id)
     if conversation.forked_from is None and conversation.message_count != rows:
         examined.faults.append(
-            f"{conversation.message_count} messages were counted where {rows} are stored"
+            f"{conversation.message_count} messages were counted, but {rows} are stored"
         )
     percent = conversation.token_percent
     if percent is not None and not _LOWEST_PERCENT <= percent <= _HIGHEST_PERCENT:
-        examined.faults.append(f"tokens were estimated at {percent} percent, and are at 100 now")
+        examined.faults.append(
+            f"the correction of token estimates was {percent} percent, and is 100 now"
+        )
         examined.values["token_percent"] = None
     half_ended = damage.count_half_ended(tx, conversation.id)
     examined.note(half_ended, "ended runs were marked running, and are marked failed")
@@ -146,7 +148,7 @@ def _examine(tx: Transaction, conversation_id: str) -> _Examination:
 
 
 def _read_window(tx: Transaction, examined: _Examination) -> None:
-    """Keep each valid message of the window, once.
+    """Read the window, and keep each valid message once.
 
     A valid message exists, has a known role, and belongs to the conversation or its origin.
     """
@@ -166,7 +168,8 @@ def _read_window(tx: Transaction, examined: _Examination) -> None:
             examined.unreadable.append(message)
     examined.note(
         len(window_ids) - len(examined.window),
-        "entries of the window were doubled, missing, empty or foreign, and left it",
+        "entries of the window were repeated, missing, empty or of another conversation, and "
+        "were removed",
     )
     examined.note(
         len(examined.unreadable), "messages had unreadable parts, which are plain text now"
@@ -219,7 +222,9 @@ def _begin_with_system_message(tx: Transaction, examined: _Examination) -> None:
         examined.new.append(system)
     examined.window = [system, *(message for message in examined.window if message.id != system.id)]
     examined.values["prompt_key"] = ""  # the next turn renders it again
-    examined.faults.append("the window did not begin with the system message, and does now")
+    examined.faults.append(
+        "the system message was missing at the start of the window, and was put there"
+    )
 
 
 def _system(tx: Transaction, conversation: Conversation) -> Message:

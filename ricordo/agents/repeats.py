@@ -5,8 +5,8 @@ second time. The request gets the answer or the failure of the run that accepted
 server was stopped during that run does a new run adopt the message and answer it
 (`docs/internals/decisions/0004`).
 
-For an answer to calls, a cancelled or failed run is different too. The calls have results, but the
-agent has not spoken, so the repeated answer lets a new run continue.
+An answer to calls may also be repeated after a cancelled or failed run. The calls have results, but
+the agent has not spoken, so a new run continues the turn.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def require_own_otids(request: TurnRequest) -> None:
 
 
 def same_body(tx: Transaction, request: TurnRequest, other_than: str = "") -> Run | None:
-    """Return the newest run of the last minutes with an equal body, which may be repeated."""
+    """Return the newest run of the last minutes whose request had an equal body."""
     if not (request.delivery.is_retry and request.delivery.body_hash):
         return None
     since = tx.clock.now() - REPEAT_WINDOW
@@ -83,7 +83,7 @@ def same_otids(tx: Transaction, request: TurnRequest) -> Run | None:
         return runs.get(tx, request.scope, run_id)
     used_otids = ", ".join(messages_by_otid)
     raise Conflict(
-        f"The otid {used_otids} was used before, for another message. Give every new message a new "
+        f"The otid {used_otids} already belongs to another message. Give every new message a new "
         "otid, or repeat the request unchanged."
     )
 

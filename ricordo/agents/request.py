@@ -15,9 +15,9 @@ from ricordo.domain.tool import ClientSkill, ToolRule
 from ricordo.storage.engine.store import Transaction
 
 DEFAULT_MAX_STEPS = 50
-# Clients such as Open WebUI search for passages and send them with the question, in a form that the
-# operator chooses. They are recognized by their XML elements, or by the instruction that comes with
-# them. Their authors are unknown.
+# Clients such as Open WebUI search for passages and send them with the question, in a form that
+# their operator chooses. The passages are recognized by their XML elements, or by the instruction
+# that comes with them. Their authors are unknown.
 _ELEMENTS = (
     "context|documents?|document_content|sources?|search_results?|retrieved_\\w+|passages?"
     "|knowledge|user_files"
@@ -45,8 +45,8 @@ def holds_retrieved(text: str) -> bool:
 class NewMessage:
     """A new message.
 
-    `is_untrusted`: it contains text of others, such as passages of documents. `egress` is the label
-    of the texts that it was made of (`domain/egress.py`).
+    `is_untrusted`: it contains text of others, such as passages of documents. `egress` is the
+    egress label of the texts from which it was made (`domain/egress.py`).
     """
 
     role: Role
@@ -78,8 +78,8 @@ class NewMessage:
     def is_others(self, scope: Scope, user_id: str | None) -> bool:
         """Return whether the text is by another author than the conversation's user.
 
-        That is so if the sender, or without a sender the name, is another; or if the text holds
-        retrieved passages.
+        The author differs if the message names another sender, or without a sender another name. A
+        text that holds retrieved passages also counts as another author's.
         """
         texts = (part.text for part in self.parts if isinstance(part, TextPart))
         if self.is_untrusted or any(map(holds_retrieved, texts)):
@@ -116,10 +116,10 @@ class TurnOverrides:
         system: A system prompt in place of the agent's.
         response_format: A response format in place of the agent's.
         instructions: Text after the system message.
-        max_steps: The most steps; the agent's course may allow fewer.
+        max_steps: The most steps of the turn. The course of a tutoring agent may allow fewer.
         client_tools: Tools that the client runs.
         client_skills: Skills that the prompt shows.
-        wanted_tools: Tools of the client, of which one has to be called before the turn ends.
+        wanted_tools: Tools of the client; the agent must call one of them before the turn ends.
         only_tools: Names of stored tools that replace the agent's.
         added_tools: Names of tools that the server has but does not store; `added_rules` are their
             rules.
@@ -147,19 +147,20 @@ AS_THE_AGENT_IS = TurnOverrides()
 
 @dataclass(frozen=True, slots=True)
 class TurnDelivery:
-    """How the turn's run is recorded, and who receives its result.
+    """Settings for the turn's record and for the delivery of its result.
 
     Attributes:
         is_background: No reader waits for the answer.
         purpose: The run's purpose (see domain/run.py). `callback`, `metadata` and
             `request_config` are stored with the run too.
         body_hash: The hash of the request's body as sent.
-        is_retry: An equal request within a few minutes gets the run of this one.
+        is_retry: The request may repeat an earlier one. If an equal request came within a few
+            minutes, its run is returned.
         also_save: Called in the transaction that starts the run, and in the transaction that ends
             it. The latter passes the turn's messages if a step ended the run.
         callers: The agents whose calls led to this turn, from the first one on.
-        planned_run: The id of a run that was announced to the client. This turn becomes that run,
-            if that has not begun yet.
+        planned_run: The id of a run that was announced to the client. The turn becomes that run if
+            the run has not begun yet.
     """
 
     is_background: bool = False
@@ -182,10 +183,10 @@ class TurnRequest:
     """The request for one turn: messages, or an answer to waiting calls.
 
     Attributes:
-        conversation_id: The conversation; None for the agent's default one.
+        conversation_id: The conversation's id; None for the agent's default conversation.
         compaction: With these settings, the turn only shrinks the window.
         overrides: Settings for this turn that replace the agent's.
-        delivery: How the run is recorded, and who receives its result.
+        delivery: The record of the run, and the receivers of its result.
     """
 
     scope: Scope

@@ -2,8 +2,8 @@
 
 The user's messages enter the window, each call without a result gets one that says so, and the run
 is closed. After this the conversation is usable and the next message is answered. Only a message
-that a provider refused as a bad request stays out of the window. Every later request with it would
-be refused too, and the agent could never answer again. It remains in the history.
+that a provider refused as a bad request stays out of the window. Otherwise every later request
+would contain it and be refused too. The message remains in the history.
 """
 
 import logging
@@ -42,7 +42,7 @@ def close_run(
 ) -> Run | None:
     """End the run for this reason; return None if it had ended already.
 
-    It is ended even if another process has its lease. `failed` is the failed model call; it is
+    The run is ended even if another process has its lease. `failed` is the failed model call; it is
     stored as a step.
     """
     # the run's progress may have been saved since `run` was read
@@ -147,7 +147,7 @@ def close_expired(tx: Transaction, live: Collection[str] = ()) -> list[Run]:
 async def close_expired_runs(runtime: Runtime) -> int:
     """Close the runs whose lease has expired; return their number.
 
-    It runs before anything writes to their conversations.
+    Call it before anything writes to their conversations.
     """
     closed = await runtime.store.write(lambda tx: close_expired(tx, frozenset(runtime.live)))
     if closed:
@@ -236,7 +236,8 @@ def _results_for_open_calls(run_messages: list[Message], call_outcome: str) -> M
     answered: set[str] = set()
     for message in reversed(run_messages):
         if message.tool_calls:
-            # Only the last calls can be open, since some models reuse ids of earlier calls.
+            # Only the last calls can be open. Earlier ones are skipped, since some models reuse
+            # their ids.
             open_calls = [call for call in message.tool_calls if call.call_id not in answered]
             if open_calls:
                 return interrupted(message, open_calls, call_outcome)

@@ -57,7 +57,9 @@ ONE_BY_ONE = (
     "The tool rules set an order, so calls are made one by one. "
     "Call this tool again if it is still needed."
 )
-OVER = "The same call came too often, so this turn goes on without tools. Answer the user in words."
+OVER = (
+    "The same call came too often, so this turn continues without tools. Answer the user in words."
+)
 REQUESTED = "Function called using request_heartbeat=true, returning control"
 AFTER_FAILURE = "Function call failed, returning control"
 # Types of tools that agents in voice conversations do not get, since they speak in plain text and
@@ -66,7 +68,7 @@ _NOT_IN_A_CALL: frozenset[ToolType] = frozenset(
     {"letta_core", "letta_memory_core", "letta_sleeptime_core", "letta_voice_sleeptime_core"}
 )
 SEARCH_MEMORY = "search_memory"
-# The number of calls of its tools after which an agent must call a tool that the client requires.
+# After this number of calls of other tools, the agent must call a tool that the client requires.
 _OWN_CALLS = 5
 REMINDER = (
     "Your reply called no tool, so the user has not seen it. Call a tool now; "
@@ -79,13 +81,14 @@ class OfferedTools:
     """The tools of one step by name, and how they are presented.
 
     Attributes:
-        tools: The schemas that the model sees; `bare` are the schemas as stored.
+        tools: The tools' schemas, as the model sees them; `bare` holds the schemas as stored.
         gated: Tools whose calls wait for an approval, or for the client that runs them (`client`).
         forced: The tool that must be called now, or None.
         hidden: Tools that the model does not see, but that run if it calls them.
-        acting: Tools whose calls may change something outside that no rollback restores.
+        acting: Tools whose calls may change something outside the database, which no rollback
+            restores.
         reading: Tools for which equal calls in one turn have the same result.
-        is_over: The turn continues without tools.
+        is_over: The turn continues without tools, because equal calls came too often.
         speaks_by_tools: The agent acts and speaks only by tools.
     """
 
@@ -119,7 +122,7 @@ class ParsedReply:
     wants_heartbeat: bool = False
     stop: StopReason | None = None
     reasons: Mapping[str, EditReason] = field(default_factory=dict)
-    # At least one call waits for a person or the client, and so all calls wait.
+    # If one call waits for a person or for the client, all calls of the reply wait.
     is_waiting: bool = False
 
 
@@ -208,7 +211,7 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
 def _ends_use_of_tools(turn: TurnContext, must_call: bool) -> bool:
     """Return whether repeated equal reads end the use of tools in this turn.
 
-    It keeps its tools if a call is required now or before the turn may end.
+    The turn keeps its tools while a call is required, now or before the turn may end.
     """
     if not turn.reads.is_over or must_call:
         return False
@@ -330,8 +333,8 @@ def _useless_searches(turn: TurnContext, kinds: Mapping[str, ToolTraits]) -> fro
 def _tools_to_find(turn: TurnContext, kinds: Mapping[str, ToolTraits]) -> frozenset[str]:
     """Return the tools that an agent with many tools has to find before it sees them.
 
-    Tools of the server are not among them, nor tools that a rule or the prompt names, or that the
-    window shows as called or found.
+    The agent always sees tools of the server, tools that a rule or the prompt names, and tools that
+    the window shows as called or found.
     """
     finder = kinds.get(FIND_TOOLS)
     if finder is None or isinstance(finder, ForeignTraits):
@@ -445,16 +448,14 @@ def parse_approved(answer: AnsweredApproval, offered: OfferedTools) -> ParsedRep
         if call.name not in offered.tools:
             refused.append(_refusal(call, offered))
         elif not call.is_gated and offered.is_ordered:
-            # The call was refused when the model made it, so nobody was asked to approve it.
+            # The call was refused when the model made it, so no approval was requested.
             refused.append(_refused(call, ONE_BY_ONE))
         elif not call.is_gated and call.name in offered.gated:
             refused.append(
                 _refused(call, f"{call.name} now has to wait for approval. Call it again.")
             )
         elif call.name in offered.client:
-            refused.append(
-                _refused(call, f"{call.name} is run by the client, which sent no result of it.")
-            )
+            refused.append(_refused(call, f"The client runs {call.name}, but it sent no result."))
         else:
             bare = offered.bare.get(call.name)
             parsed_call = parse_call(without_nulls(call, bare), offered.presentation, bare)
@@ -478,7 +479,7 @@ def parse_nested(
     if name in offered.gated:
         return failed_result(
             call,
-            f"{name} needs an approval or is run by the client, so code cannot call it. Call "
+            f"{name} needs an approval or runs on the client, so code cannot call it. Call "
             "it directly.",
         )
     bare = offered.bare[name]

@@ -187,9 +187,9 @@ def _messages_of_step(
 def _key_after_edits(turn: TurnContext, step: StepDraft) -> str:
     """Return the prompt's key after the step's edits, which the transcript already shows.
 
-    With this key the stored prompt need not be rendered again. The key does not change if others
-    changed memory between a request for approval and its answer. The answer runs before a prompt is
-    checked.
+    With this key the stored prompt need not be rendered again. The key stays the same if others
+    changed memory between a request for approval and its answer, because the approved calls run
+    before the prompt is checked.
     """
     key = turn.window.prompt_key
     now = turn.runtime.store.clock.now()
@@ -245,8 +245,8 @@ async def save_compaction(
 ) -> Compacted:
     """Save a summary and the window after it; with `stop` the run's end too.
 
-    Raises LeaseLost. Input of this turn that the stored window lacks stays out of it, since a model
-    may still refuse it.
+    Raises LeaseLost. If the stored window lacks this turn's input, the input stays out of it, since
+    a model may still refuse that input.
     """
     window = [cut.remaining[0], message, *cut.remaining[1:]]
     own_messages = turn.window.messages[turn.window.first :]
@@ -346,11 +346,12 @@ def _save_window(
         window = window[:1]
         prompt_key = key_without_edits(prompt_key)
     elif is_over and agent.message_buffer and not (run.purpose and agent.has_sleeptime):
-        # An agent that works on this agent's memory reads messages that leave the view, but only
-        # after turns that a person began.
+        # After turns that a person began, the sleep-time agent reads the messages that leave the
+        # window.
         window = [*window[:1], *window[first_kept(window, agent) :]]
         prompt_key = key_without_edits(prompt_key)
-    # A refused request was measured by its refusal, and a borrowed model counts in another way.
+    # Learn nothing here from a refused request, which the refusal measured, or from a borrowed
+    # model, which counts in another way.
     is_learned = not turn.limit.was_refused and turn.limit.own_window is None
     conversations.save_window(
         tx,

@@ -3,7 +3,7 @@
 A trace is stored only if the settings ask for it. Calls that write summaries belong to no step.
 Their traces have separate ids and are listed with the run.
 
-A trace contains the JSON that went to and came from the provider. It has no headers, and so no
+A trace contains the JSON of the provider's request and response, without headers and so without
 keys. For a model without HTTP it contains our request and reply objects. Text that looks like a
 credential is replaced, and for pictures only the size is stored.
 """
@@ -41,7 +41,7 @@ Json = dict[str, Any]
 Call = tuple[Json, Json]
 """The request to a model, and its answer."""
 FailedCall = tuple[Step, Trace | None]
-"""The step for a model call without an answer, with its trace if that is stored."""
+"""The step of an unanswered model call, with its trace if the settings store traces."""
 EVERY = 3600.0  # seconds between two removals of old traces
 # Limits for the length of texts and the items of lists, tried in this order until the whole fits.
 _REDUCTIONS = (
@@ -63,7 +63,7 @@ def trace_of(
 ) -> Trace | None:
     """Return the trace of an answered call, if it is to be stored.
 
-    With the setting `errors`, only an answer that made its run fail gets one.
+    With the setting `errors`, only an answer that made its run fail gets a trace.
     """
     is_error = stop is not None and status_after(stop) == "failed"
     if step.request is None or not _is_kept(turn, is_error=is_error):

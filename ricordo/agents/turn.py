@@ -1,4 +1,4 @@
-"""The path of a message. Every interface of Ricordo comes here: start at `run_turn`.
+"""The path of a message. Every interface of Ricordo calls `run_turn`; start reading there.
 
   run_turn → start_turn (lease, window, input) → run_loop (model, tools, save) → events to readers
 
@@ -118,7 +118,7 @@ async def collect(turn: LiveTurn, hear: Callable[[Event], None] | None = None) -
 async def collect_for_job(turn: LiveTurn, work: str) -> Answer:
     """Wait for the end of a turn that a job began.
 
-    Raises Unavailable if the turn was interrupted, so that the job is repeated later.
+    Raises Unavailable if the turn was interrupted; the job is then repeated later.
     """
     answer = await collect(turn)
     if was_cut_off(answer.run):
@@ -127,10 +127,7 @@ async def collect_for_job(turn: LiveTurn, work: str) -> Answer:
 
 
 class PartFailed(Exception):
-    """Ends a run in the way that one of its parts ended.
-
-    A part is one agent's turn in a talk among agents.
-    """
+    """Ends a talk among agents in the way that one agent's turn in it ended."""
 
     def __init__(self, end_event: Failed | RunEnded) -> None:
         super().__init__(end_event.run.id)
@@ -150,7 +147,8 @@ class _Ending:
 class LiveRun:
     """A run of this process, with its task, its lease and its readers.
 
-    `work` yields the run's events. The last is RunEnded, which comes after the run's end is saved.
+    `work` yields the run's events. The last event is RunEnded. It is yielded after the run's end is
+    saved.
     """
 
     def __init__(
@@ -170,7 +168,7 @@ class LiveRun:
         self._task = asyncio.create_task(self._run_task(), name=self._run.id)
 
     def _is_callers_error(self, _error: RicordoError) -> bool:
-        """Return whether the request caused the error, and not a fault of the server."""
+        """Return True if the request caused the error; False for a fault of the server."""
         return False
 
     async def _after_close(self, _run: Run) -> None:
@@ -370,7 +368,7 @@ class Turn(LiveRun):
 class PastTurn:
     """A turn that ended or runs in another process.
 
-    Its events are read from the database. If that process is killed meanwhile, `begin_again`
+    Its events are read from the database. If the other process is killed meanwhile, `begin_again`
     answers the request in a new turn.
     """
 
@@ -440,8 +438,8 @@ class PastTurn:
 async def vanished(run: Run, runtime: Runtime) -> Failed:
     """Return the end of a run that is not in the database any more.
 
-    It was deleted with its agent or conversation. If these are there, the database lost it: by a
-    crash of a PostgreSQL whose `synchronous_commit` is off, or by a restored backup.
+    Usually it was deleted with its agent or conversation. If both still exist, the database lost
+    the run: by a crash of PostgreSQL with `synchronous_commit` off, or by a restored backup.
     """
     failed_run = replace(
         run, status="failed", stop_reason="error", ended_at=runtime.store.clock.now()

@@ -85,7 +85,8 @@ class ContextWindow:
     """The messages in context, the system message first.
 
     Attributes:
-        prompt_key: A key of the prompt from which the system message was rendered.
+        prompt_key: A hash that identifies the prompt's content. If it is unchanged, the system
+            message need not be rendered again.
         first: The index where the turn's own messages begin.
         unsaved: The number of stored messages that the stored window lacks.
         delayed: Messages that came with an answer to calls; they wait until the calls have results.
@@ -105,7 +106,7 @@ class ContextWindow:
 
     @property
     def waiting(self) -> Message | None:
-        """The last message, if its calls wait for an answer."""
+        """Return the last message if its calls wait for an answer."""
         last = self.messages[-1] if self.messages else None
         if last and last.role == "approval" and last.is_waiting:
             return last
@@ -143,7 +144,7 @@ class ContextWindow:
         self.has_new_system = True
 
     def with_step(self, new_messages: Sequence[Message]) -> list[Message]:
-        """Return the messages with those of a step added, for when they are saved."""
+        """Return the messages in context followed by a step's messages, which are not saved yet."""
         has_results = any(message.role == "tool" for message in new_messages)
         return [*self.messages, *new_messages, *(self.delayed if has_results else ())]
 
@@ -156,7 +157,7 @@ class ContextWindow:
         self.has_new_system = False
 
     def replace(self, messages: Sequence[Message]) -> None:
-        """Replace the messages by those that a compaction saved."""
+        """Replace the messages by the messages that a compaction saved."""
         own = self.messages[self.first : self.first + 1]
         self.messages = list(messages)
         self.first = messages.index(own[0]) if own and own[0] in messages else min(2, len(messages))
@@ -173,7 +174,7 @@ class ContextWindow:
         """
         begins = self.first
         if self.is_resumed:
-            # A compaction may have left nothing of the turn.
+            # A compaction may have removed every message of the turn.
             begins = min(begins, len(self.messages) - 1)
             while begins > 1 and not self.messages[begins].is_said:
                 begins -= 1
@@ -192,8 +193,8 @@ class RepeatedReads:
     """The number of calls of each read in a turn, by name and arguments.
 
     Small models often search for information that they just got, find nothing new, and search
-    again. A repeated call gets a notice. If that does not help, the turn continues without tools
-    (`is_over`). A call that changes something resets all counts.
+    again. A repeated call gets a notice. If the model still repeats it, the turn continues without
+    tools (`is_over`). A call that changes something resets all counts.
     """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -257,9 +258,9 @@ class TurnContext:
     """A running turn's state.
 
     Attributes:
-        runtime: The server's parts, read at the start; so are the fields from `request` to
-            `publish`.
-        request: What the caller asks.
+        runtime: The server's parts. The fields from `runtime` to `publish` are set when the turn
+            starts.
+        request: The caller's request.
         model: The model that answers; `learned` are the lessons about the turn's model, `profile`
             is its profile.
         memory_in_prompt: When to render the memory in the prompt again.
@@ -269,7 +270,7 @@ class TurnContext:
         rules: The tool rules with the turn's finished calls.
         limit: The limits of the turn's requests in the context window.
         asking: The step whose model call is running.
-        clearance: What its outgoing calls may carry, by the egress policies of their sources;
+        clearance: The texts that the turn may send out, by the egress policies of their sources;
             `destination` is the receiver of its prompts.
         removed: Secrets that memory removed in this turn, with their kinds.
         reads: The calls of read-only tools.
@@ -296,7 +297,10 @@ class TurnContext:
 
     @property
     def reads_plain_results(self) -> bool:
-        """Return whether the model is small, or has no role for results of tools."""
+        """Return whether the model reads tool results as plain text.
+
+        That is so if it is small, or has no role for results of tools.
+        """
         return self.profile != "full" or not has_results_role(self.model, self.learned)
 
     def prompt_of(self, state: AgentState, now: int, recall_count: int) -> SystemPrompt:
@@ -363,8 +367,8 @@ class TurnContext:
             self.request.overrides.instructions,
         )
         recalled, recalled_user_texts = search_results(self.window.messages)
-        # A quote permits an edit only if the user said it in this turn. Text that the user said
-        # anywhere in the window counts as the user's, not as untrusted.
+        # A quote permits an edit only if the user said it in this turn. But any text of the user in
+        # the window is trusted.
         return GuardSources(
             system=system,
             recalled=recalled,

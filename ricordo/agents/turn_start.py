@@ -128,20 +128,20 @@ async def start_turn(runtime: Runtime, request: TurnRequest) -> TurnContext | st
 
 
 class _UnlistedModel(Exception):
-    """Raised to leave the transaction, because the provider's list of models must be read first.
+    """Leaves the transaction, because the provider's list of models must be read first.
 
-    A model's prompt and tools depend on its size and window, which the list may contain.
+    The prompt and tools depend on the model's size and window, which the list may contain.
     """
 
 
 class _Previewed(Exception):
-    """Raised to leave the transaction of a preview, so that nothing is stored."""
+    """Leaves the transaction of a preview, so that nothing is stored."""
 
 
 async def preview_turn(runtime: Runtime, request: TurnRequest) -> TurnContext:
     """Return the turn as it would start, and store nothing.
 
-    Raises what `start_turn` raises; Raises Busy while another turn runs.
+    Raises the errors of `start_turn`, and Busy while another turn runs.
     """
     models = await runtime.organization_providers.of(request.scope.organization_id)
 
@@ -320,9 +320,9 @@ def _take_lease(tx: Transaction, request: TurnRequest, cut_off: Run | None) -> R
 
 
 def _in_group(tx: Transaction, run: Run, group_fields: dict[str, Any]) -> Run:
-    """Note that the run is a turn in this group, and return the run.
+    """Record that the run is a turn in this group, and return the run.
 
-    A run whose request names the group is returned unchanged.
+    A run whose request already names the group is returned unchanged.
     """
     if not group_fields or run.metadata:
         return run
@@ -356,7 +356,7 @@ class StoredInput:
     """A turn's stored input, and the parts of the turn that it changes.
 
     Attributes:
-        run: The run. The group of the turn that this turn continues.
+        run: The run, with the group of the turn that it continues.
         window: The window, which ends with the input.
         approval: The answered request for approval that the turn resumes.
         finished: Calls before the input that count for the tool rules.
@@ -369,7 +369,7 @@ class StoredInput:
 
 
 def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> StoredInput:
-    """Store the input, and return it with the window that it ends.
+    """Store the input, and return it with the window, which now ends with it.
 
     Raises Conflict if calls wait for an answer, and Invalid if the input answers no waiting call.
     """
@@ -386,7 +386,7 @@ def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> StoredInput
         )
         for new_message in request.messages
     ]
-    # An answer that a client sends back is not what the user says.
+    # An assistant's answer that the client sends back is not a statement of the user.
     turn.clearance.exempt |= {
         message.id for message in new_messages if not message.egress and message.role != "assistant"
     }
@@ -402,7 +402,7 @@ def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> StoredInput
         if now - unanswered.created_at < expiry * SECOND:
             raise Conflict(STILL_WAITING)
         preceding = [run.new_message("tool", expired_results(unanswered, EXPIRED), now)]
-    # The conversation of a background task is deleted after it. The next chat reports the
+    # The conversation of a background task is deleted after the task, so the next chat reports the
     # rejections.
     reports_rejections = turn.state.conversation.has_untold and request.delivery.purpose is None
     if reports_rejections and new_messages:
@@ -460,7 +460,7 @@ def tell_rejections(tx: Transaction, turn: TurnContext, now: int) -> list[Messag
     user_id = turn.run.user_id
     if user_id is None:
         return []
-    # A concurrent rejection waits for the lock and then sets the flag again.
+    # A concurrent rejection waits for this lock and then sets the flag again.
     conversations.lock(tx, conversation.id)
     rejections = proposals.take_untold(tx, conversation.agent_id, user_id, _REJECTION_LIMIT)
     conversations.set_untold(tx, conversation.id, len(rejections) == _REJECTION_LIMIT)
@@ -508,7 +508,7 @@ def _save_approval(
     New messages follow it once the calls have results.
     """
     if approval.otid and messages.by_otids(tx, turn.run.conversation_id, [approval.otid]):
-        # Check this first, since the other error would say that no call waits.
+        # Check for a repeated answer first. Otherwise the error would say that no call waits.
         raise Collision("This answer was accepted before.")
     answer = answered(turn.window.waiting, approval)
     # The resumed turn was in a group, so this turn belongs to that group too.

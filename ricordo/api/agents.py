@@ -114,7 +114,7 @@ class AgentFilters:
     ] = None
     sort_by: Annotated[
         AgentOrder | None,
-        Query(description="Older name of `order_by`; ignored if `order_by` is sent."),
+        Query(description="The older name of `order_by`; ignored if `order_by` is sent."),
     ] = None
 
 
@@ -134,7 +134,7 @@ def list_agents(
 ) -> list[Json]:
     """List agents, by default newest first.
 
-    Filters are the name, a part of the name, tags, and the users that an agent is restricted to.
+    Filters are the name, a part of the name, tags, and the users to whom an agent is restricted.
     """
     user_ids = users.ids_of(tx, context.scope, filters.identity_id, filters.identifier_keys or ())
     if user_ids is None:
@@ -221,7 +221,7 @@ async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> J
             )
         _change_attachments(tx, context, agent_id, body)
         if body.tool_rules is not None or body.tool_ids is not None:
-            # Refuse rules that would let no turn end, now rather than at the next message.
+            # Refuse rules under which no turn could end, so that the next message does not fail.
             rulebook(agents.load(tx, context.scope, agent_id))
         return whole_agent(tx, context, agent_id)
 
@@ -232,7 +232,7 @@ async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> J
 async def delete(context: RequestContext, agent_id: str) -> Json:
     """Delete an agent with its messages.
 
-    Its blocks and archives are not deleted; they are deleted by their own routes.
+    Its blocks and archives are not deleted. Other routes delete them.
     """
     await delete_agent(context.runtime, context.scope, agent_id)
     return note(f"Agent id={agent_id} successfully deleted")

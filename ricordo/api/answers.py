@@ -1,8 +1,8 @@
-"""Answers on their way to clients.
+"""Limit the memory of large answers while they are sent.
 
-Large answers are written as JSON in worker threads and sent in pieces. Their size is limited, both
-for each and in total. Without room for an answer its data is dropped and read again later, so
-waiting requests hold no memory.
+Large answers are written as JSON in worker threads and sent in pieces. The size of one answer is
+limited, and so is the sum of all. If there is no room for an answer, its data is dropped and read
+again later, so waiting requests hold no memory.
 """
 
 import asyncio
@@ -32,21 +32,21 @@ WAIT = 5.0
 _JSON = "application/json"
 _JSON_HEADERS = ((b"content-type", b"application/json"),)
 _LATER = {"retry-after": "1"}
-_TOO_MANY = "Too many large answers are on their way. Send the request again in a moment."
+_TOO_MANY = "The server is sending too many large answers. Send the request again in a moment."
 
 
 @dataclass(frozen=True, slots=True)
 class Headed:
-    """The content of an answer with its own headers."""
+    """The content of an answer that has additional headers."""
 
     content: Any
     headers: Mapping[str, str]
 
 
 class AnswerBudget:
-    """The bytes of all large answers on their way.
+    """The limit for the bytes of all large answers that are being sent.
 
-    One caller may use half of them.
+    One caller may use half of it.
     """
 
     def __init__(self, largest_mb: int = 32, most_mb: int = 64) -> None:
@@ -81,16 +81,15 @@ class AnswerBudget:
                 future.set_result(None)
 
     def change(self, ticket: "Ticket", size: int, *, must: bool) -> bool:
-        """Set the ticket's bytes to `size` if there is room.
+        """Set the ticket's bytes to `size` if there is room, and return whether this was done.
 
-        Return whether it was done.
-
-        With `must` this is done without room too.
+        With `must` it is done even without room.
         """
         with self._lock:
             others = self._total - ticket.size
             callers_others = self._of_callers[ticket.caller] - ticket.size
-            # A caller's only answer may be as large as the limit for one answer.
+            # If the caller has no other answer, this one may be as large as the limit for one
+            # answer.
             fits_caller = not callers_others or callers_others + size <= self._limit // 2
             has_room = others + size <= self._limit and fits_caller
             if not (has_room or not others or must or size <= ticket.size):
@@ -148,10 +147,7 @@ class Ticket:
         self.size = 0
 
     def take(self, size: int, *, must: bool = False) -> bool:
-        """Replace the taken bytes by `size`.
-
-        Return False, without a change, if there is no room.
-        """
+        """Set the taken bytes to `size`; return False, without a change, if there is no room."""
         return self._budget.change(self, size, must=must)
 
     def release(self) -> None:
@@ -161,7 +157,7 @@ class Ticket:
 
 
 class LargeAnswer(Response):
-    """A body in pieces. Each piece is sent at the client's speed and then freed."""
+    """A response whose body is sent in pieces. Each piece is freed after it was sent."""
 
     def __init__(
         self,
@@ -199,7 +195,7 @@ async def read_answer(
     work: Callable[[Transaction], Any],
     make: Callable[[Any], Any] | None,
 ) -> Response:
-    """Return the answer of a read, which is made in the reading thread.
+    """Read, and return the answer, which is made in the reading thread.
 
     Raises TooLong, HTTPException (503).
     """

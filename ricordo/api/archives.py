@@ -152,7 +152,7 @@ async def create_passage(context: RequestContext, archive_id: str, body: Passage
 async def create_passages(
     context: RequestContext, archive_id: str, body: PassageBatchRequest
 ) -> list[Json]:
-    """Put passages into the archive, in their order, after all were checked.
+    """Put passages into the archive, in their order. All are checked before the first is stored.
 
     They are stored in groups of 500; each group is stored completely or not at all. If the server
     stops during a longer request, the first groups are stored and the others are not.
@@ -349,7 +349,7 @@ def new_passage(
     timestamp: int | None,
     archive_id: str,
 ) -> Passage:
-    """Return a sent passage, not yet stored, made at `timestamp` or now."""
+    """Return a passage of the request, created at `timestamp` or now. It is not stored yet."""
     now = tx.clock.now()
     passage = Passage(
         id=new_id("passage"),

@@ -23,8 +23,8 @@ from ricordo.storage.keys import ApiKey
 
 log = logging.getLogger(__name__)
 V = TypeVar("V")
-# Seconds for which the database's answer is cached. So every process sees a revocation within a
-# second.
+# Seconds for which a key from the database is cached, so that every process sees a revocation
+# within a second.
 _FRESH = 0.9
 _MOST_CACHED = 10_000
 # The least time between two writes of a key's last use.
@@ -61,7 +61,7 @@ class _Failures(NamedTuple):
 class RequestLimits:
     """Counts each key's requests in a token bucket.
 
-    A token bucket: all requests of a minute may come at once; then the bucket refills gradually.
+    All requests of a minute may come at once. Then the bucket refills gradually.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -88,7 +88,7 @@ class RequestLimits:
 
 
 class Authentication:
-    """Identifies callers by their keys, with a cache of less than a second."""
+    """Identifies callers by their keys, which are cached for less than a second."""
 
     def __init__(self, settings: Settings) -> None:
         self._key = settings.api_key.get_secret_value().encode() if settings.api_key else None
@@ -103,12 +103,13 @@ class Authentication:
         self._has_keys = False
         self._asked_until = 0.0
         self._writing: set[asyncio.Task[None]] = set()
-        # The number of changes. A result that was read before a change is not cached after it.
+        # The number of changes of keys. A result that was read before a change is not cached after
+        # it.
         self._changes = 0
 
     @cached_property
     def secret(self) -> bytes:
-        """Return the key that API keys are hashed with."""
+        """Return the secret key with which API keys are hashed."""
         return self._secret.derive("api keys")
 
     async def scope_of(self, runtime: Runtime, key: str, *, is_near: bool = False) -> Scope | None:
@@ -148,7 +149,7 @@ class Authentication:
                 if changes == self._changes:
                     _keep(self._unknown, digest, now + _FRESH)
                 return None
-            if changes != self._changes:  # the next request reads the database again
+            if changes != self._changes:  # not cached, so the next request reads the database again
                 return row[1]
             cached = _keep(self._cached, digest, _CachedKey(*row, now + _FRESH))
             self._note_use(runtime, cached.key)
@@ -180,7 +181,7 @@ class Authentication:
         return f"{_SESSION}{text}_{self._sign(text)}"
 
     def _digest_of(self, key: str) -> str | None:
-        """Return the hash of the key or of a session's key; None for anything else."""
+        """Return the hash of the key, or of the key in a session token; None for other texts."""
         if not key.startswith(_SESSION):
             is_stored = key.startswith(keys.PREFIX) and not key.startswith(program_keys.PREFIX)
             if is_stored:
@@ -193,7 +194,7 @@ class Authentication:
             return None
         digest, _, until = text.partition("_")
         remaining = int(until) - time.time()
-        # A longer remaining time comes from a wrong clock.
+        # Refuse a longer remaining time, which comes from a wrong clock.
         is_valid = 0 < remaining <= LONG_SESSION_SECONDS + _SESSION_LEEWAY
         return digest if is_valid else None
 
@@ -211,7 +212,7 @@ class Authentication:
             or time.monotonic() - failures.since > _FAILURES_COUNT
         ):
             return
-        # A known key is not delayed because of other callers at its address.
+        # Do not delay a known key because of other callers at its address.
         if not self._is_settings_key(key) and keys.hash_of(self.secret, key) not in self._cached:
             await asyncio.sleep(DELAY)
 
@@ -283,10 +284,7 @@ def _encoded(key: str) -> bytes:
 
 
 def network_of(address: str) -> str:
-    """Return the IP address.
-
-    For IPv6 return its network, since a client may have many addresses.
-    """
+    """Return the IP address; for IPv6 its network, since a client may have many addresses."""
     if ":" not in address:
         return address
     try:

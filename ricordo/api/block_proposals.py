@@ -36,7 +36,7 @@ async def list_of_block(
     limit: Limit = 50,
     after: After = None,
 ) -> list[Json]:
-    """Proposals for the block, newest first; by default the waiting ones.
+    """List proposals for the block, newest first; by default the waiting ones.
 
     Long texts may reduce the page to fewer than `limit` proposals. For the next page, pass the last
     proposal's id as `after`. Stop when a page is empty.

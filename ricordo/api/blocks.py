@@ -126,8 +126,7 @@ class BlockQuery:
         user_ids = users.ids_of(tx, scope, self.identity_id, self.identifier_keys or ())
         return blocks.BlockFilter(
             label=self.label,
-            # Only block templates have names, and this server has none: `is_template` is always
-            # false.
+            # Only block templates have names, and this server has no block templates.
             ids=() if self.templates_only or self.name else None,
             pieces={name: piece for name, piece in searches.items() if piece},
             tags=tuple(self.tags or ()),
@@ -178,9 +177,9 @@ def modify(
 ) -> Response:
     """Change a block; omitted fields keep their values. Agents see it at their next turn.
 
-    A user's block may have a policy that requires approval. Then a change of text or label becomes
-    a proposal, and the block does not change: `proposal_id` and the header `x-proposal-id` contain
-    the proposal's id.
+    If the policy of a user's block requires approval, a change of text or label becomes a proposal.
+    Then the block does not change, and `proposal_id` and the header `x-proposal-id` contain the
+    proposal's id.
     """
     return _change(tx, context, _writable(tx, context.scope, block_id), body, if_match)
 
@@ -201,7 +200,7 @@ def delete(tx: Transaction, context: RequestContext, block_id: str) -> Response:
 def list_agents(
     tx: Transaction, context: RequestContext, block_id: str, paging: Paged
 ) -> list[Json]:
-    """List the agents that the block is attached to."""
+    """List the agents to which the block is attached."""
     blocks.get(tx, context.scope, block_id)
     states = agents.page(tx, context.scope, paging.page(), agents.has_block(block_id))
     return [agent_json(context, state) for state in context.runtime.complete(tx, states)]
@@ -218,7 +217,7 @@ def core_memory(tx: Transaction, context: RequestContext, agent_id: str) -> Agen
 def list_of_agent(
     tx: Transaction, context: RequestContext, agent_id: str, paging: Paged
 ) -> Sequence[Block]:
-    """List the agent's blocks, and those of its conversation's user."""
+    """List the blocks of the agent, and of the user of its conversation."""
     ids = tuple(block.id for block in agents.blocks_seen(tx, context.scope, agent_id))
     return blocks.listed(tx, context.scope, paging.page(default=100), blocks.BlockFilter(ids=ids))
 
@@ -267,8 +266,8 @@ def modify_of_agent(
 ) -> Response:
     """Change the agent's block with this label; omitted fields keep their values.
 
-    If the agent's conversation belongs to a user, the change of an unshared block goes into the
-    user's copy.
+    If the agent's conversation belongs to a user, a change of an unshared block changes the user's
+    copy.
     """
     state = agents.load(tx, context.scope, agent_id)
     block = _labelled(tx, state, context.scope, block_label)
@@ -472,7 +471,7 @@ def _require_free_label(tx: Transaction, scope: Scope, block: Block, label: str)
 def page_of(
     tx: Transaction, chain_id: str, label: str, limit: int, before: str | None
 ) -> Sequence[BlockVersion]:
-    """Return the versions of a block, newest first; a deleted block has them too.
+    """Return the versions of a block, newest first, even of a deleted block.
 
     Raises NotFound if it never existed.
     """
@@ -498,7 +497,7 @@ def one_of(tx: Transaction, chain_id: str, label: str, sha: str) -> Json:
 async def lines_of(
     context: RequestContext, find: Callable[[Transaction], Place], part: LineQuery, at: str | None
 ) -> Json:
-    """Return which version wrote each line of a block, now or at a version.
+    """Return the lines of a block, now or at a version, each with the version that wrote it.
 
     Raises NotFound, Conflict.
     """
@@ -547,7 +546,8 @@ async def comparison_of(
             after=part.after,
             limit=part.bounded_limit(context),
         )
-        # Comparing words takes 16 times as long as comparing bytes.
+        # Count each character 16 times, since comparing words takes that much longer than comparing
+        # bytes.
         return await offload(compare, (len(older_side[1]) + len(newer_side[1])) * 16)
 
 

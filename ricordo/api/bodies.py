@@ -1,6 +1,7 @@
-"""Bodies of requests.
+"""Read the bodies of requests.
 
-FastAPI reads small ones. Large ones are decoded and checked at once, outside the event loop.
+FastAPI reads small bodies. Large bodies are decoded and checked in one call, outside the event
+loop.
 """
 
 import json
@@ -19,9 +20,9 @@ from ricordo.offload import SMALL, offload
 
 T = TypeVar("T")
 # The most commas and brackets of a large body. Decoded JSON takes up to a hundred times the memory
-# of its text. One call decodes the whole body, which takes 60 ms at this limit.
+# of its text. At this limit, decoding takes 60 ms.
 MOST_MARKS = 200_000
-# Bytes of a large body.
+# A body with more bytes is a large body.
 LARGE = 1024 * 1024
 # The limit for the bytes of all large bodies in memory; a single body may be larger.
 MOST_AT_ONCE = 36 * 1024 * 1024
@@ -67,7 +68,7 @@ class CountedBody:
         return message
 
     def release(self) -> None:
-        """Stop counting the body once its answer begins."""
+        """Stop counting the body. Call it when the answer begins."""
         self.large_bodies.taken -= self.size if self.size > LARGE else 0
         self.size = 0
 

@@ -46,16 +46,17 @@ class HttpCall(CallContext):
 
 # Query parameters of `letta-client` that have no effect here, each with the reason.
 IGNORED_QUERIES: Mapping[str, str] = {
-    "include": "Answers have all that belongs to an agent.",
+    "include": "Answers always contain the complete agent.",
     "include_relationships": "The older name of `include`.",
     "add_default_initial_messages": "Conversations begin without messages.",
-    "update_timestamp": "The prompt says when memory was changed, not when the prompt was made.",
+    "update_timestamp": "The prompt has the time of the last change of memory, not the time of "
+    "the prompt.",
     "max_steps": "Agent files have no steps.",
-    "max_message_length": "The older client needs it. How much stays is a setting of the agent.",
+    "max_message_length": "The number of remaining messages is a setting of the agent.",
     "project_id": "Everything is in one project.",
-    "include_err": "Failures are told by runs and steps, and no message is left out for one.",
+    "include_err": "Runs and steps report failures, and no message is left out because of one.",
 }
-# The roles of a message from a browser: the holder of a browser's token is a user.
+# The allowed roles of messages with a browser's token, whose holder is a user.
 _USERS_ROLES = frozenset(("user", "user_message", "approval_response_message"))
 # Routes where `user_id` selects only that user's objects, without shared ones.
 _SELECT_BY_USER = {"/v1/ledger"}
@@ -125,7 +126,7 @@ def _require_fields(body: Any, allowed: Collection[str]) -> None:
         )
     messages = body.get("messages")
     for message in messages if isinstance(messages, list) else ():
-        # A message in the response format has its role in `message_type`. A decision on a waiting
+        # A message in the format of answers has its role in `message_type`. A decision on a waiting
         # call has no role.
         roles: list[Any] = []
         if isinstance(message, dict):
@@ -140,7 +141,7 @@ def _require_fields(body: Any, allowed: Collection[str]) -> None:
 def _require_known(request: Request) -> None:
     """Raise Unsupported for an unknown query parameter.
 
-    If the parameter were ignored, the answer would belong to another question.
+    If the parameter were ignored, the answer would not fit the request.
     """
     dependant: Dependant | None = getattr(request.scope.get("route"), "dependant", None)
     if dependant is None:
@@ -206,7 +207,7 @@ async def _acting(store: Store, scope: Scope, request: Request) -> Scope:
     acting = await scope_of_user(store, scope, name, makes=request.method not in ("GET", "HEAD"))
     if acting is None and (header is None or scope.subject_id == NOBODY):
         raise NotFound(f'There is no user "{name[:80]}". Check the name.')
-    # A user who does not exist yet sees only shared objects.
+    # If the user does not exist yet, limit the caller to shared objects.
     return acting or replace(scope, subject_id=NOBODY)
 
 
@@ -275,7 +276,7 @@ class Paging:
     def page_by_time(self, *, default: int) -> Page:
         """Return the page; `before` selects older and `after` newer objects, in both orders.
 
-        The page holds the newest or the oldest of the selected items.
+        With `after`, the page has the oldest of the selected objects, otherwise the newest.
         """
         page = self.page(default=default)
         if page.order == "desc":
@@ -287,7 +288,7 @@ Paged = Annotated[Paging, Depends()]
 
 
 def with_outcome(response: Response, submitted: SubmissionOutcome) -> Response:
-    """If an edit became a proposal, name it in the answer's header `x-proposal-id`."""
+    """Put the proposal's id into the header `x-proposal-id`, if the edit became a proposal."""
     if submitted.proposal:
         response.headers["x-proposal-id"] = submitted.proposal.id
     return response

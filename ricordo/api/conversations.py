@@ -72,15 +72,16 @@ AgentId = Annotated[str | None, Query(description='The agent of the conversation
 
 
 class IsolationFields(RequestModel):
-    """Refuses a field with which a conversation would have separate blocks.
+    """Refuses a field that asks for separate blocks of a conversation.
 
-    Without this refusal the conversation would silently share the agent's blocks.
+    Otherwise the conversation would silently share the agent's blocks.
     """
 
     unsupported = ("isolated_block_labels",)
     reasons = {  # noqa: RUF012 - a class variable of the base
-        "isolated_block_labels": "isolated_block_labels is not supported: an agent's conversations share its blocks, but for the "
-        "copies that each user gets. To keep memory apart, make the conversation with a user_id, or make another agent."
+        "isolated_block_labels": "isolated_block_labels is not supported: an agent's "
+        "conversations share its blocks, except for the copies that each user gets. To separate "
+        "memory, create the conversation with a user_id, or create another agent."
     }
 
     isolated_block_labels: Items[str] | None = None
@@ -126,7 +127,7 @@ class ConversationFields(IsolationFields):
 class ConversationRequest(ConversationFields):
     """A conversation to create.
 
-    It sees the memory of `user_id`, or else of the user that the agent was created for.
+    It sees the memory of `user_id`; by default, of the user for whom the agent was created.
     """
 
     user_id: str | None = Field(None, min_length=1, max_length=255)
@@ -208,7 +209,7 @@ class ConversationQuery:
 class ConversationResponse(AuthorFields):
     """A conversation with an agent, which sees the memory of the user `user_id`.
 
-    `model`, `model_settings` and `context_window_limit` are null if they are the agent's.
+    `model`, `model_settings` and `context_window_limit` are null if the agent's values apply.
     """
 
     id: str
@@ -273,7 +274,10 @@ async def modify(
     body: ConversationUpdate,
     agent_id: AgentId = None,
 ) -> Json:
-    """Change a conversation; omitted fields keep their values. Its next turn follows."""
+    """Change a conversation.
+
+    Omitted fields keep their values. The next turn uses the new values.
+    """
     conversation = await _open(context, conversation_id, agent_id)
     changes = body.changes(context.store.clock.now())
     return await _response(

@@ -22,7 +22,7 @@ CORE_ROUTERS = (
     server.router,
     agents.router,
     messages.router,
-    # Search comes early. Each route that is tried before it takes time, and a search is a short
+    # Search comes early: each route that is tried before it takes time, which matters for a short
     # request.
     search.router,
     conversations.router,

@@ -1,6 +1,6 @@
 """Errors in the form of the retired Letta V1 server.
 
-They are `{"detail": "NOT_FOUND: …"}`, and `{"error": …}` for failures of models.
+The form is `{"detail": "NOT_FOUND: …"}`, or `{"error": …}` for failures of models.
 """
 
 import logging
@@ -49,7 +49,7 @@ _MOST_FAULTS = 20
 _DEEPEST = 20
 _LONGEST_NAME = 100
 _LONGEST_MESSAGE = 300
-# The first matching type counts.
+# The status of each type of error; the first matching type counts.
 _STATUS: Mapping[type[RicordoError], tuple[int, str]] = {
     NotFound: (404, "NOT_FOUND"),
     TooLong: (422, "INVALID_ARGUMENT"),
@@ -106,7 +106,7 @@ def model_failure(kind: str, message: str, detail: str | None = None) -> Respons
         return _refused(failure, MODEL_STATUS[kind], is_final=True)
     if kind == "deleted":
         return _refused({"detail": f"NOT_FOUND: {message}"}, 404)
-    if kind == INTERRUPTED:  # a retry creates a new answer
+    if kind == INTERRUPTED:  # the client may retry, which creates a new answer
         return _refused({"detail": message}, 503)
     return _refused({"detail": message}, 500, is_final=True)
 
@@ -189,7 +189,7 @@ async def _no_such_route(request: Request, error: HTTPException) -> Response:
 
 
 async def _disconnected(request: Request, _error: Exception) -> Response:
-    message = "The connection was closed before the request had come whole. Send it again."
+    message = "The connection was closed before the whole request arrived. Send it again."
     return _answered(request, {"detail": message}, 400)
 
 

@@ -29,9 +29,9 @@ from ricordo.storage.keys import TOKEN
 
 # Open routes that must answer without the database.
 _HEALTH = ("/v1/health", "/v1/health/", "/v1/health/live", "/v1/health/ready", "/health")
-# Open routes: they tell a client that a server runs and how to use it.
+# Open routes that tell a client that a server runs, and how to use it.
 OPEN_PATHS = ("/", "/v1/health", "/v1/health/")
-# Paths whose clients read refusals in OpenAI's form. These are all paths of OpenAI, also those
+# Paths whose clients read refusals in OpenAI's form: all paths of OpenAI's API, including those
 # without a route here. `/v1/models/` with a final slash and the list of embedding models belong to
 # Letta's API.
 _OPENAI_PATH = re.compile(
@@ -47,17 +47,19 @@ _OPENAI_TYPES = {
     500: "server_error",
     503: "unavailable_error",
 }
-_NOT_NOW = "The database does not answer, so it is not known who may come in. Try again in a moment; the server's log says why."
+_NOT_NOW = "The database does not answer, so your key cannot be checked. Try again in a moment; the server's log has the reason."
 # Seconds until a retry, if no better value is known.
 RETRY_AFTER = "5"
-# git sends a key as the password of any user name, and only after an answer of 401.
+# git sends a key as a password, with any user name, and only after an answer of 401.
 _GIT_PATH = re.compile(r"/users/[^/]+/memory\.git/")
 # The cookie with a login's key.
 COOKIE = "ricordo_session"
 # The header that names the user for whom a service or the administrator acts.
 USER_HEADER = b"x-ricordo-user"
 _TOO_OFTEN = "This key was used too often within a minute. Wait {} s, or ask for a higher limit."
-_OWN_PAGES_ONLY = "With a login only pages of this server may write. Programs send a key instead."
+_OWN_PAGES_ONLY = (
+    "With a login's cookie only pages of this server may write. Programs must send a key."
+)
 _SEND_KEY = "Send this server's key as `Authorization: Bearer …`; letta-client takes it as api_key."
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _Refusal = tuple[int, str]
@@ -175,7 +177,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
-        # Requests that this server sends to itself already have their caller's scope.
+        # A request that this server sends to itself already has its caller's scope.
         if scope["type"] != "http" or REQUEST_SCOPE in scope:
             await self._app(scope, receive, send)
             return
@@ -211,7 +213,7 @@ class Guard:
         return refuse(status, detail, self._challenge(scope, path), path=path)
 
     def _challenge(self, scope: Scope, path: str) -> dict[str, str] | None:
-        """If the path has a header that tells a client how to log in, return it."""
+        """Return the path's header that tells a client how to log in, if there is one."""
         if metadata := self._resources.get(path):
             address = f"{str(Request(scope).base_url).rstrip('/')}{metadata}"
             return {"www-authenticate": f'Bearer resource_metadata="{address}"'}
@@ -224,7 +226,7 @@ class Guard:
 
         `path` lacks the prefix under which a proxy or another app serves this app.
         """
-        # Of repeated headers, the first one counts.
+        # If a header is repeated, the first one counts.
         headers: dict[bytes, bytes] = dict(reversed(list(scope["headers"])))
         runtime: Any = getattr(scope["app"].state, "runtime", None)
         key = ""
@@ -263,7 +265,7 @@ class Guard:
 
     def _to_login(self, scope: Scope) -> Response:
         target = "/"
-        # the content of a form would be lost, and its address may show nothing
+        # a form's content would be lost, and its address may be no page
         if scope["method"] == "GET":
             query = scope["query_string"].decode("latin-1")
             target = quote(route_path(scope) or "/") + (f"?{query}" if query else "")
@@ -306,7 +308,7 @@ def _way_of(method: str, path: str) -> tuple[_Way | None, dict[str, str]]:
 async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None:
     """Return the refusal of a token's request; None if the request is allowed.
 
-    A request outside WAYS is refused before any of it is read.
+    A request outside of WAYS is refused before its body is read.
     """
     if reach.path:
         if route_path(scope) == reach.path:
@@ -336,7 +338,8 @@ async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None
     if len(agents) != 1 or (agents[0], way.access) not in reach.agents:
         return (
             404,
-            f"This token may use nothing here with {way.access}. Check the id, or ask for another token.",
+            f"This token does not have {way.access} for this object. Check the id, or ask for "
+            "another token.",
         )
     scope[FIELDS] = way.fields
     return None
@@ -359,7 +362,7 @@ def _agent_of(tx: Transaction, caller: Caller, ids: dict[str, str]) -> str | Non
 
 
 def _is_from(scope: Scope, reach: Reach) -> bool:
-    """Return whether the request comes from the token's origin, if a page sends it."""
+    """Return whether the request comes from the token's origin, or from no page at all."""
     origins = [header.decode("latin-1") for name, header in scope["headers"] if name == b"origin"]
     return all(origin_of(origin) == reach.origin for origin in origins)
 
@@ -386,11 +389,9 @@ def origin_of(url: str) -> str:
 
 
 def _preflight(scope: Scope) -> Response | None:
-    """Return the answer to a CORS preflight request for a route of tokens.
+    """Return the answer to a CORS preflight request for a route of tokens; None for others.
 
-    Returns None for others.
-
-    It grants no rights, since a page can only read answers to requests with a token.
+    The answer grants no rights, since a page can only read answers to requests with a token.
     """
     request_headers = _first_headers(scope)
     method = request_headers.get(b"access-control-request-method", b"").decode("latin-1")
@@ -476,7 +477,7 @@ def _is_near(scope: Scope) -> bool:
 
 
 def _is_passed_on(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Return whether a proxy names another machine as its client, or names no client at all."""
+    """Return whether a proxy forwarded the request from another or an unknown machine."""
     lists = [header for name, header in headers if name in _CLIENT_HEADERS]
     for name, header in headers:
         if name == b"forwarded":
@@ -528,8 +529,8 @@ def _key(credential: bytes, *, is_git: bool) -> str:
 
 
 def _cookie(header: bytes) -> str:
-    # The standard library stops at the first malformed cookie, and another server may have set that
-    # one.
+    # Parse cookies here, since the standard library stops at the first malformed one, which another
+    # server may have set.
     return cookie_parser(header.decode("latin-1")).get(COOKIE, "")
 
 

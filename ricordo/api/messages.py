@@ -65,7 +65,10 @@ from ricordo.storage import messages
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
-_NO_LOGPROBS = "There are none: the model gives none, or a secret was removed, or the answer was made for an earlier request."
+_NO_LOGPROBS = (
+    "The answer has no probabilities: the model gives none, a secret was removed, or the answer is "
+    "from an earlier request."
+)
 Types = Annotated[list[str] | None, Query()]
 router = Routes(prefix="/v1/agents/{agent_id}", tags=["messages"], scope="messages")
 
@@ -170,7 +173,7 @@ async def list_messages(
 async def cancel(
     context: RequestContext, agent_id: str, body: CancelRequest | None = None
 ) -> dict[str, str]:
-    """Cancel the agent's running turns, or only those that are named."""
+    """Cancel the agent's running turns, or only the named ones."""
     return outcome_json(
         await cancel_runs(context.runtime, context.scope, agent_id, body.run_ids if body else None)
     )
@@ -216,7 +219,8 @@ async def turn_request(
 ) -> TurnRequest:
     """Return the turn that the body requests in this conversation.
 
-    Without an id, it is the agent's default conversation. Raises Unsupported and Invalid.
+    Without a conversation's id, it takes place in the agent's default conversation. Raises
+    Unsupported and Invalid.
     """
     if body.override_model:
         models = await context.runtime.organization_providers.of(context.scope.organization_id)
@@ -237,7 +241,7 @@ async def sent_again(context: RequestContext, content: bytes | None = None) -> t
     """Return the hash of the request's content, and whether the client marks it as a retry.
 
     The content is the body, or `content` if it is given. Clients retry by themselves after a
-    time-out. Such a retry has an equal body and means the same turn.
+    time-out. Such a retry has an equal body and asks for the same turn.
     """
     hashed = await context.request.body() if content is None else content
     hash_content = partial(blake2b, hashed, digest_size=16)
@@ -287,7 +291,7 @@ def request_of(scope: Scope, agent_id: str, body: SendRequest) -> TurnRequest:
 
 
 def run_view(run: Run) -> MessageFormat:
-    """Return the message format that the run's request chose; incoming events are shown too."""
+    """Return the message format that the run's request chose. It also shows incoming events."""
     return replace(MessageFormat.from_json(run.request_config), shows_events=True)
 
 
@@ -368,7 +372,7 @@ def new_message(message: MessageRequest) -> NewMessage:
 def keeps_some(view: MessageFormat) -> Callable[[Message], bool]:
     """Return a function that tests whether this view shows any piece of a message.
 
-    A page of messages without shown pieces would be empty and look like the last page.
+    Without this test, a page of messages with no shown pieces would look like the last page.
     """
     return lambda message: bool(message_responses(message, view))
 

@@ -19,12 +19,12 @@ from contextlib import suppress
 _log = logging.getLogger(__name__)
 # On macOS a fork of a process with threads may fail in the system's own libraries.
 MAY_FORK = hasattr(os, "fork") and sys.platform != "darwin"
-# If another thread held a lock at the fork, the child waits for it for ever. A busy machine is slow
-# too.
+# The time limit of the child. If another thread held a lock at the fork, the child waits for ever.
+# A busy machine may need long too.
 _PATIENCE = 300.0
 _CHUNK = 1 << 20
 _MOST_FILES = 1 << 16
-# Written last, so that an incomplete document is detected.
+# A mark that is written last, so that an incomplete document is detected.
 _END = b"\0"
 
 
@@ -51,7 +51,7 @@ class OpenApiDocument:
 
 def make_in_child(make: Callable[[], bytes]) -> bytes:
     """Return the result of `make` in a child process, or in this process if forking fails."""
-    reason = "this system cannot"
+    reason = "this system cannot fork safely"
     if MAY_FORK:
         try:
             return _read_child(make)
@@ -65,8 +65,8 @@ def _read_child(make: Callable[[], bytes]) -> bytes:
     """Fork, and read the child's document.
 
     Raises:
-        OSError, EOFError: The child failed.
-        TimeoutError: It took too long.
+        OSError, EOFError: if the child failed.
+        TimeoutError: if it took too long.
     """
     reader, writer = os.pipe()
     try:
@@ -116,7 +116,8 @@ def _write_and_exit(make: Callable[[], bytes], writer: int) -> None:
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
-        # Otherwise connections that the server closes would stay open in the child.
+        # Close all other descriptors, or else connections that the server closes would stay open in
+        # the child.
         os.closerange(3, writer)
         os.closerange(writer + 1, _MOST_FILES)
         gc.freeze()

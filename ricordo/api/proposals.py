@@ -59,7 +59,7 @@ Status = Annotated[
         description="`waiting`: proposals that can still be decided, which are open or in conflict."
     ),
 ]
-# A proposal has two texts and their difference.
+# The most proposals of a page is small, since a proposal has two texts and their difference.
 Limit = Annotated[int, Query(ge=1, le=100, description="The most proposals to return.")]
 # A decided proposal, its block after that, and the number of proposals still waiting for this
 # block.
@@ -75,7 +75,7 @@ async def list_all(
     limit: Limit = 50,
     after: After = None,
 ) -> list[Json]:
-    """Proposals for all blocks of the user, newest first; by default the waiting ones.
+    """List proposals for all blocks of the user, newest first; by default the waiting ones.
 
     Long texts may reduce the page to fewer than `limit` proposals. For the next page, pass the last
     proposal's id as `after`. Stop when a page is empty.
@@ -93,7 +93,7 @@ async def approve_many(
     """Approve the named or the first hundred waiting proposals, and return the result of each.
 
     Each decision is separate. The header `x-waiting` has the number of proposals that still wait.
-    Repeat the request while more wait than had conflicts.
+    Repeat the request while more proposals wait than had conflicts.
     """
     return await _decide_many(context, user_id, body, "approve")
 
@@ -135,7 +135,7 @@ async def list_of_block(
     limit: Limit = 50,
     after: After = None,
 ) -> list[Json]:
-    """Proposals for one block of the user, newest first; by default the waiting ones.
+    """List proposals for one block of the user, newest first; by default the waiting ones.
 
     Pages end as in the list for all blocks.
     """
@@ -240,7 +240,8 @@ async def decided(outcome: Decided | Conflicted) -> Response | Json:
             outcome.proposal.note,
             TextConflict.of(outcome, proposal_id=outcome.proposal.id, how=_HOW),
         )
-    # A diff of long texts is slow. It must not block a transaction or the event loop.
+    # Compute the diff here: for long texts it is slow, and must not block a transaction or the
+    # event loop.
     return await asyncio.to_thread(DecidedResponse.from_proposal, *outcome)
 
 
@@ -344,7 +345,7 @@ def _require(
 def _proposer(
     tx: Transaction, context: RequestContext, memory: UserMemory, agent_id: str | None
 ) -> Actor:
-    """Return the author that the user will read: the named agent, or else the caller.
+    """Return the author to show to the user: the named agent, or else the caller.
 
     An agent of this server has its stored name; any other agent has the name that was sent. Raises
     Forbidden if the request names an agent and the caller may not run agents.

@@ -1,4 +1,4 @@
-"""Routes of an organization's own providers: create, list, change, check and delete them."""
+"""Routes of an organization's providers: create, list, change, check and delete them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -41,7 +41,7 @@ Key = Annotated[SecretStr, Field(max_length=10_000)]
 
 
 class ProviderUpdate(RequestModel):
-    """Keys and their place. Empty texts count as omitted."""
+    """Keys, and the address for which they are. Empty texts count as omitted."""
 
     api_key: Key | None = None
     access_key: Key | None = None
@@ -115,7 +115,7 @@ def list_providers(
     name: str | None = None,
     provider_type: str | None = None,
 ) -> Sequence[OrganizationProvider]:
-    """List the organization's own providers, newest first, also by name or by type."""
+    """List the organization's providers, newest first. Filters are the name and the type."""
     return providers.page(tx, context.scope, paging.page(), name=name, provider_type=provider_type)
 
 
@@ -143,7 +143,7 @@ async def create(context: RequestContext, body: ProviderRequest) -> Organization
 
 @router.post("/check", response_model=NoteResponse)
 async def check(context: RequestContext, body: ProviderCheckRequest) -> Json:
-    """Check whether a provider accepts these keys; nothing is stored."""
+    """Check these keys with their provider; nothing is stored."""
     return await _checked(context, _new(context, body.provider_type, body), body.keys())
 
 
@@ -165,12 +165,12 @@ async def modify(
     before = await _stored(context, provider_id)
     moved = body.base_url is not None and body.base_url != before.base_url
     if moved and before.secret and body.api_key is None:
-        # Otherwise a caller who does not know the key could have it sent to any address.
+        # Without this check, a caller who does not know the key could send it to any address.
         raise Invalid(
             "Send api_key together with a new base_url: a stored key is never sent to another "
             "address."
         )
-    # A key that this server cannot read can still be replaced.
+    # If this server cannot decrypt the stored key, it can still be replaced.
     if body.api_key and (body.access_key or before.provider_type != "bedrock"):
         old = Keys()
     else:
@@ -200,7 +200,7 @@ async def modify(
 
 @router.post("/{provider_id}/check", response_model=NoteResponse)
 async def check_stored(context: RequestContext, provider_id: str) -> Json:
-    """Check whether a provider still accepts the stored keys."""
+    """Check the stored keys with their provider."""
     provider = await _stored(context, provider_id)
     return await _checked(
         context, provider, context.runtime.organization_providers.keys_of(provider)

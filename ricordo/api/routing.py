@@ -49,12 +49,13 @@ from ricordo.domain.text import normal_name, normal_text
 from ricordo.offload import SMALL, offload
 
 E = TypeVar("E", bound=Callable[..., Any])
-# Matches escaped bytes beyond ASCII and escaped carriage returns, the only ones that may change.
+# Matches escaped bytes beyond ASCII and escaped carriage returns. Only these may change in normal
+# form.
 _MAY_BE_ODD = re.compile(rb"%(?:[89a-fA-F][0-9a-fA-F]|0[dD])|[\x80-\xff]")
-# Every route may refuse a request. The document names classes of status codes, since the code
+# The refusals of every route in the document. They are classes of status codes, since the code
 # depends on the error.
 REFUSALS: Mapping[int | str, dict[str, Any]] = {
-    "4XX": {"model": RefusalResponse, "description": "Refused: `detail` says why and what to do"}
+    "4XX": {"model": RefusalResponse, "description": "Refused: `detail` has the reason and advice"}
 }
 _SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -80,7 +81,8 @@ class GuardedRoute(Route):
 
     FastAPI builds a validator for each parameter, which for all routes takes a quarter of the
     start. So FastAPI's part of a route, `api_route`, is made at its first request. FastAPI gets no
-    response model, since the model's `of` writes the answer. Only the document shows its schema.
+    response model, since the model's `of` writes the answer. The model is used only in the
+    document.
     """
 
     validated_class: ClassVar[type[APIRoute]] = ValidatedRoute
@@ -158,12 +160,12 @@ class GuardedRoute(Route):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Match the request; the beginning of the path excludes most of the hundreds of routes."""
-        # "in", because a proxy's prefix may precede it.
+        # The test is "in", because a proxy's prefix may precede the path.
         if self._begin not in scope["path"]:
             return Match.NONE, {}
         match, child_scope = super().matches(scope)
-        # The framework's $ also matches before a final line feed, so an id of "\n" would reach the
-        # list.
+        # The framework's $ also matches before a final line feed, so an id that is a line feed
+        # would reach the list's route.
         if scope["path"].endswith("\n") and not self.path_regex.fullmatch(route_path(scope)):
             return Match.NONE, {}
         if match != Match.NONE:
@@ -255,7 +257,7 @@ def _responding(endpoint: Callable[..., Any], model: Any, *, reads: bool) -> Cal
         )
 
     if not is_async:
-        # The transaction is bound, so that FastAPI only reads the parameters after it.
+        # Bind the transaction, so that FastAPI reads only the parameters after it.
         respond.__wrapped__ = partial(endpoint, None)
     return respond
 
@@ -280,7 +282,7 @@ def needs(*scopes: str) -> Callable[[E], E]:
 def refusal_of(scope: Scope, needed: tuple[str, ...] | None) -> tuple[int, str] | None:
     """Return the reason why this caller may not call the route.
 
-    It is called before the body is read and before any look-up.
+    Call it before the body is read, and before any look-up.
     """
     if not needed and needed is not None:
         return None
@@ -358,7 +360,7 @@ class Routes(APIRouter):
         """Add a route; it needs the scope of the family, or the scopes that its function declares.
 
         Raises:
-            TypeError: Raises an error if no scope is known, or if a plain function has no context.
+            TypeError: if no scope is known, or if a plain function has no context.
         """
         if self._family is None and getattr(endpoint, "scopes", None) is None:
             raise TypeError(
@@ -416,7 +418,7 @@ class Application(FastAPI):
             scope["path"] = f"{scope['path'].removesuffix(path)}/v1{path.removeprefix('/latest')}"
         if (
             scope["type"] != "http" or REQUEST_SCOPE in scope
-        ):  # requests of this server to itself are no traffic
+        ):  # requests of this server to itself are not counted
             await super().__call__(scope, receive, send)
             return
         began = perf_counter()
@@ -427,16 +429,16 @@ class Application(FastAPI):
             self.request_counts.note(scope, next(iter(statuses), 0), perf_counter() - began)
 
     def setup(self) -> None:
-        """Serve the document.
+        """Add the route of the OpenAPI document.
 
-        The framework would build it on the event loop, for seconds.
+        The framework's route would build it on the event loop, for seconds.
         """
         self.add_route(
             "/openapi.json", self._answer_document, name="openapi", include_in_schema=False
         )
 
     def openapi(self) -> dict[str, Any]:
-        """Building the document takes seconds, and it stays in memory.
+        """Build the OpenAPI document and keep it, which takes seconds.
 
         A server uses `document` instead.
         """
@@ -486,8 +488,7 @@ def _normalise_address(scope: Scope) -> None:
     if _MAY_BE_ODD.search(query):
         pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
         normal = [(name, normal_text(value)) for name, value in pairs]
-        # A normal path stays unchanged, since a page links back to exactly the address of the
-        # request.
+        # Leave a normal path unchanged, since pages link back to the exact address of the request.
         if normal != pairs:
             scope["query_string"] = urlencode(normal).encode()
 
@@ -497,7 +498,7 @@ def _guarded(scope: Scope, receive: Receive, send: Send, statuses: list[int]) ->
 
     The headers stop browsers from guessing another file type, and caches from storing the answer.
     An answer with 503 also gets a time for a retry. The answer to a body that is too long states
-    the limit, unlike the framework's answer.
+    the limit, which the framework's answer lacks.
     """
     is_answered = False
 

@@ -113,7 +113,7 @@ def retrieve(tx: Transaction, context: RequestContext, run_id: str) -> Run:
 def delete(tx: Transaction, context: RequestContext, run_id: str) -> Json:
     """Delete a run that has ended, with its steps and traces.
 
-    Its messages stay, and so does its cost in the ledger.
+    Its messages and its cost in the ledger stay.
     """
     runs.delete_one(tx, context.scope, run_id)
     return note(f"{run_id} was deleted.")
@@ -161,7 +161,7 @@ def usage(tx: Transaction, context: RequestContext, run_id: str) -> Run:
 def list_steps(
     tx: Transaction, context: RequestContext, run_id: str, paging: Paged
 ) -> Sequence[Step]:
-    """List the run's steps; for a talk with a group, those of all its turns."""
+    """List the run's steps; for a talk with a group, the steps of all its turns."""
     parts = runs.get(tx, context.scope, run_id).part_ids
     if parts:
         columns: Any = {"run_ids": parts}
@@ -294,7 +294,7 @@ def lineage(tx: Transaction, context: RequestContext, message_id: str) -> Json:
     step_id = message.step_id
     try:
         step = runs.get_step(tx, scope, step_id or "")
-    except NotFound:  # without a step, or saved before its step
+    except NotFound:  # the message has no step, or was saved before its step
         step = None
     memory: Json = step.memory if step else {}
     shas: dict[str, str] = memory.get("blocks", {})

@@ -34,7 +34,8 @@ class _SearchRequest(RequestModel):
 
     ignored: ClassVar = {
         "project_id": "Everything is in one project.",
-        "template_id": "Results are of all agents, also of those made from a template.",
+        "template_id": "Results come from all agents, including those that were created from a "
+        "template.",
     }
 
     query: str | None = None
@@ -202,8 +203,8 @@ class PastMessageRequest(RequestPart):
         """Refuse instructions and tool results, with the reason."""
         if role in ("system", "tool"):
             raise ValueError(
-                f"messages of the role {role} cannot be imported. An agent writes its one system "
-                "message itself, and a tool's result needs its call. Leave them out."
+                f"messages of the role {role} cannot be imported. The server writes an agent's "
+                "system message, and a tool's result needs its call. Leave them out."
             )
         return role
 
@@ -358,7 +359,7 @@ async def _messages(context: RequestContext, body: MessageSearchRequest) -> Sequ
         if conversation_id and (
             conversation is None or not context.scope.sees(conversation.user_id)
         ):
-            ids = []  # the conversation is deleted, though forks may still share its messages
+            ids = []  # the conversation is deleted, although forks may still share its messages
         if conversation:
             shared = conversations.shared_by(tx, conversation)
         else:

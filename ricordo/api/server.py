@@ -33,7 +33,7 @@ async def list_models(
 ) -> list[Json]:
     """List every chat model of the configured providers and local servers, and the librarian.
 
-    The model with `is_default` is used by agents that name none.
+    Agents that name no model use the model with `is_default`.
     """
     usable = await context.runtime.organization_providers.of(context.scope.organization_id)
     default = await context.runtime.models.find_default()

@@ -1,4 +1,4 @@
-"""A turn as server-sent events for one reader: messages or deltas, its end, and `[DONE]`."""
+"""Send a turn to one reader as server-sent events; the last event is `[DONE]`."""
 
 import asyncio
 import logging

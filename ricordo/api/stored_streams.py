@@ -45,10 +45,10 @@ _SHORTEST_POLL = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """The part of a stream that a reader asks for.
+    """The part of a stream that a reader requests.
 
-    It starts after the event `after`. `poll` is the number of seconds between two reads of another
-    process's stream, `batch` the events of one read.
+    It starts after the event with the number `after`. `poll` is the number of seconds between two
+    reads of another process's stream. `batch` is the number of events in one read.
     """
 
     after: int = 0
@@ -130,13 +130,13 @@ async def _read_part(runtime: Runtime, run: Run, position: int, limit: int) -> _
     try:
         return await runtime.store.read(read)
     except Unavailable:
-        return None  # the database may come back while the reader waits
+        return None  # the database may be available again while the reader waits
 
 
 async def _is_over(runtime: Runtime, run: Run, part: _StoredPart, position: int) -> bool:
     """Return whether no more events will come.
 
-    Store the stream's end if no process will do so.
+    If no process will store the stream's end, it is stored here.
     """
     now = runtime.store.clock.now()
     if part.run is None:
@@ -181,7 +181,7 @@ async def complete(runtime: Runtime, run: Run) -> None:
     missing: list[str] = []
     async for event in PastTurn(runtime, Scope(run.organization_id), run.id).events():
         missing += [chunk.decode() for chunk in encoder.encode(event)]
-    # If another reader or the recording itself was faster, its events are used.
+    # If another reader or the recording stored the end first, its events are used.
     with suppress(Collision):
         await runtime.store.write(lambda tx: runs.append_events(tx, run.id, first, missing))
 

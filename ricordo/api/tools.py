@@ -56,7 +56,10 @@ Selection = Annotated[ToolQuery, Depends()]
 def list_tools(
     tx: Transaction, context: RequestContext, paging: Paged, query: Selection
 ) -> Sequence[Tool]:
-    """List tools, by default newest first: by name, a piece of it, id or type."""
+    """List tools, by default newest first.
+
+    Filters are the name, a part of the name, the id and the type.
+    """
     return tools.page(tx, context.scope, paging.page(), query.filter())
 
 
@@ -85,7 +88,7 @@ def list_of_agent(
 
 @router.patch("/agents/{agent_id}/tools/attach/{tool_id}", response_model=AgentResponse)
 def attach(tx: Transaction, context: RequestContext, agent_id: str, tool_id: str) -> Json:
-    """Give a tool to the agent. A second time changes nothing."""
+    """Attach a tool to the agent. Attaching it again changes nothing."""
     agents.lock(tx, context.scope, agent_id)
     state = agents.load(tx, context.scope, agent_id)
     tool = tools.get(tx, context.scope, tool_id)
@@ -98,7 +101,7 @@ def attach(tx: Transaction, context: RequestContext, agent_id: str, tool_id: str
 
 @router.patch("/agents/{agent_id}/tools/detach/{tool_id}", response_model=AgentResponse)
 def detach(tx: Transaction, context: RequestContext, agent_id: str, tool_id: str) -> Json:
-    """Take a tool from the agent."""
+    """Detach a tool from the agent."""
     agents.require(tx, context.scope, agent_id)
     tools.get(tx, context.scope, tool_id)
     tools.detach(tx, agent_id, tool_id)

@@ -81,7 +81,7 @@ PUT_BODY: dict[str, Any] = {
 PROPOSED: dict[int | str, dict[str, Any]] = {
     202: {
         "model": ProposalResponse,
-        "description": "The block is not there yet; making it waits for its owner",
+        "description": "The block does not exist yet; its creation waits for its owner",
     }
 }
 AsOf = Annotated[
@@ -224,7 +224,7 @@ async def compare(
 def restore(
     tx: Transaction, context: RequestContext, user_id: str, label: str, body: RestoreRequest
 ) -> Response:
-    """Restore the block's text of an earlier version as the next version, even after a deletion."""
+    """Make the text of an earlier version the block's next version, even after a deletion."""
     memory = user_memory.open_memory(tx, context.scope, user_id)
     edit = context.submission(memory.user, body.message)
     return _submitted(tx, submission.restore(tx, memory, label, body.sha, edit))
@@ -273,7 +273,7 @@ async def put(
         memory = user_memory.open_memory(tx, context.scope, user_id, makes=True)
         _require(tx, memory, label, if_match, if_none_match)
         settings = body.settings()
-        # Settings that cannot be given when a block is created, and settings that null resets.
+        # Settings that cannot be set when a block is created; and settings that null resets.
         rest = {
             name: settings.pop(name)
             for name in list(settings)
@@ -304,9 +304,8 @@ def modify(
 ) -> Response:
     """Change a block's settings, such as its policy; `label` renames it.
 
-    `removes_hidden_text` removes characters that are not shown, as a new version.
-
-    Omitted fields keep their values.
+    `removes_hidden_text` removes invisible characters, which makes a new version. Omitted fields
+    keep their values.
     """
     memory = user_memory.open_memory(tx, context.scope, user_id)
     _require(tx, memory, label, if_match)
@@ -404,7 +403,7 @@ def _require(
 async def _collision(
     context: RequestContext, user_id: str, label: str, body: PutBlockRequest, stale: Stale
 ) -> Response:
-    """Return why a text could not be merged, with the texts that are known."""
+    """Return the conflict of a text that could not be merged, with the known texts."""
 
     def read(tx: Transaction) -> tuple[str | None, str | None]:
         memory = user_memory.open_memory(tx, context.scope, user_id)
@@ -441,8 +440,8 @@ async def show_as(context: RequestContext, block: Block, format: str) -> tuple[s
 async def _with_defaults(context: RequestContext, user_id: str, label: str, fields: Any) -> Any:
     """Add the headings, defaults and settings of its schema to a new block.
 
-    Sent fields take precedence. Raises Invalid for an unknown schema that the block does not have
-    already.
+    Sent fields take precedence. Raises Invalid for an unknown schema, unless the block already has
+    it.
     """
     if isinstance(fields, dict):
         ref = fields.get("schema_ref")

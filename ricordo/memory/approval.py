@@ -26,16 +26,16 @@ from ricordo.storage.engine.store import Overtaken, Transaction
 EXPIRED_EVERY = 600.0
 _WITHDRAWAL_LIMIT = 1000
 _VERSION_LIMIT = 100
-# Limits the lines, and the pairs of equal lines, that are compared to rebase a proposal onto newer
-# versions. At this limit it takes half a second.
+# The limit of compared lines, and of pairs of equal lines, when a proposal is rebased onto newer
+# versions. A rebase at this limit takes half a second.
 _COMPARISON_LIMIT = 200_000
 _CONFLICT = (
     "The block changed in the same lines since this was proposed. Approve it with a merged text, "
     "or reject it."
 )
 _OF_ANOTHER_AGENT = (
-    "A block with this label was made for another agent since this was proposed. Approve it with "
-    "a merged text, or reject it."
+    "Since this was proposed, a block with this label was created for another agent. Approve it "
+    "with a merged text, or reject it."
 )
 _DELETED = (
     "The block was deleted since this was proposed. Approve it with a text, which creates it "
@@ -77,11 +77,12 @@ def approve(
     """Make the proposed text the block's next version, merged with later changes.
 
     With `body`, that text is written instead. Hidden text is removed, since an owner cannot approve
-    what the page does not show. It stays if the block already has it, or if the owner asks to keep
-    it. The version's author is the agent that proposed it, or the owner who changed the text.
+    what the page does not show. Hidden text stays if the block already has it, or if the owner asks
+    to keep it. The version's author is the agent that proposed it, or the owner who changed the
+    text.
 
-    Raises NotFound, TooLong, Invalid, Conflict if it is already decided or a label is taken, and
-    Forbidden unless a person decides.
+    Raises NotFound, TooLong, Invalid, Conflict if the proposal is already decided or a label is
+    taken, and Forbidden unless a person decides.
     """
     chain, proposal = _lock_proposal(tx, scope, proposal_id, by)
     block = blocks.labelled(tx, chain.id, proposal.label)
@@ -143,8 +144,8 @@ def metadata_of(proposal: Proposal, by: Actor) -> ChangeMetadata:
 def _new_block_settings(tx: Transaction, proposal: Proposal, chain: Chain) -> dict[str, str]:
     """Return settings of a user's new block that an agent proposed in a turn.
 
-    Only this agent sees the block, under the policy that the agent names. A skill has the policy of
-    new skills.
+    Only this agent sees the block. Its policy is the one that the agent's settings name; a skill
+    gets the policy of new skills.
     """
     if not (proposal.run_id and proposal.author.kind == "agent" and chain.owner_kind == "user"):
         return {}
@@ -193,7 +194,7 @@ def _merge_proposal(
         return None, None if same_text(block.value, proposal.base_value or "") else _CONFLICT
     if proposal.base is None and block.agent_id not in (None, proposal.author.id):
         return proposal.value, _OF_ANOTHER_AGENT
-    # At the same position, the block's later additions come before the proposed lines.
+    # If both add lines at one position, the block's later lines come before the proposed lines.
     merged_text = merge_changes(proposal.base_value or "", block.value, proposal.value)
     if merged_text is None:
         merged_text = _merge_over_versions(tx, proposal, block)
@@ -260,7 +261,7 @@ def _versions_by_block(
     """Return the versions that the run wrote in these chains, by chain and label."""
     by_block: dict[tuple[str, str], list[BlockVersion]] = {}
     for version in history.of_run(tx, scope, run_id):
-        # If the owner replaced a proposed text by another text, that text is not the run's.
+        # If the owner approved another text than the proposed one, the run did not write it.
         if version.chain_id in chains and version.author.kind not in ("user", "administrator"):
             block = (version.chain_id, history.label_now(tx, version))
             by_block.setdefault(block, []).append(version)
@@ -270,10 +271,10 @@ def _versions_by_block(
 def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
     """Undo a run's changes with new versions; later changes by others are kept.
 
-    Approved proposals of the run are undone too. If this is impossible for a block, the block is
-    not changed, and is reported. A second undo changes nothing.
+    Approved proposals of the run are undone too. A block that cannot be undone stays as it is, and
+    is reported. A second undo changes nothing.
 
-    Raises NotFound, Conflict while the run is active, and Forbidden for all but people.
+    Raises NotFound, Conflict while the run is active, and Forbidden unless a person calls it.
     """
     if by.kind not in ("user", "administrator"):
         raise _forbidden(by)
@@ -397,7 +398,8 @@ def _undo_block(
                 old_label = version.old_label
         block_now = _write_block(tx, chain, block, value=text, label=old_label, metadata=metadata)
     except Overtaken:
-        # A part of this block's change is already written, so the whole transaction is repeated.
+        # Part of this block's change is already written, so the store must repeat the whole
+        # transaction.
         raise
     except RicordoError as error:
         return UndoneBlock(label, "conflicted", block, str(error))

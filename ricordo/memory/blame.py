@@ -1,6 +1,6 @@
-"""Blame: which version brought each line of a block.
+"""Blame: the version that brought each line of a block.
 
-The work is limited. It is done in portions, between reads.
+The work is limited. It is done in portions, between reads of the database.
 """
 
 from collections.abc import Callable
@@ -71,8 +71,8 @@ class Blame:
             block_then = history.block_at(tx, chain_id, label, history.get(tx, chain_id, at))
             if block_then is not None:
                 before = block_then.number + 1
-                # If the block was renamed or deleted since then, it is found by its label at that
-                # time.
+                # If the block was renamed or deleted since that version, its label of that time is
+                # used.
                 versions_before = history.page(tx, chain_id, label=label, limit=1, before=before)
                 label = label if versions_before else block_then.label
         blame = cls(chain_id, label, before)
@@ -154,7 +154,7 @@ class Blame:
     def count(self) -> int:
         """Return the number of lines.
 
-        As in git, a line break ends a line: no line follows the last one.
+        As in git, a line break ends a line, so no empty line follows the last line break.
         """
         lines = self._lines or [""]
         if lines[-1]:

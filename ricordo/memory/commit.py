@@ -4,9 +4,9 @@ If someone else changed a block meanwhile, both changes are merged by lines. If 
 the tool calls that edited the block fail, and the agent reads the reason. Nothing is overwritten
 unseen.
 
-Some steps create, remove, rename or describe blocks, or have a call that changes several blocks.
-They are planned on the stored memory, under locks, before anything is written. Edits that share a
-call, a block or a label are stored together or not at all.
+If a step creates, removes, renames or describes blocks, or if one call changes several blocks, the
+edits are planned on the stored memory, under locks, before anything is written. Edits with a common
+call, block or label are stored together or not at all.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -269,7 +269,8 @@ def _require_same(base_text: str | None, stored_text: str | None, base: Block) -
 def _require_free(stored_memory: _StoredMemory, after: _Blocks, block: Block) -> None:
     """Raise Conflict if another block has the block's new label.
 
-    Blocks of the agent, of the chain, and of other agents that see this block are compared.
+    The label is compared with blocks of the agent, of the chain, and of other agents that see this
+    block.
     """
     tx = stored_memory.tx
     label = block.label
@@ -338,7 +339,7 @@ def _may_remove(stored_memory: _StoredMemory, block: Block) -> bool:
     """Return whether the agent may delete the block, rather than only detach it."""
     if _is_own(stored_memory, block):
         return True
-    # A block without attachment is the user's, and its policy lets the agent delete it.
+    # A block that is not attached belongs to the user, and its policy lets the agent delete it.
     return stored_memory.agent_id not in blocks.agent_ids(stored_memory.tx, block.id)
 
 
@@ -364,8 +365,8 @@ def _store(
     new_labels = {block.label for block in after.values()}
     for block in changed:
         if block.label != stored_by_id[block.id].label in new_labels:
-            # Another block gets this block's old label. A temporary label lets two blocks swap
-            # labels.
+            # Another block gets this block's old label, so use a temporary label. Then two blocks
+            # can swap labels.
             with_id_as_label = replace(stored_by_id[block.id], label=block.id)
             stored_by_id[block.id] = blocks.update(
                 tx,
@@ -412,8 +413,8 @@ class _SplitEdits:
     Attributes:
         direct: Edits to apply at once.
         waiting: Edits that need approval.
-        texts: Direct edits by block, if each call only changes the text of one block. Then no block
-            depends on another. Otherwise None.
+        texts: Direct edits by block. They are set only if each call changes just the text of one
+            block, since no block then depends on another; otherwise None.
     """
 
     edits: Sequence[MemoryEdit]
@@ -443,7 +444,7 @@ def commit(
 ) -> CommitOutcome:
     """Store the step's edits and passages.
 
-    Edits that the policy does not allow become proposals to the block's owner.
+    Edits that the block's policy does not allow become proposals to its owner.
     """
     user_id = state.conversation.user_id
     unwanted = unwanted_calls(tx, state, memory.edits, memory.passages) if user_id else {}
@@ -520,9 +521,9 @@ def _lock(
     files_passages: bool,
     makes_blocks: bool,
 ) -> Chain | None:
-    """Lock the agent if needed, then the chains in the order that everyone uses.
+    """Lock the agent if needed, then the chains in the common order.
 
-    Returns the chain for new blocks, the user's or the agent's, if the step needs one.
+    Returns the chain for new blocks (the user's or the agent's); None if the step needs none.
     """
     edits = split.edits
     reshapes = split.texts is None
@@ -555,7 +556,7 @@ def _rotate_filled(
 ) -> tuple[tuple[Block, ...], list[Passage]]:
     """Rotate blocks that this step filled up; return all blocks and the removed passages.
 
-    Do not change a block that its owner has filled.
+    A block that its owner has filled is not changed.
     """
     before = {block.id: block.version for block in state.blocks}
     blocks_now: list[Block] = []
@@ -589,7 +590,8 @@ def _write_texts(
 ) -> CommitOutcome:
     """Write each block's edits of one step as one version.
 
-    Each last text is compared with the text at the start of the step.
+    The version's change leads from the text at the start of the step to the text after its last
+    edit.
     """
     written: dict[str, Block] = {}
     overtaken_edits: list[MemoryEdit] = []

@@ -1,7 +1,7 @@
 """Authors of commits that come by git: users are found by address, others by name.
 
-A commit's author line is only a claim and grants no rights. Policies are applied to the user who
-brought the commit.
+A commit's author line is only a claim and grants no rights. The policies apply to the user who
+pushed or pulled the commit.
 """
 
 from collections.abc import Collection, Iterable
@@ -25,11 +25,12 @@ def shown_name(name: str) -> str:
 
 @dataclass(slots=True)
 class CommitAuthors:
-    """The authors of commits that the user `by` brought, in one transaction.
+    """The authors of commits that the user `by` pushed or pulled, in one transaction.
 
-    At a remote that an owner configured, an address of any user of the organization is accepted. In
-    a push, only author lines of the credential's user are accepted. They are recognized by the
-    user's e-mail address, by the address that Ricordo writes, or by an address in `own_addresses`.
+    In commits from a remote that an owner configured, an address of any user of the organization is
+    accepted. In a push, only author lines of the credential's user are accepted. They are
+    recognized by the user's e-mail address, by the address that Ricordo writes, or by an address in
+    `own_addresses`.
     """
 
     tx: Transaction

@@ -1,6 +1,6 @@
 """Choose the messages that leave a window that is too full. Pure.
 
-A cut never separates a call from its result, and always makes room if any message can leave.
+A cut never separates a call from its result. It always makes room if any message can leave.
 `memory/summary.py` summarizes the evicted messages; `prompt/truncation.py` shortens single messages
 that are too long.
 """
@@ -20,7 +20,7 @@ _SUMMARY_SHARE = 0.15
 _SUMMARY_LIMIT = 12_500
 # After a refusal the transcript counts as this many percent of the window.
 _PERCENT_AFTER_REFUSAL = 125
-# A server may have been started with a hundredth of its model's usual window.
+# Allows for a server that was started with a hundredth of its model's usual window.
 _PERCENT_LIMIT = 10_000
 
 
@@ -28,7 +28,7 @@ _PERCENT_LIMIT = 10_000
 class Cut:
     """A window in two parts: evicted and remaining messages.
 
-    The system message always remains. `is_whole`: only this turn remains.
+    The system message always remains. With `is_whole`, everything before this turn is evicted.
     """
 
     evicted: tuple[Message, ...]
@@ -105,9 +105,10 @@ def summary_room(window_tokens: int, percent: int = 100) -> int:
 
 
 def percent_after_refusal(estimate: int, window_tokens: int, percent: int) -> int:
-    """Return the corrected estimate after "too long", in percent.
+    """Return the corrected estimate after the refusal "too long", in percent.
 
-    It is larger than the window, so that `cut` and `fit` make the request smaller.
+    With it, the refused request counts as larger than the window, so that `cut` and `fit` make the
+    request smaller.
     """
     smallest = -(-window_tokens * _PERCENT_AFTER_REFUSAL // max(1, estimate))
     return min(_PERCENT_LIMIT, max(percent + percent // 4, smallest))
@@ -125,8 +126,7 @@ def _make_plan(
     """Find the window's exchanges and the tokens that may stay."""
     pieces = [piece for piece in exchanges(window) if piece[0] > 0 or piece[1] > 1]
     if pieces and pieces[0][0] == 0:
-        # The message right after the system message belongs to a group that would include the
-        # system message, which must stay.
+        # The system message must stay. So a message of the same group, right after it, stays too.
         pieces[0] = (1, pieces[0][1])
     factor = percent / 100
     sums = list(accumulate((message_tokens(message) * factor for message in window), initial=0.0))
@@ -195,7 +195,10 @@ def _may_begin(message: Message) -> bool:
 
 
 def _cut_before_turn(plan: _CutPlan) -> Cut | None:
-    """Evict everything before this turn; if needed, also the turn's older exchanges."""
+    """Return the cut that evicts everything before this turn.
+
+    If that is not enough, the turn's older exchanges leave too.
+    """
     window = plan.window
     evicted = list(range(1, plan.turn))
     remaining_tokens = plan.tokens(0, 1) + plan.tokens(plan.turn, len(window))

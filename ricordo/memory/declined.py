@@ -1,7 +1,7 @@
-"""Declined thoughts: an agent does not propose again what the owner rejected lately.
+"""Declined changes: an agent does not repeat a proposal that the owner rejected lately.
 
-Two thoughts count as the same if their wording is equal or nearly equal. Lines that differ in a
-number or a negation are different thoughts.
+Two changes count as the same if their wording is equal or nearly equal. Lines that differ in a
+number or a negation count as different.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ _COMPARED_LINES = 200
 
 
 class Declined(Conflict):
-    """The owner declined the same thought of this agent lately."""
+    """The owner lately declined the same change by this agent."""
 
 
 def require_not_declined(
@@ -32,8 +32,8 @@ def require_not_declined(
 ) -> None:
     """Raise Declined if an agent's change repeats its rejected proposals.
 
-    `texts` are the texts before and after the change; the second one is None for a deletion. A text
-    that a user of the turn asks for word for word may be proposed again.
+    `texts` are the texts before and after the change; the second one is None for a deletion. If the
+    user asks in this turn for the text, word for word, it may be proposed again.
     """
     if by.author.kind != "agent" or by.is_quoted:
         return

@@ -1,7 +1,7 @@
 """A step's edits of memory: the working copy, its guard, and the edits' context.
 
-Tools change the copy, and it keeps their edits. The guard refuses writes that only repeat text that
-the agent already has. `memory.commit` stores the edits with the step.
+Tools change the copy, which collects their edits. The guard refuses writes that only repeat text
+that the agent already has. `memory.commit` stores the edits with the step.
 """
 
 import re
@@ -37,10 +37,10 @@ from ricordo.memory.matching import hint, search, with_line_breaks
 from ricordo.memory.schemas import Schemas, no_schemas, require_follows
 from ricordo.memory.text import common_ends
 
-# An added text is a repetition if this share of it, in runs of words, occurs in another text.
+# An added text is a repetition if this share of its runs of words occurs in another text.
 CONTAINED = 0.9
 _RUN = 5
-# Shorter texts occur anywhere: a name, a fact, a line of a list.
+# Shorter texts, such as a name or an item of a list, are not checked, since they occur anywhere.
 _FEWEST_CHECKED_WORDS = 12
 _FEWEST_CHARACTERS = 40
 # Shorter lines and changes are not checked.
@@ -56,12 +56,11 @@ _SEARCHES = frozenset({"conversation_search", "archival_memory_search"})
 
 REPEATS_SEARCH = (
     "Nothing was saved: nearly all of this only repeats what a search of your memory just gave "
-    "you, so it is kept already. "
-    "Save what is new, in your own words."
+    "you, so it is stored already. Save what is new, in your own words."
 )
 SPILLS = (
     "Nothing was saved: this repeats {}, whose egress policy allows fewer destinations than memory "
-    'block "{}". Keep it where it is.'
+    'block "{}". Leave that text where it is.'
 )
 REPEATS_INSTRUCTIONS = (
     "Nothing was saved: nearly all of this is in your own instructions, which you always see. "
@@ -96,11 +95,11 @@ class EditGuard:
 
     @property
     def label(self) -> str | None:
-        """The egress label of what is made in the step."""
+        """Return the egress label of all texts that the step makes."""
         return self.clearance.label if self.clearance else None
 
     def require_no_spill(self, before: Block, after: Block) -> None:
-        """Raise Forbidden if the edit copies a labelled text into a block that more may see."""
+        """Raise Forbidden if the edit copies text to a block that more destinations may see."""
         if self.clearance is None or not self.clearance.texts:
             return
         added = changed_piece(before.value, after.value) if before.value else after.value
@@ -111,8 +110,8 @@ class EditGuard:
         """Raise Invalid if nearly all of the added text repeats the sources.
 
         The lines of `block_text`, the block's text so far, may be reordered. A block may quote
-        earlier texts of the user. In the archive they would only duplicate what a search already
-        finds.
+        earlier texts of the user, but a passage of the archive may not, since a search finds those
+        texts already.
         """
         added_words = _words(added)
         if len(added_words) < _FEWEST_CHECKED_WORDS or len(added) < _FEWEST_CHARACTERS:
@@ -235,7 +234,7 @@ def _splits_word(text: str, index: int) -> bool:
 class KnownLine:
     """A line of a block that repeats another line; lines count from 1.
 
-    `is_same` is set if they differ only in punctuation.
+    `is_same` is set if both lines differ only in punctuation.
     """
 
     label: str
@@ -375,8 +374,8 @@ def _strings(content: Any) -> list[str]:
     return [text for part in parts for text in _strings(part)]
 
 
-# What the agent reads as the result of its edit: the block's new text, the new version's id, or
-# only the tool's text.
+# The result of an edit that the agent reads: the block's new text, the new version's id, or only
+# the tool's text.
 ResultKind = Literal["text", "version", "nothing"]
 
 
@@ -395,7 +394,8 @@ class EditReason:
 
 NO_REASON = EditReason()
 LONGEST_REASON = 4_000  # characters
-# A shorter quote could occur anywhere, unless it is all that the user said.
+# The fewest characters of a quote, since a shorter one could occur anywhere. A quote of the user's
+# whole message may be shorter.
 _SHORTEST_QUOTE = 8
 # The most repeated lines that are named to the agent.
 _NOTED_LINES = 3
@@ -405,15 +405,17 @@ OTHERS_TOO = (
     "Edit its text instead, which changes it for this user alone."
 )
 HIDDEN_NOTE = (
-    "Characters that nobody sees were taken out of what you wrote: the user did not write them."
+    "Invisible characters were removed from the text that you wrote: the user did not write them."
 )
 HIDDEN_REFUSED = (
-    "Nothing was saved: what you wrote holds characters that nobody sees ({}), and the user did "
-    "not write them. Write it again without them."
+    "Nothing was saved: your text contains invisible characters ({}), and the user did not write "
+    "them. Write it again without them."
 )
 # wire fact: clients of the retired Letta V1 server match it.
 READ_ONLY = "Error This block is read-only and cannot be edited."
-REDACTED_NOTE = "A secret ({}) was taken out of what you wrote: memory keeps no keys and passwords."
+REDACTED_NOTE = (
+    "A secret ({}) was removed from the text that you wrote: memory keeps no keys and passwords."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,9 +464,9 @@ def by_block(edits: Iterable[MemoryEdit]) -> dict[str, list[MemoryEdit]]:
 class EditContext:
     """The author of a step's edits, and the rules that apply to them.
 
-    `egress` is the label of what the step is made of (`domain/egress.py`). `user_texts` are the
-    user's messages of this turn, for quotes. Proposals expire after
-    `proposal_days`; 0: never.
+    `egress` is the egress label of the step's sources (`domain/egress.py`). `user_texts` are the
+    user's messages of this turn, for quotes. Proposals expire after `proposal_days`; with 0 they
+    never expire.
     """
 
     author: Actor
@@ -489,7 +491,7 @@ class EditContext:
     def metadata(self, reasons: Iterable[EditReason], otherwise: str) -> ChangeMetadata:
         """Return the metadata of one change by these calls.
 
-        `otherwise` is the reason if the calls gave none.
+        If the calls gave no reason, `otherwise` is used.
         """
         all_reasons = list(reasons)
         texts = dict.fromkeys(reason.text.strip() for reason in all_reasons if reason.text.strip())
@@ -554,7 +556,7 @@ class WorkingMemory:
         self.passages: list[PassageDraft] = []
         self.reasons: dict[str, EditReason] = {}
         self.notes: dict[str, list[str]] = {}
-        # Secrets that were removed from written texts: placeholders and kinds.
+        # Secrets that were removed from written texts, with the kinds of secrets.
         self.removed: dict[str, str] = {}
 
     def block(self, label: str) -> Block:
@@ -572,7 +574,7 @@ class WorkingMemory:
         return block
 
     def blocks(self) -> tuple[Block, ...]:
-        """Return the blocks as they were when the step began, which is the memory in the prompt."""
+        """Return the blocks as they were when the step began. The prompt shows these."""
         return self._blocks
 
     def current(self) -> tuple[Block, ...]:
@@ -644,7 +646,7 @@ class WorkingMemory:
         description = description and cleaned(description)
         self._guard.require_new(text)
         self._note_repeated(self._repeated(label, "", text), call_id)
-        # A new block is made of what the step shows, so as few may see it.
+        # A new block may repeat any text of the step, so it gets the step's egress label.
         egress = self._guard.label
         block = Block(
             id=new_id("block"),
@@ -828,7 +830,7 @@ def _shortened(reasoning: str) -> str:
     Raises Invalid if it cannot be stored.
     """
     require_storable(reasoning, subject="A reasoning")
-    # Owners base decisions on it, so it may have no hidden characters.
+    # Owners base decisions on the reasoning, so it may have no hidden characters.
     if not is_plain(reasoning):
         reasoning = without_hidden_text(without_marks(reasoning))
     if len(reasoning) <= LONGEST_REASON:
@@ -853,7 +855,7 @@ def require_free(label: str, existing_labels: Container[str]) -> None:
 def require_storable(*texts: str | None, subject: str = "A memory block") -> None:
     """Raise Invalid for a text that the database cannot store.
 
-    Checked here, only the call fails. Later the whole step would fail.
+    With this check only the call fails. Without it the whole step would fail when it is saved.
     """
     joined = "".join(text for text in texts if text)
     if "\0" in joined:

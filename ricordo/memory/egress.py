@@ -1,4 +1,4 @@
-"""Blocks as one destination may see them, with the egress policies of their schemas' fields."""
+"""Reduce blocks to the texts that a destination may see, by their schemas' egress policies."""
 
 from collections.abc import Callable
 from functools import partial

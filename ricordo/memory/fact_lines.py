@@ -9,7 +9,7 @@ from ricordo.memory.facts import revision_of
 from ricordo.search.words import terms
 
 LONGEST_FACT = 400  # characters
-# The labels of blocks about the person that the agent talks with, the likeliest first.
+# Usual labels of the block about the person with whom the agent talks, the most usual first.
 PERSON_LABELS = ("human", "user", "student", "person", "profile", "notes")
 _BULLET = re.compile(r"^\s*(?:[-*•–]+|\d{1,2}[.)])\s+")
 _SHARE = 0.5  # the share of the given words that a line must contain

@@ -68,7 +68,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """A value and the one that it replaces: "5, not 4"."""
+    """A value and the earlier value that it replaces, as in "5, not 4"."""
 
     new: str
     old: str
@@ -78,7 +78,7 @@ class Contrast:
 class Revision:
     """The new text for one of several lines.
 
-    `is_whole`: nothing of the old line is left.
+    With `is_whole`, the new text keeps nothing of the old line.
     """
 
     index: int
@@ -146,7 +146,7 @@ def _facts(text: str, kind: str) -> Iterator[Fact]:
 
 
 def _with_subjects(facts: Sequence[Fact]) -> Iterator[Fact]:
-    """Resolve "he" and "she" by the last name in the same text."""
+    """Replace the subjects "he" and "she" by the last name in the same text."""
     last_subject = ""
     for fact in facts:
         if fact.subject == MENTIONED and last_subject:
@@ -178,8 +178,8 @@ def _singular(topic: str) -> str:
 def _is_same_subject(subject: str, other: str) -> bool:
     if subject == other:
         return True
-    # "He is 5 now" may be about anybody but the speaker; "my dog is 5" may be about Bruno, whose
-    # name stands elsewhere.
+    # "He is 5 now" may be about anybody except the speaker. "My dog is 5" may be about Bruno, whom
+    # another line names.
     return PERSON not in (subject, other) and MENTIONED in (subject, other)
 
 
@@ -229,7 +229,7 @@ def _replaces(new: Fact, old: Fact, statement: str) -> bool:
 
 
 def _is_narrower(new: Fact, old: Fact) -> bool:
-    """Return True for a favourite "language" and a favourite "programming language"."""
+    """Return True if one favourite is narrower, as in "language" and "programming language"."""
     if new.kind != _FAVOURITE or old.kind != _FAVOURITE or new.subject != old.subject:
         return False
     longer, shorter = sorted((new.topic, old.topic), key=len, reverse=True)

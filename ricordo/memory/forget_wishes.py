@@ -9,7 +9,7 @@ them stores a wish as a fact.
 import re
 
 READ_LENGTH = 1_000  # characters of a sentence that are read
-# Nouns that name no subject: "my medical information" is about "medical".
+# Nouns that are dropped, because they name no subject: "my medical information" is about "medical".
 GENERIC = frozenset(
     "information info infos data detail details thing things stuff matter part parts fact facts"
     " message messages note notes relationship daten angaben informationen sache sachen"

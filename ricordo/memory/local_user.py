@@ -1,6 +1,6 @@
 """Facts about the local user of a server that needs no keys.
 
-An agent that was made without a user edits its blocks directly, as clients of the retired server
+An agent that was created without a user edits its blocks directly, as clients of the retired server
 expect. On a server without keys, the local user talks with this agent. So new lines about the
 person are also proposed for the local user's memory (decision 0065).
 """
@@ -23,8 +23,8 @@ from ricordo.storage.engine.store import Overtaken, Transaction
 
 log = logging.getLogger(__name__)
 
-# Note of a proposal that is withdrawn.
-LINES_REMOVED = "The agent removed a line of it from its memory."
+# The note on a withdrawn proposal.
+LINES_REMOVED = "The agent removed one of the proposed lines from its memory."
 
 
 def share_facts(
@@ -67,7 +67,8 @@ def _propose(
     chain = users_chain(tx, state.agent, scope.user_id)
     copy = blocks.copy_in(tx, chain.id, state.agent.memory_id, base.shown_label)
     if copy is None:
-        # Only the text that the agent was created with needs no decision.
+        # The user need not decide about the text with which the agent was created, but about any
+        # other text.
         first_text = base.value if base.version == 1 and not group[0].is_new else ""
         template = replace(base, value=first_text, policy=state.agent.user_block_policy)
         copy = copy_of(tx, state.agent, template, chain.id, context.author)
@@ -76,7 +77,8 @@ def _propose(
         before = base.value
     removed_lines = added_lines(text, before)
     if removed_lines:
-        # The copy lacks the waiting lines, and may have its lines in another order.
+        # The agent's copy lacks the lines that wait as proposals, and may have its lines in another
+        # order.
         value = carry_over(before, text, copy.value)
     else:
         value = merge_changes(before, copy.value, text)
@@ -99,7 +101,7 @@ def _withdraw_outdated(
     removed_lines: Collection[str],
     value: str,
 ) -> str:
-    """Withdraw the agent's waiting proposals that add a line which the agent now removes.
+    """Withdraw the agent's waiting proposals that add a line, if the agent now removes that line.
 
     Returns `value` with the other changes of these proposals, so that they still wait for a
     decision.

@@ -1,8 +1,8 @@
-"""Find a piece of text: first word for word, then without differences that people do not see.
+"""Find a piece of text: first word for word, then without differences that people hardly see.
 
 A model that copies text from its prompt often changes details: typographic quotes, dashes, the
-ellipsis, no-break and doubled spaces, spaces at a line's end, or line breaks, which it escapes
-twice. If a piece does not occur word for word, the search ignores these differences.
+ellipsis, no-break and doubled spaces, spaces at a line's end, or line breaks (escaped twice). If a
+piece does not occur word for word, the search ignores these differences.
 """
 
 import re
@@ -113,7 +113,8 @@ def search(text: str, piece: str, new: str = "") -> Search:
     piece = normal_text(piece)
     new = with_line_breaks(without_marks(normal_text(new)))
     if piece not in text:
-        # The model copies marks of hidden text, but the text itself has none.
+        # The model may copy marks that show hidden text in its prompt. The stored text has no such
+        # marks.
         piece = without_marks(piece)
     if not piece:
         return Search()

@@ -1,4 +1,4 @@
-"""Bring blocks that are older than the normal form of text into it.
+"""Bring older blocks into the normal form of text.
 
 Each block gets one version by the system. A migration adds the job once. Older versions keep their
 ids and texts, since history is not rewritten.

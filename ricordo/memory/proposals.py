@@ -55,11 +55,11 @@ ALREADY_IN_BLOCK = 'Memory block "{}" says this already, so there is nothing to 
 LABEL_TAKEN = 'The label "{}" belongs to another block, which you cannot see. Choose another label.'
 OWNER_LIMIT_REACHED = (
     "{} changes of this memory wait for its owner already. "
-    "Propose more when some of them are decided."
+    "Propose more after the owner has decided some of them."
 )
 AUTHOR_LIMIT_REACHED = (
     '{} of your changes of memory block "{}" wait for the owner already. '
-    "Propose more when some of them are decided."
+    "Propose more after the owner has decided some of them."
 )
 ONLY_TEXT_CHANGES = (
     'Memory block "{}" belongs to an owner who decides about changes, and only the owner can '
@@ -75,22 +75,23 @@ class Unchanged(Invalid):
     """The block already has the proposed change."""
 
 
-# The most waiting proposals of one author for one block, and of all authors for one owner.
+# Limits of waiting proposals: those of one author for one block, and those of all authors for one
+# owner.
 _AUTHOR_LIMIT = 100
 _OWNER_LIMIT = 1000
-# Limits the lines, and the pairs of equal lines, that are compared with waiting proposals for one
-# new proposal. A thousand take two milliseconds.
+# The limit of compared lines, and of pairs of equal lines, when one new proposal is compared with
+# waiting ones. A thousand pairs take two milliseconds.
 _COMPARISON_LIMIT = 40_000
-# Limits the pairs of an added sentence and a line that may contain it. Beyond the limit only whole
-# lines are compared.
+# The limit of compared pairs of an added sentence and a line that may contain it. Beyond the limit
+# only whole lines are compared.
 _SENTENCE_PAIR_LIMIT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class ProposalDraft:
-    """A change to be proposed, of `block` or of a new block.
+    """A change to propose, of `block` or of a new block.
 
-    `value` is None for a block that is to be deleted.
+    `value` is None if the block is to be deleted.
     """
 
     chain_id: str
@@ -113,7 +114,7 @@ def propose_edits(
     home_chain: Chain | None = None,
     visible_blocks: Sequence[Block] = (),
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """New blocks go into the chain `home_chain`.
+    """Propose the edits; new blocks go into the chain `home_chain`.
 
     Returns results and failures by call id.
     """
@@ -220,7 +221,8 @@ def propose(
     a waiting change, no proposal is made. The older one is returned with `is_repeated`.
 
     Raises Unchanged if the block has the change already, Conflict at a limit of waiting proposals,
-    Declined if the owner recently rejected the same, NotFound if the chain is erased, and TooLong.
+    Declined if the owner recently rejected the same change, NotFound if the chain is erased, and
+    TooLong.
     """
     before = draft.block.value if draft.block else ""
     tx.quotas.require_text(draft.label, f"{draft.value or ''}{draft.description or ''}", before)
@@ -296,10 +298,10 @@ def _text_base(chain: Chain, draft: ProposalDraft) -> versions.TextBase | None:
 
 
 def require_shown(metadata: ChangeMetadata, *texts: str | None, before: str = "") -> None:
-    """Raise Invalid if hidden text that the block lacks comes from anybody but a person.
+    """Raise Invalid for new hidden text, unless a person wrote it.
 
-    That is text of agents and services, and text from untrusted sources. In a turn the user may
-    have written it; `WorkingMemory` checks that.
+    Agents, services and untrusted sources may not add hidden text. In a turn the user may have
+    written it; `WorkingMemory` checks that.
     """
     if metadata.author.kind not in ("agent", "service") and not metadata.is_untrusted:
         return
@@ -377,7 +379,7 @@ class _DraftComparison:
             return self._of_texts(
                 older, overlapping_parts(older_before, older.value, before, draft.value)
             )
-        # A change of the label touches no line.
+        # A change of the label alone touches no line.
         if draft.new_label and draft.new_label == older.new_label and not is_text:
             return "repeated"
         if draft.new_label and not is_older_text:
@@ -392,7 +394,8 @@ class _DraftComparison:
         is_overtaken = older.base is None and self._draft.block and removes_lines(before, text)
         if is_overtaken or touch_same_lines(older_before, older_text, before, text):
             return "superseded"
-        # Compare both on the older proposal's base text, which lacks later text of the block.
+        # Apply both changes to the older proposal's base text, which lacks later text of the block,
+        # and compare.
         after = merge_changes(before, older_before, text)
         if after is None:
             return "beside"

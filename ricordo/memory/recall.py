@@ -1,4 +1,4 @@
-"""Recall: search of all messages and passages, by words, by meaning, or by both.
+"""Recall: search messages and passages by words, by meaning, or by both.
 
 It also finds passages that say the same thing as a new text.
 
@@ -114,7 +114,8 @@ class Recall:
     def for_reader(self, clearance: Clearance, reader: Destination) -> "Recall":
         """Return this recall for results that this destination will read.
 
-        Hits that it may not see are left out, and the clearance notes both kinds.
+        Hits that the destination may not see are left out. The clearance records which hits were
+        shown and which were left out.
         """
         recall = copy(self)
         recall._clearance = clearance
@@ -122,7 +123,7 @@ class Recall:
         return recall
 
     def _is_readable(self, id: str, label: str | None, text: str) -> bool:
-        """Return whether the reader may see a hit, and note it."""
+        """Return whether the reader may see a hit, and record the answer in the clearance."""
         if self._reader is None:
             return True
         return self._clearance.may_read(self._reader, id, label, text)
@@ -213,7 +214,7 @@ class Recall:
     ) -> list[FoundPassage]:
         """Return the best passages after the first `offset`; the newest for an empty query.
 
-        There are none without an archive. The filter may be a function that builds it inside the
+        Without an archive the page is empty. The filter may be a function that builds it inside the
         transaction.
         """
         if isinstance(passage_filter, PassageFilter) and not passage_filter.archive_ids:
@@ -337,7 +338,8 @@ class Recall:
                 embedded = await embed(
                     embedder, [text for _, text in texts], self._clearance, purpose="document"
                 )
-                # Searches compare them many times: arrays take a tenth of the memory and the time.
+                # Searches compare the vectors many times. Arrays take a tenth of the memory and the
+                # time of lists.
                 vectors = [array("f", vector) for vector in embedded]
             except RicordoError as error:
                 log.warning(
@@ -380,7 +382,7 @@ def _filter_of(tx: Transaction, search_filter: F | Callable[[Transaction], F]) -
 def _users(subject_id: str | None) -> tuple[str, ...]:
     """Return the users whose documents this subject may see, as external indexes store them.
 
-    Empty: documents of any user; "": documents about no user.
+    An empty result allows documents of any user; the entry "" allows documents about no user.
     """
     if subject_id is None:
         return ()
@@ -425,7 +427,7 @@ async def passages_like(
 def most_alike(
     text: str, tags: Sequence[str], existing: Iterable[Passage | PassageDraft]
 ) -> Likeness | None:
-    """Return the text that says the same, or the text that shares the most words.
+    """Return the equal text, or the text that shares the most words.
 
     Returns None if there is no such text.
     """

@@ -20,7 +20,7 @@ class RemoteKind(Protocol):
     kind: str
 
     def read(self, access: Access, settings: Settings) -> Access:
-        """Return the access as it is stored; runs in a thread.
+        """Return the access in the form that is stored; runs in a thread.
 
         An address's password is stored apart from the address. Raises Invalid if the address is not
         allowed.
@@ -30,20 +30,20 @@ class RemoteKind(Protocol):
     async def sync(
         self, store: Store, remote: Remote, access: Access, settings: Settings
     ) -> Remote:
-        """Bring the remote and the memory together.
+        """Synchronize the remote and the memory.
 
         Returns the remote with updated `followed`, `seen` and `last_error`. Raises Unavailable if
         it cannot be reached, Conflict or Invalid if its content cannot be pulled.
 
         Call `require_lease` before each write to the remote. It raises LeaseLost if another server
-        has taken the job over; so does every write to `store`.
+        has taken over the job. Every write to `store` raises it too.
         """
         ...
 
 
 @runtime_checkable
 class RewritesHistory(RemoteKind, Protocol):
-    """A kind of remote that drops old versions after something was forgotten here."""
+    """A kind of remote that can drop old versions after their text was forgotten here."""
 
     async def keeps_forgotten(self, store: Store, settings: Settings, remote: Remote) -> bool:
         """Return whether the remote still has versions that were rewritten here.

@@ -139,7 +139,7 @@ def rotate(
         kept_text = compress(rotation.strategy, block.value, int(rotation.keeps * block.limit))
         context.require_follows(block, kept_text)
     except Invalid as error:
-        # Wrong settings or a changed schema must not make a step fail.
+        # Wrong settings or a changed schema must not let the step fail.
         log.warning("a block is not rotated", extra={"block": block.id, "reason": error})
         return None
     removed_text = _removed_text(block.value, kept_text)
@@ -189,7 +189,7 @@ def new_passage(
 
 
 def _removed_text(text: str, kept_text: str) -> str:
-    """Return the lines that are not kept, or all if one was cut."""
+    """Return the lines that were removed; all lines if one was cut."""
     unmatched = Counter(kept_text.split("\n"))
     removed_lines = []
     for line in text.split("\n"):

@@ -1,8 +1,9 @@
 """Block schemas that course designers write, and checks of texts against them.
 
-Schemas are TOML texts and files of a folder. A tool's edit must follow its block's schema at least
-as well as the text before. A text that does not follow the schema already may be edited freely.
-Errors in TOML name the line. The standard library does not report lines.
+Schemas are TOML texts and files of a folder. After a tool's edit, the text must follow the schema
+at least as well as before. So a text with faults may be edited, as long as the faults do not
+increase. Errors in TOML name the line, which this module finds, since the standard library does not
+report it for every error.
 """
 
 import logging
@@ -28,14 +29,13 @@ Schemas = Callable[[str], BlockSchema | None]
 
 _EDIT_REFUSED = (
     'Memory block "{}" has to follow the schema "{}", and with this edit it would not. '
-    "Nothing was saved. Mend these lines of the "
-    "text that you wanted, and try again:\n{}"
+    "Nothing was saved. Correct these lines of your text, and try again:\n{}"
 )
 _PROBLEM_LIMIT = 5
 FOLDER = "block_schemas"  # in the data folder
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _FILE_LIMIT = 65_536
-# Characters of a block in a format: any text of this length is parsed in two seconds.
+# The most characters of a block in a format. Any text of this length is parsed in two seconds.
 LONGEST_TEXT = 1_000_000
 _LIMIT_BOUND = 1_000_000_000
 _POLICIES: tuple[Policy, ...] = get_args(Policy)
@@ -84,7 +84,7 @@ _DEEP_KEY = re.compile(
 _PLACE = re.compile(
     r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)", re.DOTALL
 )
-_NOT_CLOSED = "the text has no end. Put the quotes that it begins with behind it."
+_NOT_CLOSED = "the text has no end. Close it with the quotes with which it begins."
 _TABLE_TWICE = "this table occurs twice. Keep one of the two."
 _NO_NAME = 'a line must begin with a name. Write it as name = "Alice".'
 _HINTS = {
@@ -135,7 +135,7 @@ def read_toml(text: str, source: str = "") -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        refuse([Problem(1, "lists or tables lie too deep in each other. Make it flatter.")], source)
+        refuse([Problem(1, "lists or tables are nested too deeply. Nest fewer of them.")], source)
     except tomllib.TOMLDecodeError as error:
         refuse([_toml_problem(str(error), text)], source)
     except ValueError:  # a number with thousands of digits
@@ -153,8 +153,8 @@ def deep_key(text: str) -> int | None:
     The standard library's time for a key grows with the square of its parts, so 10 kB of dots would
     take two seconds.
     """
-    # Dots in strings and comments do not count. Replace a string, which can be part of a key, by
-    # one letter and its line breaks, and a comment by its line breaks.
+    # Dots in strings and comments do not count. Replace each string by one letter, since it can be
+    # part of a key. Drop comments, but keep all line breaks.
     bare = _STRING_OR_COMMENT.sub(
         lambda match: ("" if match[0][0] == "#" else "s") + "\n" * match[0].count("\n"), text
     )
@@ -216,7 +216,7 @@ class Lines:
 def key_lines(text: str) -> dict[KeyPath, TomlLines]:
     """Map the keys and tables of a valid TOML text to their lines.
 
-    Tables of an array count from 0.
+    The tables of an array are numbered from 0.
     """
     lines_by_path: dict[KeyPath, TomlLines] = {}
     arrays: dict[KeyPath, int] = {}  # the number of the last table of each array of tables
@@ -292,7 +292,7 @@ def parse_schema(text: str, name: str, source: str = "") -> BlockSchema:
 def schema_in(
     table: Mapping[str, Any], name: str, lines: Lines, *path: str | int
 ) -> tuple[BlockSchema | None, list[Problem]]:
-    """Return the schema in the table at a path, and its problems.
+    """Return the schema in the table at a path, and the table's problems.
 
     The schema is None if there are problems.
     """
@@ -527,7 +527,7 @@ def _field(
 
 
 def similar_name(name: str, names: Iterable[str]) -> str:
-    """Return the question whether a similar name was meant; "" without one."""
+    """Return the question "Did you mean …?" for a similar name; "" if no name is similar."""
     similar = get_close_matches(name[:100].lower(), names, n=1, cutoff=0.7)
     return f' Did you mean "{similar[0]}"?' if similar else ""
 

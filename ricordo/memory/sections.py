@@ -24,7 +24,8 @@ from ricordo.domain.block_schema import (
 from ricordo.domain.egress import LabelledSpan
 from ricordo.errors import Invalid
 
-# compact: no empty lines; spaced: an empty line between sections; open: one below headings too.
+# compact: no empty lines; spaced: an empty line between sections; open: also an empty line below
+# each heading.
 Layout = Literal["compact", "spaced", "open"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
@@ -67,7 +68,7 @@ def refuse(problems: Iterable[Problem], source: str = "") -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class ParsedSections:
-    """Fields of a text in its order, schema problems, and missing required fields."""
+    """The fields of a text in their order, schema problems, and missing required fields."""
 
     fields: Mapping[str, FieldValue]
     problems: tuple[Problem, ...] = ()
@@ -118,7 +119,8 @@ def read_sections(text: str, schema: BlockSchema) -> ParsedSections:
     """
     lines = text.split("\n")
     if lines[0].endswith("\r"):
-        # We write headings without "\r", so the whole text comes from a system that uses "\r".
+        # We write headings without "\r". If one has it, the whole text comes from a system that
+        # uses "\r".
         lines = [line.removesuffix("\r") for line in lines]
     before, sections = _split(lines)
     problems: list[Problem] = []
@@ -259,7 +261,7 @@ def _items(
 def _plain(kind: FieldKind, text: str) -> FieldValue:
     """Return the value of a field whose kind is not text.
 
-    A text that is not of that kind is returned as it is.
+    A value that cannot be read as that kind is returned as text.
     """
     is_whole = _INTEGER.fullmatch(text) and abs(int(text)) <= LARGEST
     match kind:

@@ -1,4 +1,4 @@
-"""Statements in a message, and the notes that may be made of them. Pure.
+"""Find the statements in a message, and check notes against them. Pure.
 
 A small model that takes notes also notes junk: questions, requests, and examples from its prompt.
 The filter reads the message before the model does, and checks every line that the model wrote
@@ -47,7 +47,7 @@ _HYPOTHETICAL = re.compile(
     r"|\bquisiera\b|\bvorrei\b|\bpotrei\b|\bojalá\b|\bperhaps i\b",
     re.IGNORECASE,
 )
-# Doubts, dreams, stories and examples: the rest of the sentence says nothing about the person.
+# Beginnings of doubts, dreams, stories and examples. Such a sentence says nothing about the person.
 _UNREAL = re.compile(
     r"\b(?:maybe|perhaps|possibly)\b[, ]{1,2}(?:i|we|my|our)\b"
     r"|\b(?:not sure|unsure|(?:do|does|did)(?:n['’]?t| not) know|wonder(?:s|ed|ing)?|ask(?:s|ed)?|doubts?|undecided)\b[^.;]{0,20}"
@@ -75,7 +75,8 @@ _UNREAL = re.compile(
     r"|^\W{0,5}per esempio\b|\b(?:immaginiamo|supponiamo)\b|\bnella mia storia\b",
     re.IGNORECASE,
 )
-# Three or more quoted words are somebody else's, or a text; a sentence may end within the quotes.
+# Three or more quoted words are another person's, or part of a text. A sentence may end within the
+# quotes.
 _SPEECH = re.compile(
     r"(?:^|[\s:(])[\"“„«»‹›]\s?[^\s\"“”„«»]+(?:\s+[^\s\"“”„«»]+){2}"
     r"|^[^\"“„«»]{3,300}[”»«\"]\W{0,3}$"
@@ -213,9 +214,9 @@ def is_note(line: str, source: str) -> bool:
 
 
 def unnoted(statements: Iterable[str], notes: Iterable[str]) -> list[str]:
-    """Return statements with a fact that is in no note.
+    """Return the statements with a fact that no note contains.
 
-    They are noted word for word.
+    The caller notes them word for word.
     """
     note_text = " ".join(notes).casefold()
     return [

@@ -1,4 +1,4 @@
-"""Edits of blocks by any caller: each is applied or proposed.
+"""Apply or propose edits of blocks by any caller.
 
 An edit is applied if the author owns the block or the policy allows it; otherwise it is proposed to
 the owner.
@@ -26,7 +26,7 @@ from ricordo.storage.engine.store import Transaction
 class Submission:
     """An edit's author and reason, and the lifetime of its proposal.
 
-    `expires_after` is in microseconds; Without a lifetime, a proposal never expires.
+    `expires_after` is in microseconds; with None, a proposal never expires.
     """
 
     author: Actor

@@ -46,15 +46,15 @@ from ricordo.prompt.transcript import local_time
 from ricordo.prompt.truncation import exchanges, fit, shorten
 
 TIMEOUT = 120.0
-# A slow model gets this many times its measured time, up to this bound.
+# A model may take this many times its measured time, up to this bound.
 _SLOW_FACTOR = 3
 _LONGEST_TIMEOUT = 1_200.0
 # The pause for a writer that failed.
 _PAUSE = 300 * SECOND
 log = logging.getLogger(__name__)
 
-# The share of a writer's window for one request. Even if our estimate were only half the truth, the
-# answer would have room.
+# The share of a writer's window for one request. It leaves room for the answer even if our estimate
+# is only half of the real number.
 _WRITER_SHARE = 0.4
 # The agent's messages have just fitted into the window, so nearly the whole window may be used.
 _OWN_SHARE = 0.85
@@ -63,7 +63,7 @@ _SMALLEST_PIECE = 128
 _SO_FAR_SHARE = 3
 _RESULT_CHARACTERS = 4_000
 _WORDS_PER_TOKEN = 0.6
-# In characters; a longer outline would not help more.
+# The most characters of an outline; a longer one would not help more.
 _OUTLINE_LENGTH = 8_000
 _OUTLINE_NOTE = (
     "(No model wrote this summary. It lists what was said; "
@@ -122,9 +122,9 @@ class Summary:
 
 
 class RestingWriters:
-    """The writers that recently failed for an agent.
+    """The writers that recently failed for an agent, and are not asked for a while.
 
-    Otherwise each compaction would repeat all retries and delay the agent's turns.
+    Without this pause each compaction would repeat all retries and delay the agent's turns.
     """
 
     def __init__(self) -> None:
@@ -182,12 +182,11 @@ async def summarize(
     Args:
         evicted: The messages.
         settings: The agent's compaction settings; `clip_chars` bounds the summary.
-        writer: The model; Without a writer, an outline is made. Modes whose name begins with
-            `self_` need the agent's own model. With another model they become `all`.
+        writer: The model that writes; without one, an outline is made. Modes whose name begins with
+            `self_` need the agent's own model; with another model they become `all`.
         room: The largest summary in tokens, by our estimate.
         timezone: The time zone of times in the text.
-        timeout: Seconds for the writer. An outline covers the rest, or everything if there is
-            no writer.
+        timeout: Seconds for the writer. An outline covers the messages that it did not reach.
     """
     if writer:
         evicted = writer.cleared(evicted)
@@ -230,7 +229,10 @@ async def summarize(
 
 
 def timeout_for(expected: float | None) -> float:
-    """Return the writer's seconds by its expected time; None: never measured."""
+    """Return the seconds that a writer gets.
+
+    `expected` is the time that it usually needs; None if it was never measured.
+    """
     if expected is None:
         return TIMEOUT
     return min(_LONGEST_TIMEOUT, max(TIMEOUT, _SLOW_FACTOR * expected))
@@ -239,7 +241,7 @@ def timeout_for(expected: float | None) -> float:
 async def _write_from_outside(
     draft: _SummaryDraft, evicted: Sequence[Message], writer: Writer
 ) -> None:
-    """Ask a writer that sees the messages as data."""
+    """Let another model than the agent's write; it sees the messages as data."""
     entries = [
         (_entry(message, draft.timezone), index + 1) for index, message in enumerate(evicted)
     ]
@@ -275,7 +277,7 @@ async def _write_from_outside(
 async def _write_as_itself(
     draft: _SummaryDraft, evicted: Sequence[Message], writer: Writer, system: Message
 ) -> None:
-    """Ask the agent's own model; the request begins like all its requests."""
+    """Let the agent's own model write; the request begins like all its requests."""
     pieces = exchanges(evicted)
     draft.text = ""  # The messages include the earlier summary.
     fixed = (
@@ -510,7 +512,10 @@ class _OutlineParts:
 
 
 def _read_outline(earlier: str) -> _OutlineParts:
-    """Parse an earlier outline; a model's summary goes into `written` whole."""
+    """Parse an earlier outline.
+
+    If a model wrote the earlier summary, all of it goes into `written`.
+    """
     if not earlier.startswith(_OUTLINE_NOTE):
         return _OutlineParts(earlier.strip())
     rest, _, listed = earlier.removeprefix(_OUTLINE_NOTE).partition(_BEGINNINGS)

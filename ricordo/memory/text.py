@@ -20,8 +20,9 @@ from ricordo.domain.redaction import redact
 
 PieceKind = Literal["same", "added", "removed"]
 
-# The limit of pairs of equal lines or words in one comparison. With more pairs, unique lines are
-# matched first, and then the ranges between them up to the limit. A pair takes a microsecond.
+# The limit of pairs of equal lines or words in one comparison; a pair takes a microsecond. With
+# more pairs, unique lines are matched first. Then the ranges between them are compared, up to the
+# limit.
 _PAIR_LIMIT = 200_000
 # The limit of characters of changed lines that are compared word by word. Further changes are shown
 # in whole lines.
@@ -37,7 +38,7 @@ _WORD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class DiffPiece:
-    """A stretch of text: in both texts, added, or removed."""
+    """A piece of text that is in both texts, added, or removed."""
 
     kind: PieceKind
     text: str
@@ -46,8 +47,8 @@ class DiffPiece:
 class _Comparison:
     """The longest common subsequence of two sequences, within a limit of pairs.
 
-    `pairs` are its positions in both. `room` is the number of pairs that may still be compared;
-    `is_whole` if the limit was enough.
+    `pairs` are its positions in both. `room` is the number of pairs that may still be compared.
+    `is_whole` is set if the limit was enough.
     """
 
     def __init__(self, old: Sequence[str], new: Sequence[str], room: int = _PAIR_LIMIT) -> None:
@@ -171,9 +172,9 @@ def matched_lines(old: Sequence[str], new: Sequence[str], room: int) -> tuple[di
 
 
 def line_key(line: str) -> str:
-    """Return the line as people compare it.
+    """Return the line in a form for comparisons.
 
-    Its ending, a byte order mark in front, and the stored form of accents make no difference.
+    The line ending, a byte order mark in front, and the stored form of accents make no difference.
     """
     line = line.removesuffix("\r")
     if line.isascii():
@@ -415,11 +416,11 @@ def _marked(sign: str, line: str) -> str:
     return f"{sign}{line}\n\\ No newline at end of file\n"
 
 
-# A shorter line may legitimately occur twice: an empty line, an item of a list.
+# A shorter line may occur twice on purpose, such as an empty line or an item of a list.
 _SHORTEST_UNIQUE = 24
-# Longest excerpt of a line in a summary, in characters.
+# The longest excerpt of a line in a summary, in characters.
 _EXCERPT_LENGTH = 72
-# Limit of compared pairs of lines that changed in both texts: about a second of work.
+# The limit of compared pairs of lines that changed in both texts: about a second of work.
 _COMPARED_PAIR_LIMIT = 1_000_000
 
 
@@ -444,7 +445,7 @@ def same_text(first: str, second: str) -> bool:
     second = second.removesuffix("\n")
     if first == second:
         return True
-    # Most of two long texts is alike and need not be split.
+    # Two long texts are usually equal for the most part, which need not be split.
     head, tail = ends_alike(first, second)
     return same_lines(*(text[head : len(text) - tail].split("\n") for text in (first, second)))
 
@@ -691,7 +692,7 @@ def overlapping_parts(
         above, below = ends_alike(base, base_since)
         are_above = (len(base) - tail <= above, len(base_since) - tail_too <= above)
         are_below = (len(base) - head <= below, len(base_since) - head_too <= below)
-        # Later changes outside both edits do not matter; those between them do.
+        # Later changes matter only if they lie between the two edits, and not outside both.
         if all(are_above):
             parts = (
                 text[: above + len(text) - len(its)]

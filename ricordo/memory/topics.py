@@ -1,4 +1,4 @@
-"""Topics that a person may not want agents to remember; each topic has a list of words and phrases.
+"""Topics that agents may have to leave out of memory; each topic is a list of words and phrases.
 
 A rule names a topic if it is a topic's name, alone or after "topic:". A line is about a topic if it
 has one of the topic's words, in any inflection, or one of its phrases.

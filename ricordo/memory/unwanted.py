@@ -1,10 +1,10 @@
-"""Things that a person wants no agent to remember.
+"""Rules of a person about things that no agent may remember.
 
 The person's rules are the lines of the person's block `never-remember`. An agent's edit or proposal
-is refused if it adds a line that resembles a rule, or is about a topic that a rule names. The
-person may write anything; so may callers with the person's rights.
+is refused if it adds a line that resembles a rule, or is about a topic that a rule names. The rules
+do not apply to edits by the person, or by callers with the person's rights.
 
-The rule for something forgotten does not contain it. It has a short tag for each word, and many
+The rule for a forgotten text does not contain the text. It has a short tag for each word, and many
 other words have the same tag.
 """
 
@@ -27,7 +27,7 @@ REFUSED = (
     "Nothing was saved: this person asked that things like this are never remembered. Do not save "
     "or propose it again, in any words."
 )
-# A list's mark and a day in front of a line, and the quotes of a quoted message.
+# The bullet and the day in front of a line, and the quotes around a message.
 _FRAME = re.compile(r"^[\s>*+#•–—-]*(?:\d{4}-\d{2}-\d{2}:?\s*)?|^\s*\d{1,3}[.)]\s+")
 _QUOTES = "\"'“”„«» "
 _LONGEST_RULE = 400  # characters
@@ -42,17 +42,17 @@ class Unwanted(Conflict):
 
 
 def is_unreadable_rule(line: str) -> bool:
-    """Return whether a line is a rule for something forgotten, which contains only tags."""
+    """Return whether a line is the rule for a forgotten text, which contains only tags."""
     return _UNREADABLE.match(line.strip()) is not None
 
 
 def rule_of(line: str) -> str:
-    """Return a line of memory as a rule: without a list's mark, a day and quotes."""
+    """Return a line of memory as a rule: without a bullet, a day and quotes."""
     return " ".join(_FRAME.sub("", line).strip(_QUOTES).split())[:_LONGEST_RULE]
 
 
 def unreadable_rule(line: str, day: str, *, salt: str) -> str:
-    """Return the rule of something forgotten, "" for a line without words.
+    """Return the rule for a forgotten line; "" for a line without words.
 
     `salt` is a random id, so that tags of two rules cannot be compared.
     """
@@ -65,7 +65,7 @@ def unreadable_rule(line: str, day: str, *, salt: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRule:
-    """The rule of something forgotten: the tags of its words, and their salt."""
+    """The rule for a forgotten text: the tags of its words, and their salt."""
 
     salt: str
     tags: frozenset[str]
@@ -110,7 +110,7 @@ class Rules:
     def refuse(self, before: str, after: str) -> bool:
         """Return whether the later text adds a line like a rule.
 
-        A rule does not apply if the earlier text had such a line already.
+        A rule does not apply if the earlier text already had a line like it.
         """
         if not self:
             return False

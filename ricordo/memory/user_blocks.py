@@ -35,11 +35,11 @@ class UserBlock:
 
     Attributes:
         body: The text.
-        version: The id of the version that gave it this text; None before the first.
-        policy: What becomes of an agent's edit.
-        pending: How many proposals wait for the user's decision.
-        is_untrusted: True if text from a tool or a document reached it.
-        proposal_id: The proposal that an edit has become, if it was not applied.
+        version: The id of the version with this text; None before the first version.
+        policy: Whether an agent's edit is applied, proposed or refused.
+        pending: The number of proposals that wait for the user's decision.
+        is_untrusted: True if the block contains text from a tool or a document.
+        proposal_id: The id of the proposal, if an edit was proposed instead of applied.
     """
 
     label: str
@@ -56,14 +56,14 @@ class UserBlock:
 
 @dataclass(frozen=True, slots=True)
 class BlockProposal:
-    """A change of a block that waits for the user, or the decided one.
+    """A proposed change of a block, which waits for the user or is already decided.
 
     Attributes:
-        base_body: The text that it was made from; None for a new block.
+        base_body: The text before the change; None for a new block.
         body: The proposed text; None if the block would be deleted.
-        diff: The difference between both, as a unified diff.
-        version: The id of the version that it became.
-        note: What became of it, in a sentence.
+        diff: The unified diff from `base_body` to `body`.
+        version: The id of the version that the approved proposal became.
+        note: A sentence about the outcome.
     """
 
     id: str
@@ -90,8 +90,8 @@ class HistoryVersion:
     """A version of a block, with its author, time and reason.
 
     Attributes:
-        sha: Its id, which is also that of a git commit.
-        approved_by: Who approved it, if it was a proposal.
+        sha: The version's id, which is also the id of its git commit.
+        approved_by: The user who approved the version, if it was a proposal.
         run_id: The run of the agent that wrote it.
     """
 
@@ -146,11 +146,11 @@ class UserBlocks:
             label: The block.
             body: Its whole text.
             message: The reason, shown in the history.
-            version: The version that the text was edited from. Later changes are merged by lines.
+            version: The version from which the text was edited. Later changes are merged by lines.
             schema_ref: The block schema that the text follows from now on.
 
         Returns:
-            The block; a proposal if a new block waits for the user.
+            The block; a proposal if the new block has to wait for the user's approval.
         """
         return self._ask(
             self._requests.write(
@@ -194,7 +194,7 @@ class UserBlocks:
         Args:
             label: The block.
             new: The new piece of text.
-            old: The current piece, word for word. Left out for a new or an empty block.
+            old: The current piece, word for word. Omit it for a new or an empty block.
             reasoning: The reason, which the user reads.
             confidence: From 0 to 1.
             agent_id: The author, if it is an agent.
@@ -216,10 +216,10 @@ class UserBlocks:
         """Return proposals for all blocks or for one, newest first.
 
         Args:
-            label: Only those for this block.
-            status: Only those with this status; `all` for each.
-            limit: How many at most, up to 100.
-            after: Only those after the proposal with this id.
+            label: Only proposals for this block.
+            status: Only proposals with this status; `all` for any status.
+            limit: The most proposals to return, up to 100.
+            after: Only proposals that are listed after the proposal with this id.
         """
         return self._ask(self._requests.proposals(label, status=status, limit=limit, after=after))
 
@@ -243,13 +243,13 @@ class UserBlocks:
 
         Args:
             label: The block.
-            limit: How many at most, up to 1,000.
+            limit: The most versions to return, up to 1,000.
             before: Only versions older than the version with this id.
         """
         return self._ask(self._requests.history(label, limit=limit, before=before))
 
     def body_at(self, label: str, sha: str) -> str | None:
-        """Return the block's text at a version; None if it was deleted there."""
+        """Return the block's text at a version; None if that version deleted the block."""
         return self._ask(self._requests.body_at(label, sha))
 
     def restore(self, label: str, sha: str, *, message: str | None = None) -> UserBlock:
@@ -352,7 +352,7 @@ class AsyncUserBlocks:
         return await self._ask(self._requests.history(label, limit=limit, before=before))
 
     async def body_at(self, label: str, sha: str) -> str | None:
-        """Return the block's text at a version; None if it was deleted there."""
+        """Return the block's text at a version; None if that version deleted the block."""
         return await self._ask(self._requests.body_at(label, sha))
 
     async def restore(self, label: str, sha: str, *, message: str | None = None) -> UserBlock:
@@ -368,8 +368,8 @@ class AsyncUserBlocks:
 class _Request(Generic[T]):
     """One request, and the function that reads its answer.
 
-    `body` is sent as JSON; `text` is sent in its place, with its `media_type`. `answer` is the type
-    of the answer, JSON or text.
+    `body` is sent as JSON. If `text` is set, it is sent instead, with its `media_type`. `answer` is
+    the type of the answer, JSON or text.
     """
 
     method: Literal["get", "post", "put", "delete"]

@@ -1,7 +1,7 @@
 """Copies of an agent's blocks for one user.
 
-In a conversation with a user, an agent's memory stays with that user. The first edit of one of the
-agent's blocks there creates the user's copy, which then replaces the block for this user. Blocks
+An agent that talks with a user keeps its new memory for that user alone. Its first edit of a block
+in such a conversation creates the user's copy, which then replaces the block for this user. Blocks
 that are `shared` are edited in place.
 """
 

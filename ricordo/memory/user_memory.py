@@ -48,7 +48,7 @@ class UserMemory:
 
 @dataclass(frozen=True, slots=True)
 class PutOptions:
-    """The reason, the version the text was made from (hex), and settings.
+    """The reason, the version from which the text was edited (hex), and settings.
 
     A setting that is None stays as it is.
     """
@@ -100,7 +100,8 @@ def open_memory(
         return UserMemory(user, chain)
     new_chain = Chain(new_id("chain"), user.organization_id, "user", user.id)
     if makes:
-        # Two concurrent first writes would create two chains, so the second one waits here.
+        # Two concurrent first writes would create two chains, so the second one waits for this
+        # lock.
         users.lock(tx, user.id)
         if chain := versions.of_owner(tx, scope, "user", user.id):
             return UserMemory(user, chain)
@@ -114,9 +115,9 @@ def listed(tx: Transaction, memory: UserMemory) -> tuple[Block, ...]:
 
 
 def listed_without_skills(tx: Transaction, memory: UserMemory) -> tuple[Block, ...]:
-    """Return the blocks that may say something about the user, as `listed` does.
+    """Return the user's blocks as `listed` does, but without skills.
 
-    A skill is about a kind of task.
+    A skill is about a kind of task and says nothing about the user.
     """
     return tuple(block for block in listed(tx, memory) if not is_skill(block.label))
 
@@ -441,7 +442,7 @@ def propose_line(
     metadata: ChangeMetadata,
     expires_after: int | None = None,
 ) -> Proposal:
-    """Propose to append a line to a block. The approval makes the block if it is missing.
+    """Propose to append a line to a block. If the block is missing, the approval creates it.
 
     `expires_after` is the lifetime of the proposal in microseconds; None if it never expires.
 

@@ -1,6 +1,6 @@
 """Queries of access tokens.
 
-They are rows among the API keys. They are found, expire and are erased like keys.
+Tokens are rows of the table of API keys. They are looked up, expire and are erased like keys.
 """
 
 from collections.abc import Sequence

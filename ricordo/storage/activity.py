@@ -54,7 +54,7 @@ def newest_conversation(tx: Transaction, agent_id: str, user_id: str) -> str | N
 
 
 def last_turn_at(tx: Transaction, user_id: str) -> int | None:
-    """Return the end of the user's last turn, without hidden conversations."""
+    """Return the end of the user's last turn; turns in hidden conversations do not count."""
     row = tx.first(_LAST_TURN_OF_USER, {"user_id": user_id})
     return row.at if row else None
 
@@ -75,7 +75,7 @@ def has_talked_with(tx: Transaction, user_id: str, agent_ids: Iterable[str]) -> 
 
 
 def talked_with(tx: Transaction, user_id: str, agent_ids: Iterable[str]) -> set[str]:
-    """Return those of these agents that the user has a conversation with."""
+    """Return the agents among these with which the user has a conversation."""
     statement = (
         users_of(agent_ids)
         .with_only_columns(conversations.c.agent_id)

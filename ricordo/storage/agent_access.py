@@ -46,7 +46,7 @@ _OF_USERS = (
 def for_caller(
     scope: Scope, free: Any, restricted: Any, parameters: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the right statement for this caller, with its parameters.
+    """Return the statement that fits this caller, with its parameters.
 
     `free` serves callers that may use every agent, `restricted` serves all others.
     """
@@ -58,7 +58,7 @@ def for_caller(
 def may_use(scope: Scope, agent_id: ColumnElement[str] = agents.c.id) -> list[ColumnElement[bool]]:
     """Return the conditions that the caller may use the agent whose id is in this column.
 
-    There are none for a caller that may use all agents.
+    The result is empty for a caller that may use all agents.
     """
     if scope.uses_every_agent:
         return []
@@ -82,7 +82,7 @@ def attach_user(tx: Transaction, agent_id: str, user_id: str) -> None:
 def keep_to(tx: Transaction, scope: Scope, agent_id: str, identity_ids: Sequence[str]) -> None:
     """Restrict the agent to exactly these users. Raises NotFound, Forbidden.
 
-    Older clients call the users identities.
+    `identity_ids` are the users' ids in the form of older clients.
     """
     users.require_all_users(scope)
     attached_users = [users.require(tx, scope, users.user_id_of(id)) for id in identity_ids]
@@ -100,12 +100,12 @@ def detach_user(tx: Transaction, agent_id: str, user_id: str) -> None:
 
 
 def agents_of(tx: Transaction, user_id: str) -> list[str]:
-    """Return the ids of the agents that this user is attached to."""
+    """Return the ids of the agents to which this user is attached."""
     return agents_of_users(tx, [user_id]).get(user_id, [])
 
 
 def agents_of_users(tx: Transaction, user_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the ids of the agents that each of these users is attached to, by user."""
+    """Return the ids of the agents to which each of these users is attached, by user."""
     agent_ids: dict[str, list[str]] = {}
     for row in tx.all(_OF_USERS, {"user_ids": list(user_ids)}):
         agent_ids.setdefault(row.user_id, []).append(row.agent_id)

@@ -69,7 +69,8 @@ _ROWS = Repository(
         ),
     },
 )
-# Short names of columns: psycopg reads a statement of more than 4,096 bytes anew at each use.
+# The columns get short names, since psycopg parses a statement of more than 4,096 bytes at each
+# use.
 _PARTS = (("a", _ROWS), ("c", conversations.ROWS), ("archive", archives.ROWS))
 _USER = func.coalesce(bindparam("user_id", type_=Text), conversations_table.c.user_id)
 _USERS_TAGS = (
@@ -132,7 +133,8 @@ _STATES_BY_IDS = _STATES.add_columns(
     _AGENTS_TAGS.label("agents_tags"), _AGENTS_USERS.label("users")
 ).where(
     one_of(conversations_table.c.id, "conversation_ids"),
-    # Not the bare column: SQLite would prefer its index, and read all agents of the organization.
+    # An expression instead of the bare column. Otherwise SQLite would prefer the column's index,
+    # and read all agents of the organization.
     func.coalesce(agents.c.organization_id, "") == bindparam("organization_id"),
 )
 _STATES_BY_IDS_FOR_ONE = _STATES_BY_IDS.where(MAY_USE)
@@ -164,7 +166,7 @@ def load(
 ) -> AgentState:
     """Return the agent with its blocks, tools, archives and a conversation.
 
-    Without a conversation id it is the caller's default conversation, which may be new and empty.
+    Without a conversation id, the caller's default conversation is loaded. It may be new and empty.
     Raises NotFound.
     """
     agent, conversation, rows = _load_conversation(tx, scope, agent_id, conversation_id)
@@ -201,7 +203,10 @@ def blocks_seen(tx: Transaction, scope: Scope, agent_id: str) -> tuple[Block, ..
 def _load_conversation(
     tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | None = None
 ) -> tuple[Agent, Conversation, Sequence[Row[Any]]]:
-    """Return the agent, its conversation as for `load`, and their rows. Raises NotFound."""
+    """Return the agent, the conversation that `load` describes, and the rows of both.
+
+    Raises NotFound.
+    """
     if conversation_id:
         ids = [conversation_id]
     else:
@@ -272,9 +277,9 @@ def _visible_archive(row: Row[Any]) -> Archive:
 
 
 def load_whole(tx: Transaction, scope: Scope, agent_id: str) -> AgentState:
-    """Return the agent with its default conversation and all tags, as for the wire.
+    """Return the agent with its default conversation and all tags, as the API shows it.
 
-    It includes the tags of the blocks, and the calls that wait for an answer.
+    The result includes the tags of the blocks, and the calls that wait for an answer.
     """
     return require_found(next(iter(_load_all(tx, scope, [agent_id])), None), "Agent", agent_id)
 
@@ -368,7 +373,7 @@ def timezone(tx: Transaction, scope: Scope, agent_id: str) -> str:
 def lock(tx: Transaction, scope: Scope, agent_id: str) -> None:
     """Lock the agent with its attachments until this transaction ends.
 
-    Call it before you read an agent that you will change. Turns go on meanwhile.
+    Call it before you read an agent that you will change. Running turns are not blocked.
     """
     tx.lock(_LOCK, {"id": agent_id, "organization_id": scope.organization_id})
 
@@ -448,13 +453,13 @@ def last_ended_for(tx: Transaction, scope: Scope, reason: str) -> ColumnElement[
 
 
 def place_of(tx: Transaction, scope: Scope, order_by: AgentOrder) -> ColumnElement[Any] | None:
-    """Return the expression by which agents are ordered; None for their creation.
+    """Return the expression by which agents are ordered; None if they are ordered by creation.
 
     Agents whose conversation never ran come before all others.
     """
     if order_by == "last_run_completion":
-        # An aggregate always returns one row. A user may have had a personal conversation before
-        # getting the agent's.
+        # Use an aggregate, since it always returns one row. A user may have had a personal
+        # conversation before getting the agent's.
         last = func.coalesce(func.max(conversations_table.c.last_run_ended_at), 0)
         return select(last).where(_is_shown(tx, scope)).correlate(agents).scalar_subquery()
     if order_by == "updated_at":

@@ -39,7 +39,7 @@ _ATTACHED_ARCHIVES = ROWS.select.join(
 _OF_AGENT = _ATTACHED_ARCHIVES.order_by(agents_archives.c.seq)
 # Lock the archive before its count or tags change; databases with one writer need no lock.
 _LOCK = ROWS.select.where(equal(archives, "id", "organization_id")).with_for_update()
-# It also locks the attachment, which another transaction may be removing.
+# Also lock the attachment, which another transaction may be removing.
 _LOCK_FOR_AGENT = _ATTACHED_ARCHIVES.where(
     equal(archives, "id", "organization_id")
 ).with_for_update()
@@ -94,7 +94,8 @@ def page(
 ) -> list[Archive]:
     """Return one page of archives.
 
-    `agent_id` selects those that are attached to the agent, `name` those with exactly this name.
+    `agent_id` selects archives that are attached to the agent, `name` archives with exactly this
+    name.
     """
     attached = (
         select(agents_archives.c.archive_id)
@@ -164,7 +165,7 @@ def insert_passages(
     """Store passages without indexing them.
 
     Returns:
-        The archive, and the passages without secrets. Passages of a folder stay unchanged.
+        The archive, and the passages without secrets. Secrets in passages of a folder are kept.
 
     Raises:
         NotFound: if the archive was detached from the agent.
@@ -249,7 +250,7 @@ def page_of_passages(
 ) -> list[Passage]:
     """Return one page of the passages in these archives.
 
-    With `search_text` only passages whose text contains it.
+    With `search_text`, the page has only passages whose text contains it.
     """
     if search_text:
         contains_text = passages.c.text.icontains(search_text, autoescape=True)

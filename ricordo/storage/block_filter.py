@@ -16,7 +16,7 @@ from ricordo.storage.schema.memory_tables import agents_blocks, blocks, blocks_t
 class AgentCount:
     """The number of agents that a block is attached to.
 
-    `any_of` lists allowed numbers; the bounds limit the number too.
+    `any_of` lists the allowed numbers. The other fields are lower and upper bounds.
     """
 
     any_of: tuple[int, ...] = ()
@@ -28,7 +28,7 @@ class AgentCount:
 class BlockFilter:
     """A filter of blocks; an empty field matches any block.
 
-    `pieces` are texts that these columns contain. A block matches `user_ids` if it is
+    `pieces` maps columns to texts that they must contain. A block matches `user_ids` if it is
     attached to at least one of these users.
     """
 

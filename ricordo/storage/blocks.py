@@ -1,8 +1,8 @@
 """Current blocks, and their attachment to agents.
 
-This is the only way to write core memory. The caller passes the metadata of its change. The block's
-policy is checked, texts are brought into normal form, secrets are removed, and the chain of the
-block gets a version in the same transaction.
+This is the only way to write core memory. The caller passes the metadata of its change. Each write
+checks the block's policy, brings texts into normal form, removes secrets, and adds a version to the
+block's chain, all in one transaction.
 """
 
 import logging
@@ -69,7 +69,7 @@ _NORMALISED = ChangeMetadata(
 )
 # The texts of a block that people and agents write. The label is a path and cannot be rewritten.
 _TEXTS = ("value", "description", "title", "metadata", "tags", "schema_ref", "agent_id", "course")
-# The log has only the author of a change's metadata.
+# Of a change's metadata, the log stores only the author.
 _LOG = Repository(ChangeMetadata, blocks_log)
 _COLUMNS = ROWS.columns
 # Each tag of a block gives one row; a block without tags gives one row too. Few blocks have many
@@ -135,7 +135,7 @@ _INSERT_LOG = insert(blocks_log)
 _ATTACH = insert(agents_blocks)
 _PAIR = Missing(agents_pairs)
 _PAIRED = select(agents_pairs.c.other_id).where(equal(agents_pairs, "agent_id"))
-# An agent that has another block with the same label keeps that other block.
+# If the other agent has another block with the same label, it keeps that block.
 _HAS_IT = select(agents_blocks.c.seq).where(
     agents_blocks.c.agent_id == agents_pairs.c.other_id,
     or_(
@@ -155,7 +155,7 @@ _IS_AS_READ = blocks.c.version == bindparam("expected")
 _WRITTEN = ("value", "version", "head", "is_untrusted", "updated_by", "updated_at")
 _write = ROWS.updates(*_WRITTEN, where=_IS_AS_READ)
 _OTHER_USERS = 2
-# The columns outside the tree, whose changes are logged.
+# The columns that versions do not contain. Their changes go into a log.
 SETTINGS = (
     *("title", "description", "limit", "policy", "schema_ref"),
     *("agent_id", "course", "metadata", "hidden", "read_only", "shared", "seen_as", "egress"),
@@ -200,7 +200,7 @@ BlockFilter = block_filter.BlockFilter
 
 
 def _by_chain(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
-    """Return the blocks of each chain, in the order in which everyone locks chains."""
+    """Return the blocks of each chain, in the common order of locking."""
     groups: dict[str, list[Block]] = {}
     for block in blocks:
         groups.setdefault(block.chain_id, []).append(block)
@@ -337,7 +337,7 @@ def of_agent(
     Tags are not loaded. `memory_id` is the agent that owns the user's copies, if it is another one
     (see `Agent.memory_id`). A user's block replaces an unshared block of the agent with the same
     label. A user's block that is attached to the agent is shown only in conversations with that
-    user. Everybody may read the agent's other conversations.
+    user. The agent's other conversations may be read by everybody.
     """
     visible: dict[str, Block] = {}
     parameters = {
@@ -354,7 +354,10 @@ def of_agent(
 
 
 def of_tagged_agents(tx: Transaction, scope: Scope, label: str, tag: str) -> list[Block]:
-    """Return the agents' own blocks of this label, of shown agents with this tag, oldest first."""
+    """Return blocks with this label that belong to agents with this tag, oldest first.
+
+    Hidden agents are left out.
+    """
     return ROWS.all(
         tx,
         _OF_TAGGED_AGENTS,
@@ -363,7 +366,7 @@ def of_tagged_agents(tx: Transaction, scope: Scope, label: str, tag: str) -> lis
 
 
 def of_users(tx: Transaction, scope: Scope, label: str) -> list[Block]:
-    """Return users' blocks of this label that all agents see."""
+    """Return users' blocks with this label that all agents see."""
     users_chains = select(chains.c.id).where(
         chains.c.organization_id == scope.organization_id, chains.c.owner_kind == "user"
     )
@@ -498,7 +501,7 @@ def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetada
 
 
 def not_normal(tx: Transaction, after: int) -> tuple[list[str], int | None]:
-    """Return the ids of blocks not in normal form, from the portion behind this number.
+    """Return the ids of blocks that are not in normal form, from the portion after this number.
 
     The second result is the portion's last number; None at the end.
     """
@@ -514,9 +517,9 @@ def not_normal(tx: Transaction, after: int) -> tuple[list[str], int | None]:
 def normalise(tx: Transaction, block: Block) -> Block:
     """Store label and text in normal form if they are not, and return the block.
 
-    The change becomes a version by the system under every policy. Blocks that came with version
-    ids, or that are older than the normal form, may need this. If another block has the label, this
-    block's label gets a number. Raises Conflict, Overtaken.
+    The change becomes a version by the system, whatever the policy is. Imported blocks with version
+    ids, and blocks that are older than the normal form, may need this. If another block has the
+    label, this block's label gets a number. Raises Conflict, Overtaken.
     """
     chain = _locked(tx, block.chain_id)
     # The row may already have the label in its normal form.
@@ -583,7 +586,8 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
     if not tx.run(_DELETE, {"block_id": block.id, "expected": block.version}):
         if not is_there(tx, block.id):
             return  # another transaction was faster
-        # With its new label or text, its last version would record a state that never existed.
+        # Do not delete a block that has changed, since its last version would record a state that
+        # never existed.
         raise Overtaken(
             f'Block "{block.label}" changed since you read it. Read it again and retry.'
         )
@@ -625,8 +629,7 @@ def _locked(
 ) -> Chain:
     """Return the chain, locked.
 
-    Raises:
-        Conflict: if it was deleted, or if one of the new labels cannot be in it.
+    Raises: Conflict: if it was deleted, or if git cannot store one of the new labels.
     """
     chain = versions.lock(tx, chain_id)
     if chain is None:
@@ -669,7 +672,10 @@ def _written(
 def log(
     tx: Transaction, block: Block, changed: Mapping[str, Any], metadata: ChangeMetadata
 ) -> None:
-    """Log a change outside the tree: settings by name, or `deleted` with all of them."""
+    """Log a change that versions do not contain.
+
+    `changed` has the changed settings by name, or `deleted` with all settings.
+    """
     logged = {"label": block.label, **changed}
     row = {
         "chain_id": block.chain_id,
@@ -685,7 +691,7 @@ def log(
 def attach(
     tx: Transaction, agent_id: str, attached: Sequence[Block], *, is_new: bool = False
 ) -> None:
-    """Attach stored blocks to the agent and to agents on its memory. Raises TooLong.
+    """Attach stored blocks to the agent and to the agents that share its memory. Raises TooLong.
 
     An agent that `is_new` has no other blocks.
     """
@@ -702,7 +708,7 @@ def attach(
 
 
 def detach(tx: Transaction, agent_id: str, block_id: str) -> bool:
-    """Detach the block from the agent and from agents on its memory.
+    """Detach the block from the agent and from the agents that share its memory.
 
     Returns False if it was attached to none of them.
     """
@@ -710,7 +716,7 @@ def detach(tx: Transaction, agent_id: str, block_id: str) -> bool:
 
 
 def pair(tx: Transaction, agent_id: str, other_id: str) -> None:
-    """Let two agents work on one memory.
+    """Let two agents share one memory.
 
     Later attachments and detachments of one of them also happen to the other.
     """

@@ -56,8 +56,8 @@ def of_agents(
 ) -> dict[str, tuple[Block, ...]]:
     """Return the blocks of each of these agents by id, with tags, as `blocks.of_agent` does.
 
-    `talks` maps each agent to the user, the course, and the agent that owns the user's copies. In a
-    list long texts are cut.
+    `talks` maps each agent to the user of its conversation, the course, and the agent that owns the
+    user's copies. With `is_list` long texts are cut.
     """
     users = sorted({user for user, _, _ in talks.values() if user})
     rows = tx.all(_LISTED if is_list else _WHOLE, {"agent_ids": list(talks), "user_ids": users})
@@ -78,7 +78,7 @@ def of_agents(
 
 
 def _is_seen(row: Any, block: Block, talk: tuple[str | None, str | None, str]) -> bool:
-    """Return whether an agent sees this block of a user in this talk."""
+    """Return whether an agent sees this user's block in its conversation with the user."""
     user, course, memory_id = talk
     is_meant = block.agent_id in (None, memory_id) and block.course in (None, course)
     return row.owner_id == user and bool(row.attached_to or is_meant)

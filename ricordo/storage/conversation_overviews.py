@@ -39,8 +39,8 @@ def names_of_agents(tx: Transaction, scope: Scope, ids: Iterable[str]) -> Mappin
     statement = select(agents.c.id, agents.c.name, agents.c.organization_id).where(
         agents.c.id.in_(agent_ids), *may_use(scope)
     )
-    # The organization is checked here. As a condition of the statement it would make SQLite use the
-    # index of the organization, and read all of its agents.
+    # Check the organization here. If the statement checked it, SQLite would use the index of the
+    # organization and read all of its agents.
     if not agent_ids:
         return {}
     rows = tx.all(statement)
@@ -107,8 +107,8 @@ def recent_conversations(
 ) -> list[RecentConversation]:
     """Return the conversations with the newest messages.
 
-    With `waits` only those in which a tool call waits for approval, with `is_own` only those of the
-    caller.
+    With `waits`, only conversations in which a tool call waits for approval are returned; with
+    `is_own`, only those of the caller.
     """
     own_id = scope.subject or scope.user_id
     newest = (

@@ -1,4 +1,4 @@
-"""Conversations for people: each has a name, and its versions are one entry.
+"""Conversations as people see them: with names, and with all versions in one entry.
 
 When a person sends a message again, the conversation is forked. The fork is a version. It is hidden
 from the API's lists, and its description names the first version.
@@ -37,7 +37,7 @@ class ListedConversation:
     user_name: str | None
     time: int
     versions: frozenset[str]
-    is_gone_there: bool = False  # deleted in the client that it came from
+    is_gone_there: bool = False  # deleted in the client from which it was imported
 
 
 def version_note(conversation_id: str, description: str | None) -> str:
@@ -236,7 +236,7 @@ def _turn_after(
 def _in_order(ids: Mapping[str, str], first_seq: Mapping[str, int], shown_id: str) -> TurnVersions:
     """Return the versions of a turn in the order in which their branches began.
 
-    `ids` are those of the versions by branch.
+    `ids` are the ids of the versions by branch.
     """
     ordered = [
         ids[branch] for branch in sorted(ids, key=lambda id: (first_seq.get(id, 0), ids[id]))
@@ -272,7 +272,7 @@ def _version(row: Row[tuple[object, ...]], rows: Mapping[str, Row[tuple[object, 
 
 
 def _fork_of(shown: _Version, other: _Version) -> tuple[int, float] | None:
-    """Return the point at which two histories part.
+    """Return the point at which two histories separate.
 
     The result is the index of the last common part, and the last common seq in it.
     """

@@ -34,7 +34,7 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, conversations
 from ricordo.storage.schema.core_tables import messages as messages_table
 
-# Description of a conversation whose chat was deleted in the client that it came from.
+# Description of an imported conversation whose chat was deleted in its client.
 GONE_THERE = "This chat is gone where it came from."
 ROWS = Repository(Conversation, conversations)
 _IS_THERE = conversations.c.deleted_at.is_(None)
@@ -42,7 +42,8 @@ _BY_ID = ROWS.select.where(equal(conversations, "id"), _IS_THERE)
 _REQUIRED = _BY_ID.join(agents, agents.c.id == conversations.c.agent_id).where(
     equal(agents, "organization_id")
 )
-# With the bare column, SQLite would use its index, and read all agents of the organization first.
+# An expression instead of the bare column. Otherwise SQLite would use the column's index, and first
+# read all agents of the organization.
 _ORGANIZATION = func.coalesce(agents.c.organization_id, "") == bindparam("organization_id")
 _DEFAULTS = ROWS.select.join(agents, agents.c.id == conversations.c.agent_id).where(
     _ORGANIZATION, one_of(conversations.c.id, "ids"), _IS_THERE
@@ -178,7 +179,7 @@ def default_of(tx: Transaction, scope: Scope, agent_id: str) -> Conversation | N
 
 
 def lock(tx: Transaction, id: str) -> None:
-    # Rows of PostgreSQL cannot refer to a row with this lock, and a run refers to its conversation.
+    # On PostgreSQL this lock blocks new rows that refer to the conversation, such as a run.
     tx.lock(_LOCK, {"id": id})
 
 
@@ -244,9 +245,9 @@ def page(
 def ended_with(
     tx: Transaction, reasons: Collection[str], since: int, *, among: Select[Any]
 ) -> list[tuple[str, str]]:
-    """Return organization and id of selected conversations whose last run ended so, oldest first.
+    """Return organization and id of conversations whose last run ended for these reasons.
 
-    It ended with one of these stop reasons, and not before `since`.
+    The oldest come first. The run ended at `since` or later. `among` selects the conversations.
     """
     statement = (
         select(conversations.c.organization_id, conversations.c.id)
@@ -337,7 +338,7 @@ def count_shared(tx: Transaction, conversation: Conversation, up_to: int) -> int
 def _known_to(scope: Scope) -> Callable[[str], Sequence[ColumnElement[bool]]]:
     """Return the conditions on a conversation that is a page's cursor.
 
-    It must be visible to the caller, and its agent usable.
+    The caller must be allowed to see it and to use its agent.
     """
 
     def conditions(marked: Any) -> list[ColumnElement[bool]]:
@@ -418,7 +419,7 @@ def save_window(
 def start_over(
     tx: Transaction, conversation_id: str, window: Sequence[str], prompt_key: str
 ) -> None:
-    """Replace the window by one of new messages."""
+    """Replace the window by new messages."""
     parameters = {
         "conversation_id": conversation_id,
         "new_window": list(window),

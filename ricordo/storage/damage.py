@@ -1,4 +1,4 @@
-"""Conversations read for repair, without any assumption about their rows.
+"""Read conversations for a repair, without any assumption about their rows.
 
 Elsewhere an unreadable row is an error; here it is a finding.
 """

@@ -49,12 +49,12 @@ JOB = "deletion"
 # SQLite updates a counter in the agent's row. A trace may have some hundred kilobytes.
 PORTION = 150
 _PORTIONS = {"passages": 100, "steps": 100, "traces": 10}
-# "messages" are those of a conversation up to some seq; the conversation itself stays.
+# The kind "messages" means a conversation's messages up to some seq; the conversation itself stays.
 Kind = Literal["agent", "archive", "conversation", "messages"]
 OWNERS = {"agent": tables.agents, "archive": tables.archives}
 # Called with rows of a table before their deletion, in the same transaction.
 BeforePurge = Callable[[Transaction, str, Sequence[Any]], None]
-# The request that deletes also purges. The job only has work if that was interrupted.
+# The deleting request also purges. The job only has work if that purge was interrupted.
 _GRACE = 60 * SECOND
 _JSON = messages.c.parts.type
 
@@ -172,7 +172,8 @@ def purge_passages(tx: Transaction, ids: Sequence[str], before: BeforePurge) -> 
 def purge_conversation(tx: Transaction, id: str, before: BeforePurge, counts: Counter[str]) -> bool:
     """Purge a deleted conversation, except messages that its forks share.
 
-    A deleted parent may have waited for this, so it gets a job.
+    If this conversation is a fork, its deleted origin may have waited for this. So the origin gets
+    a job.
     """
     conversations.lock(tx, id)
     conversation = _deleted(tx, id)
@@ -296,7 +297,7 @@ def _find_children(table: Table) -> Any:
         )
         for number, (child, referring, referred) in enumerate(_children(table))
     ]
-    # Tables that nothing refers to come first in the list, and must be emptied first.
+    # Tables to which no table refers come first in the list, and must be emptied first.
     return union_all(*lookups).order_by("number")
 
 
@@ -314,7 +315,7 @@ def _delete(table: Table) -> Any:
 def _children(table: Table) -> tuple[tuple[Table, str, str], ...]:
     """Return the tables that refer to this table, with both columns; leaves come first.
 
-    Only indexed columns count, and no tables of tags.
+    Only indexed columns count, and tables of tags are left out.
     """
     return tuple(
         (child, key.parent.name, key.column.name)

@@ -12,8 +12,8 @@ def label_conversation(
 ) -> None:
     """Give a conversation this label, and its stored messages too.
 
-    A message with the old label of the conversation gets the new one in its place. One with further
-    sources keeps their limits, also those that cannot be told from the old label.
+    A message with exactly the old label gets the new label. A message with further sources keeps
+    the limits of all its sources.
     """
     tx.run(update(conversations).where(conversations.c.id == conversation_id).values(egress=new))
     _relabel(tx, messages, messages.c.conversation_id, conversation_id, old, new)

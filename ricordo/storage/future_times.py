@@ -2,7 +2,7 @@
 
 Timestamps in the future are set to now. Future times would block others: a lease or a heartbeat
 would seem valid for years, a job would never be due, and a conversation never idle. Times that a
-user chose, as of passages and schedules, stay.
+user chose, such as those of passages and schedules, stay.
 """
 
 import logging
@@ -30,7 +30,8 @@ from ricordo.storage.schema.core_tables import (
 from ricordo.storage.schema.memory_tables import blocks, proposals
 
 log = logging.getLogger(__name__)
-# Clocks of several servers differ by seconds; times further ahead came from a wrong clock.
+# The clocks of several servers differ by seconds. Times that are further ahead come from a wrong
+# clock.
 TOLERANCE = DAY
 _LEASE = 30 * SECOND
 # Only the newest rows of long tables are checked: the wrong clock did not stamp older rows.
@@ -58,7 +59,7 @@ _STAMPS_OF_NEWEST: Mapping[Table, Sequence[str]] = {
 def mend_future_times(tx: Transaction) -> int:
     """Set timestamps that are more than a day ahead to now; return their number.
 
-    Times that were planned from them move with them.
+    Planned times, such as a lease's end, move too.
     """
     now = tx.clock.now()
     limit = now + TOLERANCE
@@ -71,7 +72,7 @@ def mend_future_times(tx: Transaction) -> int:
         count += sum(_set_to_now(tx, table, column, now, limit, are_newest) for column in columns)
     if count:
         log.warning(
-            "times that lay in the future were set to now: was the clock wrong?",
+            "times in the future were set to the current time: was the clock wrong?",
             extra={"times": count},
         )
     return count

@@ -165,7 +165,8 @@ def relabel(tx: Transaction, renamed: Sequence[Block], now: Mapping[str, Block])
     `now` holds the blocks by id, with their old labels.
     """
     for statement in (_RELABEL, _RELABEL_ATTACHED):
-        # First give labels that no block has, since two blocks may have swapped theirs.
+        # First give temporary labels that no block has, since two blocks may have swapped their
+        # labels.
         tx.run(statement, [{"new_label": block.id, "relabelled": block.id} for block in renamed])
     tx.run(
         _RELABEL_ATTACHED, [{"new_label": block.label, "relabelled": block.id} for block in renamed]

@@ -142,8 +142,8 @@ def page(
 def get(tx: Transaction, chain_id: str, id: str) -> BlockVersion:
     """Return the version with this id or its first digits (at least 7).
 
-    For a commit with several versions it is the last. If the history was rewritten, a full old id
-    leads to the new version. Raises NotFound, Conflict.
+    If a commit has several versions, the last one is returned. If the history was rewritten, a full
+    old id leads to the new version. Raises NotFound, Conflict.
     """
     digits = id.lower()
     if not _ID.fullmatch(digits):
@@ -286,7 +286,7 @@ def of_blocks(tx: Transaction, scope: Scope, ids: Mapping[str, str]) -> dict[str
 
 
 def _visible(scope: Scope) -> list[ColumnElement[bool]]:
-    """Return the condition that a chain does not belong to another user than the scope's."""
+    """Return the condition that a chain is shared or belongs to the scope's user."""
     if scope.subject_id is None:
         return []
     return [or_(chains.c.owner_kind != "user", chains.c.owner_id == scope.subject_id)]
@@ -354,7 +354,7 @@ def _stretches(renames: Sequence[Any], label: str, before: int) -> Iterator[tupl
         if rename.number >= before:
             continue
         if rename.old_label == label:
-            # Another block gave up this label, so ours was created after that.
+            # Another block had this label before, so our block was created after that.
             yield label, rename.number, before
             return
         if rename.label == label:

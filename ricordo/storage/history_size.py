@@ -1,8 +1,8 @@
 """The size of a chain's history: a sum in the chain's row, updated by every write, and its limit.
 
-It counts versions with their reasons, texts as they are stored, objects that came by git, proposals
-with their words, and logged settings. Whoever stores one of them adds its size in the same
-transaction.
+The size counts versions with their reasons, texts as they are stored, objects that came by git,
+proposals with their descriptions and reasons, and logged settings. Code that stores one of them
+adds its size in the same transaction.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,9 @@
-"""Jobs: rows that are added with the change that causes them, and claimed by one worker at a time.
+"""Jobs: rows that one worker at a time claims.
 
-Both happen in one transaction. On every database the row decides who has the job. A worker keeps a
-job by its heartbeat. A worker's writes check its name and the attempt. So a worker that returns
-after it was declared dead changes nothing. Clocks of several servers should agree within seconds.
+A job is added in the transaction of the change that causes it. On every database the row decides
+which worker has the job. A worker keeps a job by its heartbeat. A worker's writes check its name
+and the attempt. So a worker that returns after it was declared dead changes nothing. Clocks of
+several servers should agree within seconds.
 """
 
 import sys
@@ -106,8 +107,8 @@ _TWIN = select(jobs.c.id).where(equal(jobs, "kind", "key"), _IS_WAITING, jobs.c.
 class Queue:
     """The queue's depth by kind and status, its delay, and its last errors.
 
-    `waits` is the wait of the oldest due job in microseconds (0: none). `errors` are the jobs with
-    the last errors.
+    `waits` is the time that the oldest due job has waited, in microseconds (0: no job is due).
+    `errors` are the jobs with the last errors.
     """
 
     depth: Mapping[str, Mapping[JobStatus, int]]
@@ -202,7 +203,7 @@ def failed_keys(tx: Transaction, kind: str, since: int) -> set[str]:
 
 
 def make_due(tx: Transaction, kind: str, key: str, at: int = 0) -> None:
-    """Let the waiting job run no later than at this time, by default now."""
+    """Let the waiting job run at this time at the latest, by default now."""
     at = max(at, tx.clock.now())
     statement = update(jobs).where(
         jobs.c.kind == kind, jobs.c.key == key, _IS_WAITING, jobs.c.is_single
@@ -473,7 +474,7 @@ def _take(tx: Transaction, job: Job, worker: str) -> Job:
 
 def _wait_again(tx: Transaction, job: Job, after: int, **changes: Any) -> bool:
     if job.is_single and tx.first(_TWIN, {"kind": job.kind, "key": job.key}):
-        # A twin job was added while this one ran. It will do the rest.
+        # Another single job with this key was added while this one ran. It will do the rest.
         return _leave(tx, job, status="cancelled", error=changes["error"], ended_at=tx.clock.now())
     return _leave(tx, job, status="waiting", not_before=tx.clock.now() + after, **changes)
 

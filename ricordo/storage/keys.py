@@ -42,11 +42,11 @@ class ApiKey:
 
     `scopes` belong to the key; if they are empty, the scopes of its role apply. Times are
     microseconds. `hint` is the beginning of the key. A `session` is a browser's key from a login. A
-    `token` is limited to pages of the origin `name` and to agents. Its `scopes` also hold "<id of
-    an agent>:<access>", and `created_by` is the key that created it. An `access` key is limited to
-    the path `name`, and ends with the key `created_by`. The row of kind `requirement` is created
-    with the first key. It stays even if the users of all keys are erased. Otherwise the server
-    would then accept requests without keys.
+    `token` works only for web pages of the origin `name`, and only for certain agents. Its `scopes`
+    also hold "<id of an agent>:<access>", and `created_by` is the key that created it. An `access`
+    key works only for the path `name`, and ends with the key `created_by`. The row of kind
+    `requirement` is created with the first key. It stays even if the users of all keys are erased.
+    Otherwise the server would then accept requests without keys.
     """
 
     id: str
@@ -153,7 +153,7 @@ def create(tx: Transaction, scope: Scope, secret: bytes, draft: KeyDraft) -> tup
     if draft.role != "service" and not draft.user:
         raise Invalid(f"A key with the role {draft.role} belongs to a user: name the user.")
     if draft.expires_at is not None and draft.expires_at <= now:
-        raise Invalid("The key would already be expired. Choose a time in the future.")
+        raise Invalid("The key would expire at once. Choose a time in the future.")
     if draft.user:
         user = users.find_or_make(tx, scope, draft.user)
     else:
@@ -316,9 +316,9 @@ def _reach_of(key: ApiKey) -> Reach | None:
 def scope_of(key: ApiKey, user: User | None) -> Scope:
     """Return the scope of the key.
 
-    A user or guardian sees own and shared data. A service sees shared data until it names a user
-    to act for. The same holds for a developer without `memory:read`. An administrator sees the
-    whole organization.
+    A user or guardian sees the user's data and shared data. A service sees shared data until it
+    names a user to act for. The same holds for a developer without `memory:read`. An administrator
+    sees the whole organization.
     """
     scopes = frozenset(key.scopes) or ROLE_SCOPES[key.role]
     sees_all = key.role == "admin" or (key.role == "developer" and "memory:read" in scopes)

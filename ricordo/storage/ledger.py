@@ -45,7 +45,7 @@ class LedgerEntry:
 class LedgerQuery:
     """A query of the ledger, with its filters and its grouping.
 
-    It covers the times from `since` to before `until`, in microseconds.
+    It covers the times from `since` up to, not including, `until`, in microseconds.
     """
 
     since: int
@@ -62,7 +62,7 @@ def entries(tx: Transaction, scope: Scope, query: LedgerQuery) -> list[LedgerEnt
 
     Days are in order of time, other groups in order of tokens, the most first.
     """
-    # Each table is summed up first. Else SQLite copies all rows into a temporary table, which takes
+    # Sum up each table first. Otherwise SQLite copies all rows into a temporary table, which takes
     # longer than the sums.
     spent = union_all(_spent(*_STEPS, scope, query), _spent(*_EXPENSES, scope, query)).subquery()
     sums = [func.sum(spent.c[name]).label(name) for name in TOKENS]

@@ -85,7 +85,7 @@ def owners_of(tx: Transaction, chain_ids: Iterable[str]) -> Mapping[str, ChainOw
 def waiting_by_owner(
     tx: Transaction, scope: Scope, limit: int, *, without: str | None = None
 ) -> list[tuple[ChainOwner, int]]:
-    """Return the owners with waiting changes and the number of these, most first.
+    """Return the owners with their numbers of waiting changes, the largest number first.
 
     `without` is the id of a user who is left out.
     """
@@ -113,7 +113,7 @@ def waiting_by_owner(
 def blocks_marked_for(
     tx: Transaction, scope: Scope, user: User, mark: str, *, labels: Collection[str], limit: int
 ) -> list[AttachedBlock]:
-    """Return unshared blocks of the user's agents with this mark somewhere in their metadata.
+    """Return unshared blocks of the user's agents whose metadata contains this mark.
 
     Blocks with these labels are left out.
     """
@@ -185,7 +185,7 @@ def sizes_of_users(tx: Transaction, user_ids: Sequence[str]) -> Mapping[str, Mem
 
 
 def blocks_of_chain(tx: Transaction, chain_id: str) -> Sequence[Row[Any]]:
-    """Return a chain's blocks by label, without the rules of what is never remembered.
+    """Return a chain's blocks by label, without the block of rules for things never to remember.
 
     Each row has the length of the text and the number of waiting proposals.
     """
@@ -209,7 +209,7 @@ def _listed(tx: Transaction, condition: ColumnElement[bool]) -> Sequence[Row[Any
 
 
 def beginnings(tx: Transaction, chain_id: str, limit: int) -> list[str]:
-    """Return the beginnings of a chain's texts; those about the person first."""
+    """Return the beginnings of a chain's texts; texts about the person come first."""
     is_about = case((blocks.c.label.in_(_ABOUT_THE_PERSON), 0), else_=1)
     statement = (
         select(func.substr(blocks.c.value, 1, _LONGEST_BEGINNING).label("text"))

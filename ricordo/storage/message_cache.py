@@ -26,7 +26,8 @@ MOST_BYTES = 32 * 1024 * 1024
 MOST_BYTES_OF_ONE = 64 * 1024
 # An entry unused for this long is dropped when another entry is used.
 UNUSED_SECONDS = 600.0
-# If an entry has this many messages more than its window, as after a compaction, it is rebuilt.
+# An entry is rebuilt if it has this many messages more than its window, for example after a
+# compaction.
 _SURPLUS = 100
 # The bytes of a message with its ids, and of a part, without their texts.
 _MESSAGE_BYTES = 1_100
@@ -35,7 +36,7 @@ _FIELDS: Mapping[type[Any], Sequence[str]] = {
     kind: [part_field.name for part_field in fields(kind)] for kind in get_args(Part)
 }
 Version = tuple[int, int]
-"""When the agent was created, and how often its messages were changed since."""
+"""The time of the agent's creation, and the number of changes of its messages since then."""
 _NOTHING: Mapping[str, Message] = {}
 
 
@@ -54,7 +55,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class MessageCache:
-    """Messages by conversation, in at most `most_bytes`; the least recently used go first.
+    """Messages by conversation, in at most `most_bytes`; the least recently used are dropped first.
 
     Any thread may use it.
     """
@@ -65,7 +66,7 @@ class MessageCache:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get(self, conversation_id: str, version: Version) -> Mapping[str, Message]:
-        """Return the conversation's messages by id, without those of another version."""
+        """Return the conversation's messages by id; none if the entry has another version."""
         with self._lock:
             entry = self._entries.get(conversation_id)
             if entry is None:
@@ -119,8 +120,8 @@ def size_of(message: Message) -> int:
 def read_window(tx: Transaction, state: AgentState) -> list[Message]:
     """Return the messages of the conversation's window, in order, without deleted ones.
 
-    Takes one statement. The state's version was read first. A change in between makes the new entry
-    look older than it is, which is safe.
+    Takes one statement. The version in `state` was read before. If messages change in between, the
+    new entry counts as older than it is, which is safe.
     """
     conversation = state.conversation
     version = (state.agent.created_at, state.message_changes)
@@ -135,6 +136,7 @@ def read_window(tx: Transaction, state: AgentState) -> list[Message]:
         for message in window
         if message.role != "system" and message.agent_id == state.agent.id
     ]
-    # Add it only after the commit: the transaction may roll back the rows that it read.
+    # Add the window only after the commit, since the transaction may roll back the rows that it
+    # read.
     tx.after_commit.append(partial(cache.add, conversation.id, version, countable))
     return window

@@ -12,7 +12,7 @@ from ricordo.storage.schema.core_tables import conversations, messages
 
 # Messages that a step of an agent stored: texts, calls and results.
 IS_OF_STEP = messages.c.step_id.is_not(None)
-# Runs of a client's chat that are returned.
+# The most runs of a client's chat that are returned.
 _MOST_RUNS = 2_000
 _IDS = select(messages.c.seq, messages.c.id).where(one_of(messages.c.seq, "numbers"))
 _RUNS_NAMED = (
@@ -74,6 +74,6 @@ def ids_of_group(tx: Transaction, group_id: str, conversation_id: str) -> list[s
 
 
 def runs_of_named(tx: Transaction, agent_id: str, user_id: str | None, summary: str) -> list[str]:
-    """Return the newest runs that answered in a user's conversations with this summary."""
+    """Return the newest runs with answers in the user's conversations that have this summary."""
     parameters = {"agent_id": agent_id, "user_id": user_id, "summary": summary}
     return [row.run_id for row in tx.all(_RUNS_NAMED, parameters) if row.run_id]

@@ -95,9 +95,9 @@ def between(
 
 
 def labelled(tx: Transaction, agent_id: str, user_id: str | None, most: int) -> list[Message]:
-    """Return those of the agent's newest messages with a user that have an egress label.
+    """Return the messages with an egress label among the agent's newest ones with a user.
 
-    `most` limits the messages that are looked at.
+    `most` limits the number of messages that are read.
     """
     recent = (
         select(messages.c.id)
@@ -132,8 +132,8 @@ def page_of_kept(
 ) -> list[Message]:
     """Return one page of the messages that `keeps` accepts.
 
-    The page is full if there are enough messages. A bounded page may have fewer, but is empty only
-    if there are no more.
+    The page is full if there are enough messages. A bounded page may have fewer. It is empty only
+    if no message is left.
     """
     is_backwards = page.is_backwards
     page_messages: list[Message] = []

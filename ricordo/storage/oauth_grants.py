@@ -1,7 +1,8 @@
 """Queries of grants.
 
-A grant of OAuth is a row among its person's keys that no caller can use. Its `hash` is that of the
-refresh token, with a mark. Programs use keys of the kind `access`, which end with the grant.
+An OAuth grant is a row among its user's keys, but no caller can use it as a key. Its `hash` is the
+hash of the refresh token, with a mark in front. Programs use keys of the kind `access`, which end
+with the grant.
 """
 
 from typing import Any

@@ -80,7 +80,8 @@ _COUNTS = (
 )
 _COUNTS_BY = _COUNTS.where(equal(proposals, "author_kind", "author_id"))
 _DUE = select(proposals.c.id).where(WAITS, proposals.c.expires_at <= bindparam("now")).limit(500)
-# A new proposal is compared with this number of the author's rejected proposals for the block.
+# A new proposal is compared with the author's newest rejected proposals for the block, up to this
+# number.
 _REMEMBERED_REJECTIONS = 50
 # Proposals of a bounded page whose texts are read at once.
 _READ_AT_ONCE = 8
@@ -172,7 +173,7 @@ def insert_one(tx: Transaction, proposal: Proposal, base: versions.TextBase | No
 def store(tx: Transaction, proposal: Proposal, base: versions.TextBase | None) -> None:
     """Store a proposal exactly as it is.
 
-    `base` is the text that its own text may be stored as a delta from.
+    The proposal's text may be stored as a delta from the text `base`.
     """
     blob = None
     growth = ROW_BYTES + size_of(proposal.reasoning) + size_of(proposal.description)
@@ -185,7 +186,8 @@ def store(tx: Transaction, proposal: Proposal, base: versions.TextBase | None) -
     else:
         base_blob = blob_id(proposal.base_value)
     if base is None and proposal.base_value is not None:
-        # A user's copy may derive from a text that the agent did not see and that no version holds.
+        # A user's copy may be based on a text that no version holds, and that the agent did not
+        # see.
         growth += versions.put_text(tx, proposal.chain_id, proposal.base_value, None).added_bytes
     tx.run(_INSERT, _ROWS.values(proposal) | {"base_blob": base_blob, "blob": blob})
     grow(tx, proposal.chain_id, growth)
@@ -271,7 +273,10 @@ def waiting_ids(tx: Transaction, chain_id: str, limit: int) -> list[str]:
 
 
 def waiting_counts(tx: Transaction, chain_id: str, author: Actor | None = None) -> dict[str, int]:
-    """Return the number of waiting proposals in the chain by label, or only this author's."""
+    """Return the number of waiting proposals in the chain by label.
+
+    With an author, only the author's proposals count.
+    """
     if author is None:
         rows = tx.all(_COUNTS, {"chain_id": chain_id})
     else:
@@ -410,7 +415,7 @@ def count_decidable(tx: Transaction, scope: Scope) -> int:
 def take_untold(tx: Transaction, agent_id: str, user_id: str, limit: int) -> list[Rejection]:
     """Return the rejections by this user to report to the agent, and mark them as told.
 
-    The next conversation with the user reports them, whichever it is.
+    The user's next conversation reports them, in whatever conversation it is.
     """
     parameters = {"agent_id": agent_id, "user_id": user_id, "limit": limit}
     rejections = [

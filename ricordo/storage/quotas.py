@@ -59,14 +59,15 @@ def require_room(
             quotas.require_block(after.shown_label, size, size_before)
         growth += size - size_before
         new_blocks += (before is None) - (after is None)
-    # Use the size from when this transaction began to write, so that it is not refused half-way.
+    # Use the size at the start of this transaction, so that it is not refused half-way.
     if tx.history_bytes.setdefault(chain.id, chain.history_bytes) >= quotas.history_bytes:
         require_history(tx, chain, changed, is_revival=is_revival)
     if new_blocks > 0:
         quotas.require_count(len(chain.files) + new_blocks, len(chain.files))
     if growth <= 0:
         return
-    # With fewer blocks the total can only be too large if some exceed the allowed size.
+    # With at most this many blocks, the total can only be too large if one exceeds the allowed
+    # size.
     if (len(chain.files) + new_blocks) * quotas.block_bytes > quotas.memory_bytes:
         total = int(tx.first(_OF_CHAIN, {"chain_id": chain.id}).size)
         quotas.require_memory(total + growth, total)

@@ -1,4 +1,4 @@
-"""SQL of remotes: by chain or address, their state, and the due ones."""
+"""SQL of remotes: lookups by chain or address, their state, and a list of remotes that are due."""
 
 from collections.abc import Sequence
 from typing import Any

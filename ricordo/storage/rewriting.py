@@ -1,9 +1,9 @@
 """Rewriting of a chain's history: texts change in all versions, and ids follow.
 
-A version's id is a git commit id over the texts and the earlier versions. So the first changed
-version changes all later ids. Each old id leaves a tombstone with the new id. Requests for the old
-id get the new one, and a push based on it is refused. Everything happens in one transaction, under
-the chain's lock.
+A version's id is a git commit id, computed from the texts and the earlier versions. So a change of
+one version changes all later ids. Each old id leaves a tombstone with the new id. Requests for the
+old id get the new one, and a push based on it is refused. Everything happens in one transaction,
+under the chain's lock.
 """
 
 import re
@@ -74,20 +74,23 @@ _WAITING = ("open", "conflicted")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The location of a text in a chain: its block's label, and the proposal if it is proposed."""
+    """The location of a text in a chain: its block, and its proposal if it is a proposed text."""
 
     label: str
     proposal_id: str | None = None
 
 
-# Returns the new text for a text at a location. `words` are texts about a change, such as its
-# reason.
+# A function that returns the new text for a text at a location.
 ChangeText = Callable[[Place, str], str]
 
 
 @dataclass(frozen=True, slots=True)
 class TextChanges:
-    """Functions that change the texts of blocks, texts about blocks, and JSON with settings."""
+    """Functions that change the texts of a chain.
+
+    `text` changes the texts of blocks, `words` texts about changes (such as reasons), and
+    `settings` JSON.
+    """
 
     text: ChangeText
     words: ChangeText
@@ -140,8 +143,8 @@ class _Rewriting:
     # New commit ids by old ones.
     commit_ids: dict[bytes, bytes] = field(default_factory=dict)
     tree_ids: dict[bytes, bytes] = field(default_factory=dict)
-    # Texts in use by new id, in the order of storage. Each has a block label: the block's previous
-    # text is its delta base.
+    # The texts in use by their new ids, in the order of storage, each with its block's label. A
+    # text is stored as a delta from the block's previous text.
     texts: dict[bytes, tuple[str, str]] = field(default_factory=dict)
     old_texts: dict[bytes, str] = field(default_factory=dict)
     new_objects: dict[bytes, tuple[str, bytes]] = field(default_factory=dict)
@@ -265,7 +268,7 @@ class _Rewriting:
         return old if old in ids else ids[0]
 
     def _new_pushed(self, old: bytes, body: bytes, tree: bytes, label: str) -> bytes:
-        """Return the new id of a commit that came by git, and keep its new body."""
+        """Return the new id of a commit that was pushed or pulled by git, and keep its new body."""
         parents = _parents(body)
         new_parents = [self.commit_ids.get(parent, parent) for parent in parents]
         header, _, message = body.partition(b"\n\n")
@@ -367,7 +370,7 @@ class _Rewriting:
             count += bool(changed)
             head = self._new_commit(row.head)
             if "value" in changed or head != row.head:
-                # A writer who read the block before this learns that it changed.
+                # The higher version tells a writer that read the block earlier that it has changed.
                 changed |= {"version": row.version + 1, "head": head}
             if changed:
                 self.tx.run(update(blocks).where(blocks.c.seq == row.seq).values(changed))

@@ -265,7 +265,10 @@ def open_runs(
 def with_same_body(
     tx: Transaction, conversation_id: str, body_hash: str, since: int, *, other_than: str = ""
 ) -> Run | None:
-    """Return the conversation's newest other run since this time with the same request body."""
+    """Return the conversation's newest run since this time with the same request body.
+
+    The run `other_than` is skipped.
+    """
     parameters = {
         "conversation_id": conversation_id,
         "body_hash": body_hash,
@@ -290,8 +293,8 @@ def page(
         of_agents = None
     in_organization, *visible = in_scope(runs, scope)
     if equal.get("conversation_id") or len(agent_ids) == 1:
-        # With the bare column, SQLite would read all runs by time instead of the few that are asked
-        # for.
+        # With the bare column, SQLite would read all runs by time instead of the few requested
+        # ones.
         in_organization = func.coalesce(runs.c.organization_id, "") == scope.organization_id
     if statuses:
         has_status = runs.c.status.in_(statuses)
@@ -346,7 +349,7 @@ def page_of_steps(
         conditions.append(false())
     if run_ids:
         conditions.append(steps.c.run_id.in_(run_ids))
-    # Steps are stored as they end. Runs of one agent are read by its index; all other reads start
+    # Steps are stored when they end. Runs of one agent are read by its index. All other reads start
     # at the newest row.
     return _STEPS.page(
         tx,

@@ -104,7 +104,8 @@ def _scrub_sqlite(cursor: Any) -> None:
 
 def _scrub_postgres(cursor: Any, tables: Iterable[str]) -> list[str]:
     remarks = []
-    # A statement that waits for a table also delays all later statements, so it waits only briefly.
+    # A statement that waits for a table also delays all later statements of the table, so it waits
+    # only briefly.
     cursor.execute("SET lock_timeout = '2s'")
     try:
         for name in tables:
@@ -117,7 +118,7 @@ def _scrub_postgres(cursor: Any, tables: Iterable[str]) -> list[str]:
             if not is_small:
                 remarks.append(
                     f"The files of the table {name} are too large to be rewritten while servers "
-                    "work. Bytes of deleted rows may stay there until others take their place; in "
+                    "work. Bytes of deleted rows may stay there until other rows overwrite them. In "
                     f"a quiet hour run: VACUUM FULL {name}"
                 )
         # The planner's statistics contain copies of stored texts.

@@ -1,4 +1,4 @@
-"""The blocks of skills: those of one owner, and those that a conversation has."""
+"""The blocks of skills, by owner or by conversation."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,8 @@ _LISTED = (
     .where(IS_SKILL)
 )
 _OF_CHAIN = _LISTED.where(equal(blocks, "chain_id")).order_by(blocks.c.label)
-# The owner who is nearest to the conversation comes last, and so replaces the others.
+# The user comes after the agent, and the agent after the organization, since later skills replace
+# earlier ones.
 _NEARNESS = case(
     (chains.c.owner_kind == "organization", 0), (chains.c.owner_kind == "agent", 1), else_=2
 )
@@ -60,8 +61,8 @@ def of_conversation(
 ) -> dict[str, SkillBlock]:
     """Return the skills that an agent has in a conversation, by label.
 
-    A user's skill replaces the agent's with the same name, and that the organization's. `memory_id`
-    is the agent that owns the memory (`Agent.memory_id`).
+    A user's skill replaces the agent's skill with the same name. The agent's skill replaces the
+    organization's. `memory_id` is the agent that owns the memory (`Agent.memory_id`).
     """
     parameters = {
         "organization_id": organization_id,

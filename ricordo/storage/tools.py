@@ -104,7 +104,7 @@ def by_names(tx: Transaction, scope: Scope, names: Sequence[str]) -> dict[str, T
 
 
 def find(tx: Transaction, scope: Scope, names: Sequence[str], ids: Sequence[str]) -> list[Tool]:
-    """Return the tools with these names, then those with these ids, each once.
+    """Return the tools with these names, then the tools with these ids, each once.
 
     Raises NotFound for missing tools.
     """

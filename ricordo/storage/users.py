@@ -1,4 +1,4 @@
-"""Users: people with memory, named by an id or by another system's identifier."""
+"""Users: people with memory, each named by an id or by an identifier from another system."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -85,7 +85,7 @@ def unknown(name: str) -> NotFound:
 
 
 def user_id_of(identity_id: str) -> str:
-    """Return the id of the user that older clients call this identity."""
+    """Return the id of the user whom older clients name by this identity."""
     return f"user-{identity_id.removeprefix('identity-')}"
 
 
@@ -113,7 +113,7 @@ def find_or_make(tx: Transaction, scope: Scope, name: str, *, is_subject: bool =
     if user := find(tx, scope, name):
         return user
     if scope.subject_id is not None or is_id(name, "user"):
-        # Only this server makes ids, so an unknown one is deleted or guessed.
+        # Only this server makes ids, so an unknown id belongs to a deleted user or is guessed.
         return require(tx, scope, name)
     require_fit_name(name)
     if not is_subject:
@@ -159,7 +159,7 @@ def enabled_with_email(tx: Transaction, address: str) -> list[User]:
 
 
 def existing_ids(tx: Transaction, organization_id: str, ids: Sequence[str]) -> set[str]:
-    """Return those of these ids that are users of the organization."""
+    """Return the ids among these that belong to users of the organization."""
     if not ids:
         return set()
     rows = tx.all(_EXISTING, {"ids": list(ids), "organization_id": organization_id})

@@ -46,7 +46,7 @@ from ricordo.storage.schema.memory_tables import (
 # At this number of deltas from a whole text, a text is stored whole.
 _DEEPEST = 32
 _READ_AT_ONCE = 500
-# How far zlib looks back, in bytes.
+# The size of zlib's window, in bytes.
 _WINDOW = 32_768
 _LENGTH = 4
 
@@ -63,7 +63,8 @@ _CHAINS = Repository(
     },
 )
 _METADATA = Repository(ChangeMetadata, commits)
-# This is read with the row, which is locked anyway, so chains without remotes pay nothing.
+# The number of remotes is read with the row, which is locked anyway. So chains without remotes need
+# no further statement.
 _IS_FOLLOWED = exists().where(memory_remotes.c.chain_id == chains.c.id).label("is_followed")
 _LOCK = (
     select(*_CHAINS.columns, _IS_FOLLOWED)
@@ -79,8 +80,8 @@ _OF_OWNER = _CHAINS.select.where(equal(chains, "owner_kind", "owner_id", "organi
 _UNKNOWN = -1
 _before = commits.alias("before")
 _ID_BEFORE = select(_before.c.id)
-# The commit that a version was made from: the stored parent, or else the previous version's commit.
-# The first commit of a history has no parent. A previous version in the same commit does not count.
+# The parent commit of a version: the stored parent, or else the commit of the previous version. The
+# first commit of a history has no parent. A previous version in the same commit does not count.
 PARENT = func.coalesce(
     commits.c.parent,
     _ID_BEFORE.where(
@@ -110,7 +111,7 @@ _ADVANCE = (
         history_bytes=chains.c.history_bytes + bindparam("grown", type_=BigInteger),
     )
 )
-# A text's id, its depth and the text. A new text may be stored as a delta from it.
+# An older text's id, depth and content. A new text may be stored as a delta from it.
 TextBase = tuple[bytes, int, str]
 
 _INSERT_TEXT = Missing(blobs).values(chain=number_of_chain())
@@ -138,7 +139,7 @@ _LINEAGE = _lineage(blobs.c.id == bindparam("blob"))
 class StoredText(NamedTuple):
     """A text in a chain.
 
-    It has an id, the number of deltas to the next whole text, and its size in the history.
+    It has an id, the number of deltas from a whole text, and its size in the history.
     """
 
     id: bytes
@@ -468,7 +469,8 @@ def _dictionary(base: bytes, head: int, tail: int) -> bytes:
 def _alike(text: bytes, other: bytes) -> int:
     """Return the number of leading bytes that both texts share.
 
-    It bisects, since comparing slices is a thousand times faster than comparing bytes.
+    The function bisects, since comparing slices is a thousand times faster than comparing single
+    bytes.
     """
     low = 0
     high = min(len(text), len(other))

@@ -425,7 +425,7 @@ async def test_a_secret_never_gets_into_memory_and_the_agent_is_told(stage: Stag
     ]
     answer = await stage.say(agent)
     assert await stage.block(agent, "human") == "Ada\nKey: [secret removed: api key]"
-    assert all("A secret (api key) was taken out" in told for _, told in returns(answer))
+    assert all("A secret (api key) was removed" in told for _, told in returns(answer))
     held = tuple(archive.id for archive in (await stage.state(agent)).archives)
     (found,) = await stage.runtime.recall.passages("key", PassageFilter(archive_ids=held), 5)
     assert found.passage.text == "The key is [secret removed: api key]"

@@ -176,7 +176,7 @@ def test_a_tool_of_the_client_is_never_run_here_even_if_its_call_is_approved() -
         turn(NATIVE, rule, client_tools=(schema_of(TOSS),)), replace(call("toss"), is_gated=True)
     )
     assert parsed.calls == ()
-    assert "is run by the client" in parsed.refused[0].content
+    assert "The client runs" in parsed.refused[0].content
 
 
 # What comes next.

@@ -150,7 +150,7 @@ async def test_a_tool_calls_no_other_that_needs_an_approval_or_is_not_the_agents
     (_, first), (_, second) = returns(await stage.say(agent, "Add."))
     assert (
         first
-        == "error: add needs an approval or is run by the client, so code cannot call it. Call it directly."
+        == "error: add needs an approval or runs on the client, so code cannot call it. Call it directly."
     )
     assert second.startswith("error: [ToolConstraintError] Cannot call nothing")
     assert elsewhere.calls == []

@@ -152,7 +152,7 @@ async def test_the_otid_of_another_text_is_refused_and_the_new_text_is_not_lost_
 ) -> None:
     stage.lines += ["One."]
     await stage.say(agent, "I moved to Rome.", otids=["a"])
-    with pytest.raises(Conflict, match="otid a was used before, for another message"):
+    with pytest.raises(Conflict, match="otid a already belongs to another message"):
         await stage.begin(agent, "I moved to Paris.", otids=["a"])
     assert text_of(await stage.say(agent, "I moved to Rome.", otids=["a"])) == "One."
 

@@ -120,17 +120,20 @@ def test_what_cannot_bring_probabilities_says_so_and_does_not_ask_for_them(
         (f"/v1/conversations/{conversation}/messages", {}),
         (f"/v1/conversations/{conversation}/messages", {"stream_tokens": True, "background": True}),
     ]
-    begin = "return_logprobs, top_logprobs: Probabilities are in whole answers"
+    begin = "return_logprobs, top_logprobs: Only whole answers have probabilities"
     for path, more in ways:
         answer = send(api, path, **wanted, **more)
         assert answer.headers[HEADER].startswith(begin), (path, more)
     assert (
-        "logprobs: Probabilities are in whole"
+        "logprobs: Only whole answers have probabilities"
         in send(api, f"{agent}/async", return_logprobs=True).headers[HEADER]
     )
     batch = {"requests": [{"agent_id": agent_id, **HELLO, **wanted}]}
     made = api.http.post("/v1/messages/batches", json=batch)
-    assert (made.status_code, "top_logprobs: Probabilities" in made.headers[HEADER]) == (200, True)
+    assert (made.status_code, "top_logprobs: Only whole answers" in made.headers[HEADER]) == (
+        200,
+        True,
+    )
     assert not any("logprobs" in seen.body for seen in chats(provider))
 
 
@@ -138,7 +141,7 @@ def test_an_answer_without_probabilities_says_so(
     api: Api, provider: ModelServer, agent_id: str
 ) -> None:
     path = f"/v1/agents/{agent_id}/messages"
-    begin = "return_logprobs: There are none: the model gives none"
+    begin = "return_logprobs: The answer has no probabilities: the model gives none"
     refusal = {"error": {"message": "You are not allowed to request logprobs from this model"}}
     provider.push(completion("Hi"), Answer(refusal, 403), completion("Hi"))
     for _ in range(2):
@@ -147,7 +150,9 @@ def test_an_answer_without_probabilities_says_so(
         assert answer.headers[HEADER].startswith(begin)
     scripted = api.client.agents.create(model=MODEL).id
     answer = send(api, f"/v1/agents/{scripted}/messages", return_logprobs=True, top_logprobs=2)
-    assert answer.headers[HEADER].startswith("return_logprobs, top_logprobs: There are none")
+    assert answer.headers[HEADER].startswith(
+        "return_logprobs, top_logprobs: The answer has no probabilities"
+    )
 
 
 def test_tokens_do_not_show_a_secret_that_was_taken_out(

@@ -426,7 +426,7 @@ def test_an_otid_that_was_used_for_something_else_is_refused(api: Api, agent: Ag
     api.http.post(path, json=said("otid-1"))
     rows = api.server.rows()
 
-    assert "CONFLICT: The otid otid-1 was used before" in refused(
+    assert "CONFLICT: The otid otid-1 already belongs" in refused(
         api.http.post(path, json=said("otid-1", "otid-2")), 409
     )
     assert api.http.post(path, json=said("same", "same")).status_code in (400, 422)

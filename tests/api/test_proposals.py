@@ -96,7 +96,7 @@ def test_hidden_text_is_reported_refused_from_agents_and_left_out_by_an_approval
     answer = http.post(
         f"/users/{ada}/blocks/student/propose", json={**edit, "agent_id": "course-tutor"}
     )
-    assert "characters that nobody sees" in refused(answer, 400)
+    assert "invisible characters" in refused(answer, 400)
 
     def by_teacher(tx: Transaction) -> str:
         owned = user_memory.open_memory(tx, Scope(), ada)

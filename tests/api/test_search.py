@@ -246,7 +246,7 @@ def test_past_messages_are_listed_found_and_answered_to(api: Api, agent: AgentSt
 
 
 BAD_MESSAGES: list[tuple[dict[str, Any], str]] = [
-    ({"role": "system", "content": "Be kind."}, "An agent writes its one system message itself"),
+    ({"role": "system", "content": "Be kind."}, "The server writes an agent's system message"),
     ({"role": "tool", "content": "six"}, "a tool's result needs its call"),
     ({"role": "nobody", "content": "a"}, "Input should be"),
     ({"role": "user", "content": " "}, "the content is empty"),

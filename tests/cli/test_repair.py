@@ -116,7 +116,7 @@ def test_doctor_tells_and_changes_nothing_and_repair_mends(
     told, thread = threads_told()
     assert told.startswith("1 of 1 need repair")
     assert ", what --repair will say: " in thread
-    assert "did not begin with the system message" in thread
+    assert "the system message was missing at the start of the window" in thread
     assert (data / "ricordo.db").read_bytes() == before
     assert show(
         iter([DoctorFinding("version", "1"), DoctorFinding("conversations", told, "warning")])
@@ -125,7 +125,7 @@ def test_doctor_tells_and_changes_nothing_and_repair_mends(
 
     assert repair_database()
     done = capsys.readouterr().out
-    assert "the window did not begin with the system message, and does now" in done
+    assert "the system message was missing at the start of the window, and was put there" in done
     assert "1 repaired, 0 busy" in done
     assert threads_told() == ["1, all sound"]
     assert repair_database()

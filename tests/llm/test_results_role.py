@@ -77,10 +77,10 @@ def test_a_plain_result_has_no_envelope_whatever_it_holds() -> None:
 
 def test_an_edit_of_memory_tells_what_it_wrote_and_no_more() -> None:
     assert shown("Name is Ada.\nLikes tea.", name="memory_insert") == "Saved: Likes tea."
-    noted = "Name is Ada.\nLikes tea.\n\n[A secret (key) was taken out of what you wrote.]"
+    noted = "Name is Ada.\nLikes tea.\n\n[A secret (key) was removed from the text that you wrote.]"
     assert (
         shown(noted, name="memory_insert")
-        == "Saved: Likes tea.\n\n[A secret (key) was taken out of what you wrote.]"
+        == "Saved: Likes tea.\n\n[A secret (key) was removed from the text that you wrote.]"
     )
     proposed = 'Your change of memory block "human" was proposed.'
     assert shown(proposed, name="memory_insert") == proposed

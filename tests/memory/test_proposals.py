@@ -275,7 +275,7 @@ async def test_a_block_that_was_made_for_one_agent_takes_no_proposal_of_another_
     await put(store, "human", "Has a cat.", agent_id=TUTOR.id)
     done = await store.write(lambda tx: approval.approve(tx, Scope(), made.id, ADA))
     assert isinstance(done, Conflicted)
-    assert "made for another agent" in (done.proposal.note or "")
+    assert "created for another agent" in (done.proposal.note or "")
     settled = await store.write(
         lambda tx: approval.approve(tx, Scope(), made.id, ADA, body="Has a cat. Reads.")
     )

@@ -305,7 +305,7 @@ def test_looking_for_deep_keys_takes_linear_time_whatever_is_written() -> None:
         ("a = 12 years", "Line 1: a key can have only one value"),
         ('a = "\\u12"', "Line 1: the TOML cannot be read: Invalid hex value. Correct that line."),
         ("a = 1\nb = " + "1" * 5000, "Line 2: the number has too many digits."),
-        ("a = " + "[" * 50_000, "Line 1: lists or tables lie too deep"),
+        ("a = " + "[" * 50_000, "Line 1: lists or tables are nested too deeply"),
         ("a = 1\n" + "b." * 50_000 + "c = 1", "Line 2: the name has too many parts."),
     ],
 )

@@ -151,7 +151,7 @@ def test_a_block_that_waits_for_its_owner_takes_no_hidden_text_from_an_agent() -
         state = replace(STATE, blocks=(replace(HUMAN, policy=policy, value="Ada"),))  # type: ignore[arg-type]
         for signs in HIDDEN_SIGNS:
             memory = WorkingMemory(state)
-            with pytest.raises(Invalid, match=r"nobody sees \(.*U\+[0-9A-F]{4}"):
+            with pytest.raises(Invalid, match=r"invisible characters \(.*U\+[0-9A-F]{4}"):
                 memory.write("human", f"A{signs}da L", "call-1")
             assert memory.edits == []
             said = EditGuard(lambda signs=signs: GuardSources(user_texts=[f"I am A{signs}da"]))  # type: ignore[misc]

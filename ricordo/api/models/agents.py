@@ -77,10 +77,7 @@ Secrets = Annotated[
 
 
 def _without_shown(secrets: Any) -> Any:
-    """Return the sent secrets.
-
-    Returns None for the list of an answer, which contains no values.
-    """
+    """Return the sent secrets; None for the list from an answer, which contains no values."""
     if isinstance(secrets, list):
         return None
     return secrets
@@ -137,8 +134,8 @@ class AgentFields(EmbeddingFields):
     )
     model_profile: ProfileChoice | None = Field(
         None,
-        description="The profile of prompt and tools. By default the server's; without one `auto`, which "
-        "goes by the model's size.",
+        description="The profile of prompt and tools. By default the server's; without one `auto`, "
+        "which depends on the model's size.",
     )
     memory_in_prompt: MemoryInPromptChoice | None = Field(
         None,
@@ -230,9 +227,12 @@ class AgentUpdate(AgentFields):
     """The changes of an agent. An omitted field keeps its value."""
 
     ignored: ClassVar = AgentFields.ignored | {
-        "include_default_source": "The folder is made with the agent. Make another one, and attach it.",
-        "include_multi_agent_tools": "They are attached when an agent is made. Attach them by their names or ids.",
-        "memory_variables": "They are filled in when an agent is made. Change the values of its blocks.",
+        "include_default_source": "The folder is created with the agent. Create another folder "
+        "and attach it.",
+        "include_multi_agent_tools": "They are attached when an agent is created. Attach tools "
+        "by their names or ids.",
+        "memory_variables": "They are filled in when an agent is created. Change the values of "
+        "its blocks.",
         **dict.fromkeys(
             ("last_run_completion", "last_run_duration_ms", "last_stop_reason"),
             "The server writes it at the end of a run.",
@@ -379,7 +379,7 @@ def _pending(state: AgentState) -> Json | None:
 class ContextMessageResponse(StoredMessageFields):
     """A message of the window, as one piece.
 
-    Elsewhere it has several.
+    Other routes show a message in several pieces.
     """
 
     role: str
@@ -443,8 +443,7 @@ class ContextResponse(ResponseModel):
     system_prompt: str
     num_tokens_core_memory: int
     core_memory: str
-    # This was filled only for agents whose memory was a tree of files. Agents of this server have
-    # blocks.
+    # Only agents whose memory is a tree of files have this. Agents of this server have blocks.
     num_tokens_memory_filesystem: int = 0
     memory_filesystem: str | None = None
     num_tokens_tool_usage_rules: int
@@ -520,7 +519,7 @@ def _shown_part(part: object) -> Json | None:
         case TextPart():
             return {"type": "text", "text": part.text}
         case ImagePart():
-            # A picture may have megabytes, so the answer only names it.
+            # A picture may have megabytes, so the answer shows only its name.
             return {
                 "type": "image",
                 "source": {"type": "url", "url": part.url} if part.url else {"type": "base64"},

@@ -25,7 +25,7 @@ from ricordo.domain.passage import LONGEST_TAG, MOST_TAGS
 from ricordo.domain.text import Json
 from ricordo.errors import Invalid
 
-# The most results that a search may skip, since a later page costs as much as all pages before it.
+# The most results that a search may skip, since a page costs as much as all pages before it.
 MOST_SKIPPED = 10_000
 Tag = Annotated[str, Field(min_length=1, max_length=LONGEST_TAG)]
 

@@ -1,4 +1,4 @@
-"""The base of all request and response models, and the answers that belong to no noun."""
+"""The base of all request and response models, and common answers."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +24,8 @@ TextPiece = Annotated[
     str | None, Query(max_length=1000, description="A part of the text to look for.")
 ]
 Tags = Annotated[list[Annotated[str, Field(max_length=LONGEST_TAG)]], Field(max_length=MOST_TAGS)]
-# More than any model or block needs, and small enough for both databases.
+# The largest number of tokens or characters. It is more than any model or block needs, and fits
+# both databases.
 MAX_COUNT = 1_000_000_000
 # Messages, passages and other items of one request.
 MOST_ITEMS = 1000
@@ -32,7 +33,7 @@ T = TypeVar("T")
 Items = Annotated[list[T], Field(max_length=MOST_ITEMS)]
 ONLY_ANSWERED = "Only answers have these fields; they cannot be set."
 UNKNOWN = "Unknown here, so without effect."
-# A NUL in JSON. After an odd number of backslashes, these characters are plain text.
+# A NUL that is escaped in JSON. If its backslash is itself escaped, it is plain text.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -59,7 +60,7 @@ class RequestPart(BaseModel):
     """The base of all parts of requests.
 
     An unknown field is refused by name, because it would have no effect. Fields in `ignored` are
-    accepted without effect; so are fields of answers that are sent back (`take_back`).
+    accepted without effect. So are fields of answers that clients send back (`take_back`).
     """
 
     # Some clients write NaN and Infinity, which could be stored but could not be shown as JSON.
@@ -116,7 +117,7 @@ def _aliases(model: type[BaseModel]) -> frozenset[str]:
 class TolerantPart(RequestPart):
     """A part of a request whose unknown fields are dropped with a warning.
 
-    New models bring new fields. An impossible value of a known field is still refused.
+    New models may have new fields. An impossible value of a known field is refused.
     """
 
     shown_as: ClassVar[str]
@@ -212,8 +213,8 @@ class From:
     convert: Callable[[Any], Any] | None = None
 
 
-# The location of an object in a hosted product. This server has one project. Only an agent that was
-# created from a template has a value here.
+# Fields for the location of an object in a hosted product. This server has one project, so only
+# agents that were created from a template have values here.
 _HOSTED = "project project_id template template_id base_template_id deployment_id entity_id"
 IN_ONE_PROJECT = dict.fromkeys(
     _HOSTED.split(),
@@ -228,9 +229,9 @@ VersionId = Annotated[str, From(convert=hex_of)]
 
 
 def often_absent(*names: str) -> ConfigDict:
-    """Return the config of an answer that is stored as it is, and may lack these fields.
+    """Return the config of a stored answer that may lack these fields.
 
-    The document lists all other fields of an answer as required.
+    The OpenAPI document lists all other fields of an answer as required.
     """
 
     def describe(schema: dict[str, Any]) -> None:
@@ -277,7 +278,7 @@ class ResponseModel(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """How to make one class of answers from one class of sources."""
+    """A recipe for making answers of one class from sources of one class."""
 
     names: tuple[str, ...]
     read: Callable[[Any], tuple[Any, ...]]
@@ -377,7 +378,7 @@ class AuthorFields(ResponseModel):
 
 
 class HealthResponse(ResponseModel):
-    """The server answers."""
+    """The state and the version of the server."""
 
     version: str
     status: Literal["ok"] = "ok"
@@ -416,7 +417,7 @@ class TextConflict(ResponseModel):
 
 
 class FaultResponse(ResponseModel):
-    """A fault at one place of a request."""
+    """A fault in a request, with its location."""
 
     loc: list[str | int]
     msg: str

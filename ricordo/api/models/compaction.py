@@ -23,7 +23,7 @@ _NULLABLE = ("model", "model_settings", "api_model_settings", "prompt", "clip_ch
 class CompactionSettingsRequest(RequestPart):
     """The settings of compaction.
 
-    An omitted field keeps its setting. For a new agent it gets the default.
+    An omitted field keeps its setting. For a new agent, omitted fields get their defaults.
     """
 
     model: Annotated[
@@ -103,7 +103,7 @@ class CompactRequest(RequestModel):
 
     compaction_settings: CompactionSettingsRequest | None = None
     agent_id: Annotated[
-        str | None, Field(description="The agent whose conversation `default` is meant.")
+        str | None, Field(description="The agent of the conversation `default`.")
     ] = None
 
 

@@ -1,9 +1,9 @@
 """Entity tags of blocks (RFC 9110, §13).
 
-A reader does not get an answer twice, and a writer only overwrites the version that it has read. A
-tag is `"<version id>.<count of writes>.<digest of the answer>"`. `If-Match` compares the first two
-parts: the text and the settings that a write would replace, in any format. The version id alone is
-sufficient too.
+With them, a reader does not get the same answer twice, and a writer only overwrites the version
+that it has read. A tag is `"<version id>.<count of writes>.<digest of the answer>"`. `If-Match`
+compares the first two parts: the text and the settings that a write would replace, in any format.
+The version id alone is sufficient too.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ IfNoneMatch = Annotated[
     ),
 ]
 _TAG = re.compile(r'(?:W/)?"([^"]*)"')
-# A tag that became weak on the way does not permit a write.
+# A weak tag, which a proxy may have made, does not permit a write.
 _STRONG_TAG = re.compile(r'(?<!W/)"([^"]*)"(?=\s*(?:,|$))')
 
 
@@ -52,7 +52,7 @@ def require_match(
 ) -> None:
     """Raise PreconditionFailed if the block does not have the version that the caller expects.
 
-    None stands for a block that does not exist.
+    `block` is None if the block does not exist.
     """
     if if_none_match is not None and block is not None and _names(if_none_match, block, _TAG):
         raise PreconditionFailed(

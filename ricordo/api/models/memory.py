@@ -52,7 +52,7 @@ class BlockUpdate(RequestModel):
     hidden: bool | None = None
     metadata: dict[str, Any] | None = None
     tags: Tags | None = None
-    policy: Policy | None = Field(None, description="What happens to an agent's edit.")
+    policy: Policy | None = Field(None, description="The policy for agents' edits.")
     shared: bool | None = Field(
         None,
         description="In conversations about users, edit the shared block for everybody instead of the "
@@ -69,7 +69,7 @@ class BlockRequest(BlockUpdate):
     read_only: bool = False
     policy: Policy | None = Field(
         None,
-        description="What happens to an agent's edit. By default `direct`, for shared blocks `guarded`.",
+        description="The policy for agents' edits. By default `direct`, for shared blocks `guarded`.",
     )
     schema_ref: str | None = Field(
         None,
@@ -120,9 +120,9 @@ class BlockResponse(HostedFields, AuthorFields):
     template_name: str | None = None
     preserve_on_migration: bool | None = None
     version: Annotated[VersionId | None, From("head")]
-    # The proposal that waits for the owner, after an edit that was not applied.
+    # The id of the waiting proposal, if the edit was not applied.
     proposal_id: str | None = None
-    # In a list: true if the text was cut. Its last line then says where to read the whole text.
+    # True if a list has cut the text. Then the last line has the address of the whole text.
     is_cut: bool
 
 
@@ -138,17 +138,15 @@ class BlockSettings(RequestModel):
     title: str | None = Field(None, max_length=_SHORT)
     description: str | None = Field(None, max_length=_LONG)
     limit: int | None = Field(
-        None, ge=0, le=MAX_COUNT, description="The most characters that it may hold."
+        None, ge=0, le=MAX_COUNT, description="The most characters of the block."
     )
-    policy: Policy | None = Field(None, description="What happens to an agent's edit.")
-    schema_ref: str | None = Field(
-        None, max_length=_SHORT, description="The block schema that it follows."
-    )
+    policy: Policy | None = Field(None, description="The policy for agents' edits.")
+    schema_ref: str | None = Field(None, max_length=_SHORT, description="The schema of the block.")
     agent_id: str | None = Field(
-        None, max_length=_SHORT, description="The only agent that sees it."
+        None, max_length=_SHORT, description="The only agent that sees the block."
     )
     course: str | None = Field(
-        None, max_length=_SHORT, description="The only course whose agents see it."
+        None, max_length=_SHORT, description="The only course whose agents see the block."
     )
     metadata: dict[str, Any] | None = None
 
@@ -172,7 +170,7 @@ class PutBlockRequest(BlockSettings):
     version: str | None = Field(
         None,
         max_length=40,
-        description="The version it was edited from; later changes are merged by lines.",
+        description="The version from which the text was edited; later changes are merged by lines.",
     )
 
 
@@ -182,7 +180,7 @@ class UserBlockUpdate(BlockSettings):
     label: str | None = None
     message: Reason = None
     removes_hidden_text: bool = Field(
-        False, description="Remove characters that are not shown from the block's text."
+        False, description="Remove invisible characters from the block's text."
     )
 
 
@@ -209,26 +207,26 @@ class ProposalRequest(RequestModel):
 
 
 class ApproveRequest(RequestModel):
-    """A decision for a proposal.
+    """The approval of a proposal.
 
-    `body` replaces the proposed text by the owner's text.
+    `body` is a text of the owner that replaces the proposed text.
     """
 
     body: str | None = None
     keeps_hidden_text: bool = Field(
         False,
-        description="Keep characters that are not shown. By default they are removed.",
+        description="Keep invisible characters. By default they are removed.",
     )
 
 
 class RejectRequest(RequestModel):
-    """A decision against a proposal."""
+    """The rejection of a proposal."""
 
     reason: str | None = Field(None, max_length=_LONG)
 
 
 class BulkDecisionRequest(RejectRequest):
-    """The proposals to decide: those with these ids, or all waiting ones."""
+    """The proposals to decide, by their ids, or all waiting ones."""
 
     ids: list[str] | None = Field(None, min_length=1, max_length=_MOST_AT_ONCE)
     all: bool = False
@@ -266,7 +264,7 @@ class UserBlockResponse(ResponseModel):
     has_hidden_text: bool
     updated_by: str | None
     created_at: Timestamp
-    # The proposal that waits for the owner, after an edit that was not applied.
+    # The id of the waiting proposal, if the edit was not applied.
     proposal_id: str | None = None
 
 
@@ -439,8 +437,8 @@ class ContextPassageResponse(ResponseModel):
 class LineageResponse(ResponseModel):
     """The memory in an answer's context, and the changes and proposals of its step.
 
-    A message without a step, such as a user's, has nothing of this. `forgotten_passage_ids` were in
-    the context, but were deleted later.
+    For a message without a step, such as a user's, all lists are empty. `forgotten_passage_ids` are
+    passages of the context that were deleted later.
     """
 
     message_id: str
@@ -457,9 +455,9 @@ class LineageResponse(ResponseModel):
 class BlamedLineResponse(ResponseModel):
     """One line of a block, with the id of the version that wrote it.
 
-    The answer's `versions` contain that version. A long line `is_cut`; `versions/{version}` has the
-    whole text. `or_earlier` is true if only a part of the history was searched and the line may be
-    older.
+    The answer's `versions` contain that version. If a long line was cut, `is_cut` is true, and
+    `versions/{version}` has the whole text. `or_earlier` is true if only a part of the history was
+    searched and the line may be older.
     """
 
     number: int
@@ -514,7 +512,7 @@ class DiffPieceResponse(ResponseModel):
 class ComparisonResponse(ResponseModel):
     """Two versions compared, by lines and by words.
 
-    A side is null if it lacks the block.
+    A side is null if the block does not exist there.
 
     If `next` is a number, `unified` has more lines or `words` has more pieces; pass it as `after`.
     """
@@ -543,7 +541,7 @@ class ComparisonResponse(ResponseModel):
         lines = unified(older[1], newer[1], *names).split("\n")
         pieces = by_words(older[1], newer[1])
         end = after + limit
-        # The last line comes after the last line break and is empty.
+        # Drop the empty line after the last line break.
         count = max(len(lines) - 1, len(pieces))
         page = lines[after : min(end, len(lines) - 1)]
         return cls.of(

@@ -170,7 +170,7 @@ class ApprovalResponseMessage(MessageFields):
 
 
 class CompactionStats(ResponseModel):
-    """The effect of a compaction on the window, in tokens and messages."""
+    """The size of the window before and after a compaction, in tokens and messages."""
 
     trigger: str
     context_tokens_before: Annotated[int, From("tokens_before")]
@@ -189,9 +189,9 @@ class SummaryMessage(MessageFields):
 
 
 class EventMessage(MessageFields):
-    """An event of the window.
+    """An event of the context window.
 
-    A compaction lists the messages that left it.
+    For a compaction, it lists the messages that left the window.
     """
 
     message_type: Literal["event_message"] = "event_message"
@@ -241,7 +241,7 @@ _WIRE_NAMES = {
     "include_compaction_messages": "shows_summaries",
 }
 Piece = tuple[type[MessageFields], Json]
-"""A model, and the fields that do not come from the message."""
+"""A response model, and the fields whose values do not come from the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,7 @@ class MessageFormat:
     shows_events: bool = True
 
     def to_json(self) -> Json:
-        """Return the format as it is stored with the run, with the request's names."""
+        """Return the format in its stored form, with the names of the request's fields."""
         options = {wire: getattr(self, name) for wire, name in _WIRE_NAMES.items()}
         return {
             **options,

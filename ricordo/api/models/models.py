@@ -20,8 +20,8 @@ from ricordo.llm.provider_table import CLAUDES
 
 # The retired Letta V1 server has this setting only in `llm_config`.
 _THINKS = "put_inner_thoughts_in_kwargs"
-# Settings that have the same name in `llm_config`, settings that are passed to the provider, and
-# the temperature that `llm_config` shows if none is set.
+# Three constants: settings with the same name in `llm_config`, settings that are passed to the
+# provider, and the temperature that `llm_config` shows if none is set.
 _SAME = ("reasoning_effort", "parallel_tool_calls", "response_format")
 _PASSED_ON = ("strict", "verbosity", "frequency_penalty")
 _SHOWN_TEMPERATURE = 1.0
@@ -52,7 +52,9 @@ class ThinkingRequest(TolerantPart):
     """The reasoning budget of a model."""
 
     shown_as: ClassVar = "thinking"
-    ignored: ClassVar = {"clear_thinking": "Past thoughts are sent as each provider wants them."}
+    ignored: ClassVar = {
+        "clear_thinking": "Past thoughts are sent in the form that each provider requires."
+    }
 
     type: str | None = None
     budget_tokens: int | None = Field(None, ge=0, le=MAX_COUNT)
@@ -100,7 +102,7 @@ class ModelSettingsRequest(RequestPart):
 
 
 def _without_shown(settings: Json, current: ModelSettings) -> Json:
-    """If the client sent back all settings, leave out those that only show a default."""
+    """Return the settings without shown defaults, if a client sent all of them back."""
     if not _SHOWN_OF_OPENAI.keys() <= settings.keys():
         return settings
     is_set = {
@@ -132,7 +134,7 @@ class ModelConfigRequest(TolerantPart):
         ),
         "enable_reasoner": "It follows from `reasoning_effort` and `max_reasoning_tokens`.",
         **dict.fromkeys(
-            ("embedding_dim", "embedding_chunk_size", "batch_size"), "The server finds it out."
+            ("embedding_dim", "embedding_chunk_size", "batch_size"), "The server determines it."
         ),
         **dict.fromkeys(("return_logprobs", "top_logprobs"), "Ask for them with a message."),
         "return_token_ids": "Answers have no ids of tokens.",
@@ -159,7 +161,7 @@ class ModelConfigRequest(TolerantPart):
         None,
         min_length=1,
         max_length=40,
-        description="Another name of `reasoning_effort`, which goes first.",
+        description="Another name of `reasoning_effort`, which takes precedence.",
     )
 
     def changes(self, extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,8 +308,8 @@ def _embedding_kind(endpoint_type: str) -> str:
 class EmbeddingConfigResponse(ResponseModel):
     """The configuration of an embedding model.
 
-    `embedding_dim` is 0 until the model's first call. Clients expect a chunk size and a batch size;
-    they have no effect.
+    `embedding_dim` is 0 until the model's first call. The chunk size and the batch size, which
+    clients expect, have no effect.
     """
 
     embedding_endpoint_type: Annotated[str, From("endpoint_type", _embedding_kind)]

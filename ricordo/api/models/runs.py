@@ -51,7 +51,7 @@ class RunResponse(ResponseModel):
 
 
 class TokenFields(ResponseModel):
-    """Tokens, with details for older clients; null if the provider reported none."""
+    """Token counts, with details for older clients; null if the provider reported none."""
 
     completion_tokens: Annotated[int, From("usage.completion_tokens")]
     prompt_tokens: Annotated[int, From("usage.prompt_tokens")]
@@ -90,8 +90,7 @@ class UsageResponse(ResponseModel):
 
     `context_tokens` are the tokens in the window after the turn, if they were counted.
 
-    `run_ids` are the ids of runs of sleeptime agents after the turn. If there are none, it is the
-    id of the turn's run.
+    `run_ids` are the runs of sleeptime agents after the turn; without any, the run of the turn.
     """
 
     message_type: Literal["usage_statistics"] = "usage_statistics"
@@ -116,7 +115,7 @@ class StopReasonResponse(ResponseModel):
 class StepResponse(TokenFields):
     """A step: one call of the model with its tool calls.
 
-    Its messages have their own route.
+    Another route returns its messages.
     """
 
     id: str

@@ -19,7 +19,7 @@ from ricordo.domain.tool import ToolRule, ToolType
 from ricordo.errors import Invalid
 from ricordo.tools.rule_kinds import parse_rule
 
-# The options of each type of rule, and the options by which a type is recognized.
+# The options of each type of rule; and the options by which a type is recognized if none is sent.
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "run_first": ("args",),
     "conditional": ("child_output_mapping", "default_child", "require_output_mapping"),
@@ -57,7 +57,7 @@ class ToolResponse(AuthorFields):
 
 
 class ToolApprovalRequest(RequestModel):
-    """Whether calls of a tool need approval."""
+    """A setting: calls of a tool need approval, or they do not."""
 
     requires_approval: bool
 
@@ -86,7 +86,7 @@ class ToolRunResponse(ResponseModel):
 class ToolTrialResponse(ToolRunResponse):
     """The result of running source code that is not stored, as a tool return message.
 
-    The retired Letta V1 server 0.16.8 answers in this form. `func_return` is the value,
+    The retired Letta V1 server 0.16.8 answers in this form. `func_return` is the returned value,
     `tool_return` the same value as text.
     """
 

@@ -21,7 +21,7 @@ from ricordo.errors import Unsupported
 class TextContent(RequestPart):
     """A piece of text."""
 
-    ignored: ClassVar = {"signature": "It belongs to what a model said."}
+    ignored: ClassVar = {"signature": "It belongs to texts of a model."}
 
     type: Literal["text"] = "text"
     text: str
@@ -63,7 +63,7 @@ _ROLES = {"user_message": "user", "system_message": "system", "assistant_message
 class MessageRequest(RequestPart):
     """A message to send."""
 
-    ignored: ClassVar = {"batch_item_id": "Which batch a message was sent in is known by its run."}
+    ignored: ClassVar = {"batch_item_id": "The run of a message has its batch."}
 
     type: Literal["message"] | None = "message"
     role: Literal["user", "system", "assistant"]
@@ -117,7 +117,7 @@ class ApprovalDecisionRequest(RequestPart):
     """
 
     ignored: ClassVar = dict.fromkeys(
-        ("sender_id", "group_id"), "The calls that it answers say where it belongs."
+        ("sender_id", "group_id"), "The ids of the answered calls identify the request."
     )
 
     type: Literal["approval", "tool_return"] | None = "approval"
@@ -162,10 +162,11 @@ class ClientSkillRequest(RequestModel):
     location: str = Field("", max_length=2000)
 
 
-# Probabilities are not stored, so only a request that waits for the answer gets them.
+# Refuse probabilities for other requests: they are not stored, so only a waiting request can get
+# them.
 NO_LOGPROBS = dict.fromkeys(
     ("return_logprobs", "top_logprobs"),
-    "Probabilities are in whole answers alone. Ask without streaming, and wait.",
+    "Only whole answers have probabilities. Send the request without streaming.",
 )
 
 
@@ -173,7 +174,7 @@ class SendRequest(RequestModel):
     """Messages for an agent, and the form of the answer."""
 
     ignored: ClassVar = {
-        "enable_thinking": "Whether a model thinks is a setting of the agent.",
+        "enable_thinking": "Reasoning is a setting of the agent.",
         "return_token_ids": "Answers have no ids of tokens.",
     }
 
@@ -218,7 +219,7 @@ class SendRequest(RequestModel):
         return None
 
     def warn_of_logprobs(self, reason: str) -> None:
-        """If the client asked for probabilities, warn it that the answer has none."""
+        """Warn the client that the answer has no probabilities, if it requested them."""
         if names := [name for name in ("return_logprobs", "top_logprobs") if getattr(self, name)]:
             warn(names, reason)
 

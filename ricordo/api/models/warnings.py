@@ -1,7 +1,7 @@
 """Warnings about fields and parameters without effect, in one header of the answer.
 
-A client may send a documented parameter that has no effect here. The request succeeds, but the
-answer contains a warning. Its request succeeds, and the answer has a warning.
+A client may send a documented parameter that has no effect here. Its request succeeds, and the
+answer has a warning.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,6 +26,6 @@ def warn(names: Iterable[str], reason: str) -> None:
 def header_of(reasons: Mapping[str, Iterable[str]]) -> tuple[bytes, bytes]:
     """Return the header with these reasons and the fields that each concerns."""
     sentences = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
-    # Names come from the request, and a line end in one must not begin another header.
+    # Names come from the request, so remove line ends, which could begin another header.
     plain = "".join(sign if " " <= sign <= "~" else "?" for sign in sentences[:_LONGEST])
     return HEADER.lower().encode(), plain.encode()

@@ -1,4 +1,4 @@
-"""Agents and memory as documents: agent files, archives, templates, and imports."""
+"""Agents and memory as files: agent files, memory archives, templates, and imports."""
 
 from ricordo.plugins import Commands, Feature, PluginPage
 

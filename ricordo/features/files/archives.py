@@ -208,7 +208,7 @@ def read_workspace(
 def store_workspace(tx: Transaction, user: User, records: Iterable[WorkspaceRecord]) -> int:
     """Store the files of an archive in the user's workspace.
 
-    Raises Invalid, PreconditionFailed for a file that is there already, and TooLong.
+    Raises Invalid, PreconditionFailed for a file that the workspace already has, and TooLong.
     """
     space = Space(user.organization_id, user.id)
     count = 0

@@ -1,4 +1,4 @@
-"""Agents together: group talks, sleeptime agents that tidy memory, and messages between agents."""
+"""Several agents: group talks, sleeptime agents that edit memory, and messages between agents."""
 
 from ricordo.plugins import Commands, Feature, PluginPage
 

@@ -1,8 +1,8 @@
 """One agent's message to another: permission, turn, and answer.
 
 The turn runs for the same user, in the user's default conversation with the other agent. The length
-of a chain of such turns is limited. Agents in the chain of callers wait for an answer, so the chain
-does not ask them again.
+of a chain of such turns is limited. Agents in the chain of callers wait for an answer, so no agent
+in the chain may ask them.
 """
 
 import asyncio
@@ -33,15 +33,15 @@ from ricordo.tools.toolbox import ToolContext
 # an empty answer.
 _INCOMING = "[Incoming message from agent with ID '{id}' - {how}] {text}"
 _NO_RESPONSE = "<no response>"
-ANSWERED = "what you say in this turn is delivered to that agent as its answer"
+ANSWERED = "the text that you write in this turn is delivered to that agent as the answer"
 ONE_WAY = "it is one-way, so it has no answer"
 
 
 @asynccontextmanager
 async def open_waits(_runtime: Runtime) -> AsyncIterator[dict[str, str]]:
-    """Open the feature's part of a runtime: the waits between runs.
+    """Return the feature's part of a runtime: a table of waits between runs.
 
-    For each waiting run, it contains the run that it waits for.
+    It maps each waiting run to the run for which it waits.
     """
     yield {}
 
@@ -100,7 +100,7 @@ def require_may_ask(context: ToolContext, agent_id: str | None = None) -> None:
 
 
 def caller_of(context: ToolContext) -> Scope:
-    """Return the scope of the tool's calls.
+    """Return the scope of a tool's calls.
 
     It has the caller's rights, limited to the user of this conversation.
     """
@@ -113,10 +113,10 @@ def caller_of(context: ToolContext) -> Scope:
 async def conversation_with(runtime: Runtime, scope: Scope, agent_id: str) -> str:
     """Return the id of the agent's default conversation with the scope's user.
 
-    If there is no user, it is the agent's own default conversation. Raises NotFound.
+    Without a user, the agent's default conversation is used. Raises NotFound.
     """
     conversation = await open_conversation(runtime, scope, DEFAULT, agent_id)
-    # Even if the scope has no user, the agent's default conversation may have one.
+    # The agent's default conversation may belong to a user, even if the scope has no user.
     if conversation.user_id != scope.subject:
         raise NotFound(f"Agent with ID {agent_id} not found")
     return conversation.id
@@ -156,7 +156,7 @@ async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
         except TimeoutError:
             run_id = _waits_of(context).get(context.step.run_id)
             if turn:
-                state = "it still works on it"
+                state = "it is still working on the message"
             else:
                 state = "it is busy with another message"
             return [
@@ -174,7 +174,7 @@ async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
 
 @contextmanager
 def _waiting(context: ToolContext) -> Iterator[Callable[[str | None], None]]:
-    """Yield a function that records which run this turn waits for.
+    """Yield a function that records the run for which this turn waits.
 
     The function raises Invalid if that run itself waits for this turn.
     """
@@ -217,7 +217,7 @@ def answer_texts(answer: Answer) -> list[str]:
 
 
 def texts_of(messages: Sequence[Message]) -> list[str]:
-    """Return an agent's texts in these messages, also those sent by `send_message`."""
+    """Return an agent's texts in these messages, including texts sent by `send_message`."""
     spoken = (message.spoken for message in messages if message.role in ("assistant", "approval"))
     return [text for text in spoken if text.strip()]
 

@@ -31,13 +31,14 @@ from ricordo.storage.engine.store import Transaction
 
 KIND = "groups.message"
 PURPOSE = "message"  # of the run, in the ledger
-# The last attempts are ten minutes apart, so that all attempts together outlast any approval.
+# The last attempts are ten minutes apart, so that all attempts together take longer than any
+# approval.
 _ATTEMPTS = 160
 _PATIENCE = 20.0  # seconds that a job waits for its turn
 _LOOK_AGAIN = 30 * SECOND
 _NO_LONGER = (
     "The sender of this message may no longer send it: the key was revoked, or the user is "
-    "disabled or gone."
+    "disabled or deleted."
 )
 _SCOPE = ("user_id", "subject_id", "user_name", "role", "caller", "key_id", "identifier")
 

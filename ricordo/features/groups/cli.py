@@ -73,7 +73,7 @@ def say(
     message: str = typer.Argument(help="What to say."),
     server: str | None = _SERVER,
 ) -> None:
-    """Say something to a group, and show the answers."""
+    """Send a message to a group, and show the answers."""
     body = {"messages": [{"role": "user", "content": message}]}
     with any_server(server, lambda _settings: None) as client:
         path = f"/v1/groups/{_group(client, group)['id']}/messages/stream"

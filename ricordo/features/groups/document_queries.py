@@ -17,7 +17,7 @@ from ricordo.storage.engine.repository import Missing, Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import numbers, reference, root, seq, strings, table, timestamps
 
-# In the state "read", the one-off agent still exists. No other agent gets its id.
+# In the state "read", the one-off agent may still exist. Its id is never used for another agent.
 ReadingStatus = Literal["waiting", "read", "done", "failed"]
 _MOST = 500  # new files found in one pass
 
@@ -93,8 +93,8 @@ _NEW = (
         readings,
         and_(readings.c.agent_id == groups.c.manager_agent_id, readings.c.file_id == files.c.id),
     )
-    # A user's folder is only for that user's turns. So its text must not enter a block that others
-    # see.
+    # A user's folder is left out. It is only for that user's turns, so its text must not enter a
+    # block that others see.
     .where(groups.c.manager_type.in_(ASLEEP), folders.c.user_id.is_(None), readings.c.id.is_(None))
     .where(files.c.status == "completed", files.c.deleted_at.is_(None))
     .order_by(files.c.seq)
@@ -171,7 +171,7 @@ def is_attached(tx: Transaction, agent_id: str, folder_id: str) -> bool:
 def block_of(tx: Transaction, agent_id: str, folder_id: str) -> str | None:
     """Return the id of the block that was created for the folder, or None.
 
-    It is also None if the folder uses a block that a person created.
+    Returns None also if the folder uses a block that a person created.
     """
     row = tx.first(_BLOCK, {"agent_id": agent_id, "folder_id": folder_id})
     return row.block_id if row else None

@@ -3,8 +3,8 @@
 The block of a document has the folder's name as its label. Each file of the agent's folders is read
 once, by a one-off agent. A pass every half minute finds changes: new files, detached folders,
 deleted files. A job for each file creates the one-off agent, sends it the text in portions, and
-deletes it. A killed job continues with the same portion. Files are untrusted, and so are the runs
-and texts that result. Policies of blocks apply.
+deletes it. A killed job continues with the same portion. Files are untrusted, and so are the
+resulting runs and texts. Policies of blocks apply.
 """
 
 import logging
@@ -48,8 +48,8 @@ PURPOSE = "sleeptime"
 _SECONDS = 30.0
 _MOST_STEPS = 10
 _ATTEMPTS = 3  # of one portion
-# The most characters of one portion. In a small window it takes a quarter of the window, at three
-# characters for a token.
+# The most characters of one portion. In a small window a portion takes a quarter of the window, at
+# three characters for a token.
 _CHARACTERS = 16_000
 _MOST_PORTIONS = 100
 _RESERVED = ("persona", "instructions")  # labels of the one-off agent's blocks
@@ -98,7 +98,7 @@ async def look(runtime: Runtime, _job: Job, _report: Report) -> None:
 def _add_jobs(tx: Transaction) -> None:
     """For each folder of an agent, add the job of the oldest waiting file.
 
-    Two jobs at once would write the same block.
+    Only one job is added for each folder, since two jobs at once would write the same block.
     """
     first: dict[tuple[str, str], Reading] = {}
     for reading in queries.waiting(tx):
@@ -122,7 +122,7 @@ async def _undo_readings(runtime: Runtime) -> None:
 
         try:
             await runtime.store.write(remove)
-        # the block's policy forbids it, or the block is just being changed
+        # the block's policy forbids the deletion, or another writer is changing the block
         except (Forbidden, Conflict):
             log.info(
                 "a block of a detached folder stays for now",
@@ -225,7 +225,7 @@ def portions_of(content: str, window: int) -> list[str]:
 
 
 def _source(tx: Transaction, reading: Reading) -> Source | None:
-    """Return the parts of a reading; a missing block is created.
+    """Return the agent, the folder, the file and the block of a reading; create a missing block.
 
     Returns None if the file, the folder or the pair no longer exists.
     """
@@ -262,7 +262,7 @@ def _make_block(tx: Transaction, scope: Scope, agent: Agent, folder: Folder) -> 
         new_chains = [Chain(new_id("chain"), scope.organization_id, "agent", agent.id)]
     about = (
         folder.description
-        or f'What the files of the folder "{folder.name}" say, and where in them.'
+        or f'The content of the files of the folder "{folder.name}", with the places in the files.'
     )
     spec = BlockSpec(label, description=about[:2000], policy="direct")
     block = new_block(tx, scope, spec, chain or new_chains[0])

@@ -80,7 +80,7 @@ class GroupRequest(RequestModel):
 class GroupUpdate(RequestModel):
     """Changes to a group.
 
-    An omitted field keeps its value; 0, null and [] count as values.
+    An omitted field keeps its value; 0, null and [] are values.
     """
 
     ignored: ClassVar = IN_ONE_PROJECT

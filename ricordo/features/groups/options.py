@@ -7,14 +7,14 @@ class AgentCallSettings(FeatureSettings):
     """Agents that send messages to each other."""
 
     agent_call_depth: int = about(
-        "Most agents in a chain in which each asks the next. The first one counts.",
+        "Most agents in a chain in which each asks the next, including the first agent.",
         5,
         ge=1,
         le=20,
     )
     agent_call_seconds: float = about(
-        "Seconds for which an agent waits for the answer of another. The other's turn continues "
-        "after that.",
+        "Seconds for which an agent waits for the answer of another agent. The other agent's "
+        "turn continues after that.",
         120,
         gt=0,
         le=3600,

@@ -40,10 +40,10 @@ FREQUENCY = 5  # turns; the default of the retired Letta V1 server
 
 @dataclass(frozen=True, slots=True)
 class PairKind:
-    """What a pair consists of.
+    """The parts of a new pair.
 
-    It has the type of the sleeptime agent, the text of its block `memory_persona`, and the group of
-    both agents.
+    These are the sleeptime agent's type, the text of its block `memory_persona`, and the settings
+    of the group of both agents.
     """
 
     agent_type: AgentType
@@ -140,7 +140,7 @@ def spec_beside(
 ) -> AgentSpec:
     """Return the spec of a new agent that uses the models of this agent.
 
-    `fields` are its other fields.
+    `fields` are the other fields of the spec.
     """
     return AgentSpec(
         agent_type=agent_type,

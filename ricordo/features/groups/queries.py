@@ -72,14 +72,14 @@ groups_blocks = table(
     Index("groups_blocks_by_block", "block_id"),
     erasure="delete",
 )
-# The number of a manager's turns since its sleeptime agents last ran, for each user ("": no user).
+# Counts a manager's turns since its sleeptime agents last ran, for each user ("": no user).
 sleep_counters = table(
     "sleep_counters",
     seq(),
     reference("group_id", "groups"),
     *strings("user_id", null=False),
     *numbers("turns"),
-    # The user said "not now"; no messages of this user are read until that is revoked.
+    # Users who said "not now". Their messages are not read until they revoke it.
     flag("is_paused"),
     UniqueConstraint("group_id", "user_id"),
     Index("sleep_counters_by_user", "user_id"),
@@ -129,7 +129,7 @@ talks = table(
 )
 TABLES = (groups, groups_agents, groups_blocks, sleep_counters, sleep_marks, transcripts, talks)
 
-# Stands in place of a user if a talk has none.
+# The value in the user's column if a talk has no user.
 NO_USER = ""
 
 
@@ -137,9 +137,9 @@ NO_USER = ""
 class EndedTurn:
     """The facts about an ended turn that its sleeptime agents need.
 
-    They are the group and its settings, the counter, and the turn's messages. `counted` is the
-    number of the user's turns before it (None: none was counted). `first_seq` and `last_seq` are 0
-    if the run has no messages.
+    These are the group and its settings, the counter, and the range of the turn's messages.
+    `counted` is the number of the user's turns before it (None: none was counted). `first_seq` and
+    `last_seq` are 0 if the run has no messages.
     """
 
     group_id: str
@@ -282,7 +282,7 @@ def of_manager(tx: Transaction, organization_id: str, agent_id: str) -> Group | 
 
 
 def at_turn_end(tx: Transaction, run: Run) -> EndedTurn | None:
-    """Return the facts about an ended run for sleeping agents.
+    """Return the facts about an ended run for its agent's sleeptime agents.
 
     None means that the agent has no sleeptime agents.
     """

@@ -22,8 +22,8 @@ from ricordo.storage.engine.store import Transaction
 
 DEFAULT_TOKEN = "DONE!"  # noqa: S105 - a word that ends a talk; a wire fact
 _LEAST_BUFFER = 4  # a wire fact: both lengths must be greater
-# The most messages in the window of a voice agent, and the number that stays; values of the retired
-# Letta V1 server.
+# The most messages in the window of a voice agent, and the number that remains after older ones
+# leave. The values are those of the retired Letta V1 server.
 VOICE_BUFFER = (30, 15)
 _SETTINGS = ("termination_token", "max_turns", "sleeptime_agent_frequency")
 _BUFFER = ("max_message_buffer_length", "min_message_buffer_length")
@@ -55,7 +55,7 @@ def create(
     kind = manager_config.manager_type
     if kind == "swarm":
         raise Invalid(
-            "Groups of the kind swarm cannot be made. Use round_robin, dynamic or supervisor."
+            "Groups of the kind swarm cannot be created. Use round_robin, dynamic or supervisor."
         )
     settings = {name: getattr(manager_config, name) for name in OF_KIND[kind]}
     if kind == "dynamic" and settings["termination_token"] is None:
@@ -168,7 +168,7 @@ def detach(tx: Transaction, scope: Scope, group: Group, block_id: str) -> None:
 def buffer_of(group: Group) -> tuple[int, int]:
     """Return the limits for the window of the voice agent that manages the group.
 
-    They are the most messages, and the number that stays.
+    These are the most messages, and the number that remains after older ones leave.
     """
     if group.max_message_buffer_length is None or group.min_message_buffer_length is None:
         return VOICE_BUFFER

@@ -56,8 +56,8 @@ class MemoryChangeResponse(ResponseModel):
 class SleepWorkResponse(ResponseModel):
     """A transcript of `message_count` messages, and a sleeptime agent's work on it.
 
-    `status` is begun, done or failed. Tokens and changes are those of `run_id`, the last run that
-    worked on it.
+    `status` is `begun`, `done` or `failed`. Tokens and changes belong to `run_id`, the last run
+    that worked on the transcript.
     """
 
     id: Annotated[str, From("transcript.id")]

@@ -120,11 +120,11 @@ async def pause(request: Request, agent_id: str) -> Response:
         query={"user_id": user} if user else None,
     )
     if user is not None:
-        notice = "It is noted."
+        notice = "The choice was saved."
     elif is_paused:
-        notice = "Nothing you say is read from now on."
+        notice = "Your messages are not read from now on."
     else:
-        notice = "What you say from now on is read again."
+        notice = "Your messages are read again from now on."
     return done(request, address_of(f"/ui/sleeptime/{agent_id}", user=user), notice)
 
 

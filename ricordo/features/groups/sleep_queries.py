@@ -32,8 +32,8 @@ TranscriptStatus = Literal["begun", "done", "failed"]
 class Mark:
     """A sleeptime agent's progress in a conversation.
 
-    `read_to` is the seq of the last message that it has read; `said_to` is that of the last message
-    that it must read.
+    `read_to` is the seq of the last message that the agent has read. `said_to` is the seq of the
+    last message that it must read.
     """
 
     group_id: str
@@ -49,7 +49,7 @@ class Transcript:
     """Messages for a sleeptime agent to read.
 
     They are the messages from `first_seq` to `last_seq` in these conversations. `run_id` is the
-    last run that worked on it; `attempts` counts the failures.
+    last run that worked on the transcript; `attempts` counts the failures.
     """
 
     id: str
@@ -134,9 +134,9 @@ def count_turn(
 ) -> int:
     """Count a turn of this user, and return the count.
 
-    The count stays below `frequency`, then starts again at 0. `counted` is the count that was read
-    before; None if no turn was counted yet. If another turn was counted since, the count is read
-    again.
+    The count stays below `frequency`, then starts again at 0. `counted` is the count that the
+    caller read; None if no turn was counted yet. If another turn was counted since, the count is
+    read again.
     """
     counter_key = {"of_group": group_id, "of_user": user_id or NO_USER}
     if counted is None:
@@ -183,14 +183,14 @@ def skip(tx: Transaction, group_id: str, user_id: str | None) -> None:
 
 
 def begin(tx: Transaction, mark: Mark) -> None:
-    """Store the message from which on a conversation is read, if it has no mark."""
+    """Store the message at which the reading of a conversation begins, if it has no mark."""
     tx.run(_BEGIN, _MARKS.values(mark))
 
 
 def say(tx: Transaction, mark: Mark) -> None:
-    """Store the last message to read of a conversation.
+    """Store the last message of a conversation that has to be read.
 
-    A mark that exists keeps its progress.
+    An existing mark keeps its progress.
     """
     tx.run(_SAY, _MARKS.values(mark))
 

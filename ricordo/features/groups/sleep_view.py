@@ -31,7 +31,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class MemoryChange:
-    """A version that a run stored, or a proposal of the run that waits."""
+    """A version that a run stored, or a waiting proposal of the run."""
 
     id: str
     status: str
@@ -51,7 +51,7 @@ class SleepWork:
 
 
 def pair_of(tx: Transaction, scope: Scope, agent_id: str) -> Pair:
-    """Return the pair of an agent; it may be either of the two agents.
+    """Return the pair to which this agent belongs, as either of its two agents.
 
     Raises NotFound.
     """

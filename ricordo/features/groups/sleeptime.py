@@ -52,7 +52,7 @@ SWEEP = "sleeptime.sweep"
 PURPOSE = "sleeptime"
 MOST_MESSAGES = 50  # messages in one transcript, as in the retired Letta V1 server
 _LEAST_TOKENS = 500
-_WINDOW_SHARE = 3  # the share of the sleeptime agent's window that a transcript may take: one third
+_WINDOW_SHARE = 3  # a transcript may take one third of the sleeptime agent's window
 _ATTEMPTS = 3  # of one transcript
 _JOB_ATTEMPTS = 5
 _SWEEP_SECONDS = 300.0
@@ -96,7 +96,7 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
         )
         for id in turn_end.member_ids
     ]
-    # Messages in a voice agent's view are read once they have left it.
+    # Messages of a voice agent are read only after they have left its view.
     is_voice = turn_end.manager_type == "voice_sleeptime"
     if is_voice:
         readable_to = _last_evicted(tx, turn, new)
@@ -114,7 +114,7 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
     )
     if turn_end.is_paused:
         for mark in marks:
-            sleep_queries.say(tx, mark)  # messages that are now in view are not read later either
+            sleep_queries.say(tx, mark)  # so messages that are in view now are not read later
         sleep_queries.skip(tx, turn_end.group_id, run.user_id)
     is_due = not (turn_end.is_paused or turn_end.frequency == 0 or count)
     if not is_due or not readable_to or _are_users(new):
@@ -142,8 +142,8 @@ def _plan(
 ) -> str | None:
     """Plan a run of a sleeptime agent for this run's user, and add its job.
 
-    Returns the planned run's id. It is None if the sleeptime agent has no conversation and cannot
-    get one. That must not make the other agent's turn fail.
+    Returns the planned run's id. Returns None if the sleeptime agent has no conversation and cannot
+    get one, since that must not fail the other agent's turn.
     """
     conversation_id = conversations.default_id(member_id)
     if run.user_id:
@@ -226,7 +226,7 @@ async def _attempt(
         if runtime.is_stopping:
             raise
         failed[user_id] = Unavailable(
-            "A sleeping agent could not be run. Its run is tried again later."
+            "A sleep-time agent could not be run. Its run is tried again later."
         )
     except RicordoError as error:
         log.warning("a sleep-time agent failed", extra={"kind": type(error).__name__})
@@ -236,7 +236,7 @@ async def _attempt(
 async def _sleep(runtime: Runtime, run: Run) -> None:
     """Carry out a planned run on its user's new messages.
 
-    If they need several transcripts, the planned run reads the last one.
+    If the messages need several transcripts, the planned run reads the last one.
     """
     while True:
         batch = await runtime.store.write(lambda tx: _next_batch(tx, run))
@@ -325,7 +325,8 @@ def _next_batch(tx: Transaction, run: Run) -> Batch | None:
         return None
     while True:
         marks = sleep_queries.unread(tx, group.id, run.agent_id, run.user_id)
-        # Each conversation of a user has separate transcripts; talks without a user share one.
+        # Each conversation of a user has separate transcripts; conversations without a user share
+        # one.
         batch = Batch(group, scope, marks)
         if run.user_id or batch.is_numbered:
             batch.marks = marks[:1]
@@ -514,7 +515,7 @@ def _begin(tx: Transaction, transcript: Transcript, batch: Batch | None) -> None
         if mark.conversation_id in batch.read_to:
             current = marks.get(mark.conversation_id)
             if current is None or current.read_to != mark.read_to:
-                raise LeaseLost("Another server made a transcript of this.")
+                raise LeaseLost("Another server has made a transcript of these messages.")
             sleep_queries.read(tx, mark, batch.read_to[mark.conversation_id])
     sleep_queries.insert_transcript(tx, transcript)
 

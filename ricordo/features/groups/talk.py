@@ -3,8 +3,8 @@
     run_talk → start_talk (lease, plan, input) → Talk (order of speakers) → run_turn for each
 
 Each turn is a separate run in the speaker's conversation with the user. The otids of its messages
-are derived from the talk. So a talk that starts again after a kill finds the finished turns and
-takes the others.
+are derived from the talk. So a talk that starts again after a kill finds the finished turns, and
+runs the others.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ from ricordo.storage.engine.store import Transaction
 log = logging.getLogger(__name__)
 # Seconds that a talk waits for a member that is busy elsewhere.
 _PATIENCE = 120.0
-_GO_ON = "Nobody has said anything since. Go on."
+_GO_ON = "Nobody has said anything since. Continue."
 
 
 async def run_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> LiveTurn:
@@ -113,7 +113,7 @@ class _OutOfTurns(Exception):
 
 @dataclass(slots=True)
 class _TurnEnd:
-    """The end of a turn in the talk, with what was said."""
+    """The end of a turn in the talk, with the texts of the turn."""
 
     agent_id: str
     utterances: Sequence[Utterance] = ()
@@ -180,7 +180,7 @@ class Talk(LiveRun):
         )
 
     async def _turns(self) -> AsyncIterator[Event]:
-        """Take the turns of the talk; a turn that waited is finished first."""
+        """Run the turns of the talk; a turn that waited for an approval is finished first."""
         if self._request.approval:
             last = self._record.before[-1]
             speaker = self._speaker(last.agent_id)
@@ -224,7 +224,8 @@ class Talk(LiveRun):
             if speaker is None:
                 speaker = next_in_order(plan.members, last)
                 self._notes.append(
-                    f"The manager named no member, so {speaker.name} spoke as the next in order."
+                    f"The manager named no member, so {speaker.name} spoke next by the order of "
+                    "members."
                 )
                 log.info(
                     "the manager of a group named no member",
@@ -324,7 +325,7 @@ class Talk(LiveRun):
             raise _Paused
 
     async def _note_end(self, number: int) -> None:
-        """Add what was said in the turn with this number to the history."""
+        """Add the texts of the turn with this number to the history."""
 
         def read(tx: Transaction) -> tuple[TalkRecord, list[Utterance]]:
             record = TalkRecord.from_json(runs.get(tx, self._request.scope, self._run.id).metadata)
@@ -383,7 +384,7 @@ class Talk(LiveRun):
         derived from the talk.
 
         Raises:
-            LeaseLost: Raises LeaseLost if the talk has ended or another server has resumed it.
+            LeaseLost: if the talk has ended or another server has resumed it.
         """
         talk = runs.lock(tx, self._run.id)
         if talk and is_asked and was_cut_off(talk):
@@ -414,7 +415,7 @@ class Talk(LiveRun):
     def _as_own(self, event: Event, speaker: Speaker) -> Event:
         """Return an event of a turn as an event of the talk.
 
-        It gets the talk's run id, by which its stream can be found again.
+        It gets the talk's run id, by which readers find its stream again.
         """
         run_id = self._run.id
         match event:
@@ -489,7 +490,7 @@ class Talk(LiveRun):
         return bool(token) and is_speaker and str(token) in self._last_text()
 
     def _lines(self) -> list[tuple[str, str]]:
-        """Return the talk so far, as pairs of a speaker's name and a text."""
+        """Return the texts of the talk so far, each with its speaker's name."""
         return [
             (
                 (utterance.message.name or "user") if utterance.speaker_id else "user",

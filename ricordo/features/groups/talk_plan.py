@@ -1,6 +1,6 @@
 """The plan of a talk with a group. No I/O.
 
-It is fixed at the start, so the talk continues in the same way after a kill.
+The plan is fixed at the start, so the talk continues in the same way after a kill.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The stored record of a talk: its turns, what was said, and its delivery."""
+"""The stored record of a talk: its turns, their texts, and the delivery to members."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -45,9 +45,9 @@ class Utterance:
 class TalkRecord:
     """The metadata of a talk's run.
 
-    `turns` are the turns of this run, `before` are those of earlier runs, and `asked` are members
+    `turns` are the turns of this run, `before` the turns of earlier runs, and `asked` the members
     that a supervisor asked. After an approval, the resumed run names the earlier runs in `talks`,
-    each with the number of turns at its start.
+    each with its number of turns at the start.
     """
 
     plan: TalkPlan
@@ -129,7 +129,7 @@ def _has_ended(run: Run) -> bool:
 def is_resumed_by_itself(run: Run) -> bool:
     """Return whether the end of a member's turn resumed this talk.
 
-    Such a talk must not be sent again.
+    A client does not send such a talk again.
     """
     if not is_talk(run):
         return False
@@ -213,7 +213,7 @@ def utterances_in(message: Message, speaker: Speaker, group_id: str) -> list[Utt
 
 
 def utterances_of(tx: Transaction, plan: TalkPlan, entry: Entry) -> list[Utterance]:
-    """Return what was said in a turn, in all its runs."""
+    """Return the texts of a turn, from all its runs."""
     speaker = next(speaker for speaker in plan.everyone if speaker.id == entry.agent_id)
     if entry.run_ids:
         stored = messages.of_runs(tx, entry.run_ids)
@@ -254,7 +254,7 @@ def input_of_talk(tx: Transaction, plan: TalkPlan, run_id: str) -> list[Utteranc
 class TalkHistory:
     """The utterances of a talk in their order.
 
-    `heard_counts` has, for each agent, how many texts it had heard when it last spoke.
+    `heard_counts` has the number of texts that each agent had heard when it last spoke.
     """
 
     utterances: list[Utterance] = field(default_factory=list)
@@ -276,7 +276,7 @@ class TalkHistory:
 def history_of_talk(
     tx: Transaction, record: TalkRecord, run_id: str, *, has_turns: bool
 ) -> TalkHistory:
-    """Return what was said before this run and in its request.
+    """Return the texts before this run, and those of its request.
 
     `has_turns` adds the messages of the run's own turns.
     """

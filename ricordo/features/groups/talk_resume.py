@@ -1,7 +1,7 @@
 """Talks that resume by themselves after an approval was answered outside of the group.
 
 The end of the member's turn resumes the talk at once. The client does not send the message again.
-So if a kill interrupts the talk here, jobs of `HANDLER` find it by its stored rows.
+So if a kill interrupts the resumed talk, jobs of `HANDLER` find it by its stored rows.
 """
 
 import logging
@@ -48,7 +48,7 @@ async def resume_talk(runtime: Runtime, answered_run: Run) -> LiveTurn | None:
             started = await _start(runtime, scope, answered_run)
         except RicordoError as error:
             log.info(
-                "no talk of the group continues", extra={"run": answered_run.id, "reason": error}
+                "no talk of the group was resumed", extra={"run": answered_run.id, "reason": error}
             )
             continue
         if isinstance(started, StartedTalk):
@@ -68,9 +68,9 @@ async def _start(runtime: Runtime, scope: Scope, answered_run: Run) -> StartedTa
 
 
 async def resume_talks(runtime: Runtime, _job: Job, report: Report) -> None:
-    """Resume talks whose member got its answer, but on which no server works.
+    """Resume talks that no server is running, although their member got its answer.
 
-    A server was killed before such a talk ended.
+    Such talks were left by a killed server.
     """
 
     def find(tx: Transaction) -> list[Run]:
@@ -90,8 +90,8 @@ async def resume_talks(runtime: Runtime, _job: Job, report: Report) -> None:
 def _scopes_of(tx: Transaction, run: Run) -> list[Scope]:
     """Return the scopes in which the talk may have started.
 
-    There are none if the user is disabled. An agent that was created for one user talks with that
-    user, even if somebody else calls.
+    The result is empty if the user is disabled. An agent that was created for one user talks with
+    that user, even if somebody else calls.
     """
     everything = Scope(run.organization_id)
     if run.user_id is None:

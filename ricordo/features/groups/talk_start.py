@@ -2,7 +2,7 @@
 
 All of it happens in one transaction. The talk's run is in a hidden conversation of the group's
 leader. That conversation's id is derived from group and user. So a user has only one running talk
-with a group, and a message with a known otid counts as accepted before.
+with a group, and a message with a known otid is not accepted twice.
 """
 
 import secrets
@@ -106,8 +106,8 @@ async def start_talk(
 ) -> StartedTalk | str:
     """Start the talk. If the request was accepted before, return the id of its run.
 
-    The request was then accepted before. `answered_run` is a member's run that continued after an
-    approval. The talk that waited for it is resumed. Raises NotFound, Busy, Conflict, Invalid.
+    `answered_run` is a member's run that continued after an approval. With it, the talk that waited
+    for that member is resumed. Raises NotFound, Busy, Conflict, Invalid.
     """
     require_own_otids(request)
     repeated: Run | None = None
@@ -183,7 +183,7 @@ def _open(
 def _conversation(tx: Transaction, scope: Scope, group: Group) -> Conversation:
     """Return the conversation for the user's talks; create it if it is missing.
 
-    Raises Collision if another request was faster.
+    Raises Collision if another request created it first.
     """
     id = talk_conversation(scope, group)
     leader_id = require_leader(group)
@@ -250,7 +250,7 @@ def _save_input(tx: Transaction, request: TurnRequest, run: Run, group: Group) -
 def _as_stored(request: TurnRequest, stored: Sequence[Message]) -> TurnRequest:
     """Return the request with its stored messages.
 
-    Each message has an otid, which is the same after a kill.
+    Each message gets its stored otid, which is the same after a kill.
     """
     new_messages = tuple(
         NewMessage(

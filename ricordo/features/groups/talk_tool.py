@@ -32,13 +32,13 @@ if TYPE_CHECKING:  # the talk imports this module
 ASK_ALL = "send_message_to_all_agents_in_group"
 AT_ONCE = 50
 _SECONDS = 1200.0
-# The supervisor first asks once and then answers.
+# The tool rules let the supervisor ask once and then answer.
 SUPERVISOR_RULES = (
     ToolRule(ASK_ALL, "run_first"),
     ToolRule(ASK_ALL, "max_count_per_step", options={"max_count_limit": 1}),
 )
 AskAll = Callable[[ToolContext, str], Awaitable[list[str]]]
-# A function that asks the group of the running talk.
+# The function by which the tool asks the group of the running talk.
 SUPERVISED: ContextVar[AskAll | None] = ContextVar("SUPERVISED", default=None)
 
 

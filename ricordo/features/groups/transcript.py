@@ -26,7 +26,7 @@ CUT = " … [{} more characters are in the history]"
 
 
 def lines_of(message: Message) -> list[str]:
-    """Return the lines of one message; texts by the server give none."""
+    """Return the lines of one message; texts by the server give no lines."""
     if message.role in ("system", "summary"):
         return []
     if message.role == "user":

@@ -24,7 +24,7 @@ _PASSAGES = 5
 _MESSAGES_EACH = 3
 _MOST_KEYWORDS = 10
 _HUMAN = "human"
-_ABOUT_HUMAN = "What is known about the user."
+_ABOUT_HUMAN = "Facts about the user."
 _MINUTE = 60 * SECOND
 
 
@@ -161,7 +161,7 @@ def _span(
 async def _find_messages(
     context: ToolContext, keyword: str, start: int | None, end: int | None
 ) -> list[str]:
-    """Return texts by the user or the agent that contain this keyword and are out of view."""
+    """Return texts with this keyword, by the user or the agent, from outside the window."""
     message_filter = MessageFilter(
         agent_ids=(context.state.agent.id,),
         roles=("user", "assistant"),

@@ -22,7 +22,7 @@ _LINE = re.compile(r"^ {4}\d+\. ")
 
 
 def numbered_lines_of(message: Message) -> list[str]:
-    """Return the message as one line, `role: text`; texts by the server give none."""
+    """Return the message as one line, `role: text`; texts by the server give no line."""
     if message.role not in ("user", "assistant", "tool", "approval") or message.is_event:
         return []
     parts = (_text(message), _pictures(message), *_returns(message))

@@ -30,7 +30,7 @@ _TEXTS = {
 _CUT = ("max_steps", "max_tokens_exceeded")
 _USAGE_CHUNK: Json = {"object": "chat.completion.chunk", "choices": []}
 Noting = Callable[["AnswerReader"], Awaitable[None]]
-"""A function that is called when the run has started, and again when it has ended."""
+"""A function that is called with the reader when the run starts, and again when it ends."""
 
 
 @dataclass(slots=True)
@@ -38,8 +38,8 @@ class AnswerReader:
     """Reads the events of a turn as deltas, and collects the text.
 
     `page` is the address of the page where a person decides on waiting calls of the agent's tools.
-    With `has_form`, for example JSON, the answer is only the last text, sent once it is complete.
-    Text before a call or a correction is dropped.
+    With `has_form` (for example JSON), only the last text is the answer, and it is sent once it is
+    complete. Texts before a call or a correction are dropped.
     """
 
     clock: Clock
@@ -56,7 +56,7 @@ class AnswerReader:
     _is_asked: bool = False
 
     def read(self, event: Event) -> Iterator[Json]:
-        """Yield what the event adds to the message."""
+        """Yield the deltas that the event adds to the message."""
         self._encoder = self._encoder or TurnEncoder(_SHOWN, self.clock, has_tokens=True)
         if isinstance(event, RunStarted | RunEnded | Failed):
             self.run = event.run
@@ -130,7 +130,7 @@ class AnswerReader:
         yield {names[1]: text}
 
     def _ask(self, message: Message) -> Json:
-        """Return the calls for the client, or the address where a person decides."""
+        """Return the calls for the client, or a text with the address where a person decides."""
         self._is_asked = True
         waiting = list(message.waiting_calls)
         if others := [call.name for call in waiting if call.name not in self.client_tools]:
@@ -192,7 +192,7 @@ async def deltas_of(
     *,
     stops_when_left: bool,
 ) -> AsyncGenerator[Json | None]:
-    """Yield what the turn adds to the message, and None after a pause.
+    """Yield the deltas that the turn adds to the message, and None after a pause.
 
     `noting` is called at the start and at the end. With `stops_when_left`, the turn is cancelled if
     its client leaves the stream.

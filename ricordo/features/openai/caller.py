@@ -1,4 +1,4 @@
-"""The user of Open WebUI whom a key acts for.
+"""The user of Open WebUI on whose behalf a key acts.
 
 Open WebUI names the user in headers; the key must be allowed to act for users.
 """
@@ -15,7 +15,7 @@ from ricordo.features.openai.options import OpenAIApiSettings
 from ricordo.signed_tokens import read_token
 
 SIGNED_USER = "x-openwebui-user-jwt"
-# Plain headers, the most reliable one first, since an e-mail address may be unverified.
+# The plain headers with the user, the most reliable first. An e-mail address may be unverified.
 PLAIN_USER = ("x-openwebui-user-id", "x-openwebui-user-email")
 _PLAIN_NAME = "x-openwebui-user-name"
 _ISSUER = "open-webui"
@@ -47,7 +47,7 @@ async def acting(context: RequestContext) -> RequestContext:
 
 @dataclass(frozen=True, slots=True)
 class OpenWebUIUser:
-    """A user of Open WebUI: the id, or without one the address, and the name for people."""
+    """A user of Open WebUI: the id (or the address, if there is no id), and the name for people."""
 
     id: str
     name: str = ""

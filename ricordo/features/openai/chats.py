@@ -1,11 +1,11 @@
-"""Chats that clients keep themselves: find the conversation and the new messages.
+"""Find the conversation and the new messages of a chat that its client stores.
 
-A client sends its whole chat each time. For each run that answers, two digests of the chat are
-recorded. The exact one covers all messages. The loose one, for clients that name their chats,
+Such a client sends its whole chat each time. For each run that answers it, two digests of the chat
+are recorded. The exact one covers all messages. The loose one, for clients that name their chats,
 covers only the user's messages, since clients change how answers look. The next request continues
-the conversation that is recorded for the longest known part of it. A part is known by its exact
-digest, or because the shown answers are the agent's. If that conversation has newer messages, for
-example after an edit or "regenerate", it is forked. So if a person edited or deleted an answer,
+the conversation that is recorded for the longest known part of its chat. A part is known by its
+exact digest, or because the shown answers are the agent's. If that conversation has newer messages,
+for example after an edit or "regenerate", it is forked. So if a person edited or deleted an answer,
 everything after it counts as new. Both digests are stored in the transaction that ends the run. The
 loose digest of a new chat is already stored when its run starts, since nothing else leads to the
 conversation before the run ends.
@@ -51,7 +51,8 @@ from ricordo.storage import conversations, messages, runs
 from ricordo.storage.engine.store import Store, Transaction
 
 _DIGEST = 20
-# how many states are searched first; only an edit far back continues an older state
+# The number of states to search first. Only after an edit far back does a chat continue an older
+# state.
 _LIKELY = 2
 
 
@@ -85,8 +86,8 @@ class ClientChat:
 class Continuation:
     """The conversation that continues a chat, and the index of its new messages.
 
-    `shown` is text of a stopped answer that the client shows but the conversation lacks. If the new
-    messages contain answers, `own_answers` has the keys of the agent's answers in this chat.
+    `shown` is the part of a stopped answer that the client shows but the conversation lacks. If the
+    new messages contain answers, `own_answers` has the keys of the agent's answers in this chat.
     """
 
     conversation_id: str
@@ -319,7 +320,7 @@ def _answered_beginning(
         if state := answered.get(states[index].loose):
             if chat.is_answer:
                 return _Beginning(index, state)
-            break  # only a comparison can tell whether the client shows this answer
+            break  # only a comparison of texts shows whether the client changed this answer
     if chat.is_answer or not (answered or indexes[_LIKELY:]):
         return None
     answered = answered_states(tx, [key for index in indexes for key in keys_of(index)])
@@ -377,8 +378,8 @@ async def _conversation_after(
 ) -> str | None:
     """Return the conversation to continue after this run: its own, or a fork.
 
-    It is forked if it has later messages. None if it cannot be continued. Waiting calls of these
-    tools are denied, since the client continued without results.
+    The conversation is forked if it has later messages. Returns None if it cannot be continued.
+    Waiting calls of these client tools are denied, since the client continued without results.
     """
 
     def find(tx: Transaction) -> tuple[Run, Conversation, list[str], Message | None]:
@@ -399,7 +400,7 @@ async def _conversation_after(
     if run.ended_at is None:
         await _stop_if_left(context, run)
     is_last = bool(conversation.window) and conversation.window[-1] in run_message_ids
-    # If a person decided on the page, the conversation continues by itself.
+    # If a person decided on the page, the conversation was continued there.
     if is_last or run.ended_at is None or run.stop_reason == "requires_approval":
         return conversation.id
     in_view = (id for id in reversed(run_message_ids) if id in conversation.window)
@@ -427,7 +428,7 @@ async def continue_call(context: RequestContext, chat: ClientChat) -> Continuati
 
 
 async def _stop_if_left(context: RequestContext, run: Run) -> None:
-    """If a client left the stream of a chat's run, cancel the run.
+    """Cancel a chat's run if its client left the stream.
 
     OpenAI's API has no request to stop an answer; a client closes the stream instead.
     """

@@ -1,6 +1,6 @@
-"""Egress policies of answers that clients send back: in tasks, temporary chats, and edited chats.
+"""Find the egress labels of answers that clients send back.
 
-A client sends the texts of a chat without their labels. The labels are found again here.
+In tasks, temporary chats and edited chats, a client sends texts without their labels.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ from ricordo.storage import messages
 from ricordo.storage.engine.store import Transaction
 
 MOST = 500
-"""So many of the agent's last messages with the user are compared."""
+"""The number of the agent's last messages with the user that are compared."""
 
 
 def chat_clearance(tx: Transaction, context: RequestContext, state: AgentState) -> Clearance:
     """Return a clearance that knows the labelled texts of the agent and of its recent messages."""
     runtime = context.runtime
     clearance = runtime.new_clearance()
-    # Only the texts matter here, which are noted for every destination.
+    # The destination makes no difference, since only the labelled texts are used.
     cleared_state(state, IN_PROCESS, clearance, partial(spans_of, runtime.settings.data_dir))
     for message in messages.labelled(tx, state.agent.id, context.scope.subject, MOST):
         clearance.know(f"message:{message.id}", message.egress, message.text)

@@ -1,7 +1,7 @@
 """Inputs and results of embeddings: texts, OpenAI's tokens, shorter vectors.
 
-For models that they do not know, some clients send tokens of the vocabulary `cl100k_base`. The file
-is OpenAI's own (MIT licence).
+For unknown models, some clients send tokens of the vocabulary `cl100k_base` instead of texts. The
+vocabulary's file is from OpenAI (MIT licence).
 """
 
 import gzip

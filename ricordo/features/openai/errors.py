@@ -65,7 +65,7 @@ def refusal_for(error: RicordoError | RequestValidationError) -> Response:
     if isinstance(error, RequestValidationError):
         fault = error.errors()[0]
         field_path = ".".join(map(str, fault["loc"][1:])) or None
-        # The value that was sent is not repeated, since it may be long or secret.
+        # Do not repeat the value from the request, since it may be long or secret.
         message = str(fault["msg"]).removeprefix("Value error, ")[:300]
         if field_path:
             message = f"{field_path}: {message}"
@@ -97,10 +97,11 @@ def _refusal(
 ) -> Response:
     response = answer(openai_error(message, kind or openai_type(status), param, code), status)
     if kind or status in (409, 412):
-        # The server has already retried, or would give the same answer again.
+        # Tell the client not to retry: the server has already retried, or would give the same
+        # answer.
         response.headers["x-should-retry"] = "false"
     return response
 
 
-# The end of a stream after a failure of the database.
+# The last event of a stream after a failure of the database.
 CUT_OFF = (b"data: " + orjson.dumps(openai_error(DATABASE_FAILED, INTERRUPTED)) + b"\n\n", DONE)

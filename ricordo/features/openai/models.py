@@ -286,7 +286,7 @@ class ResponsesRequest(LenientRequest):
         if not messages:
             raise Invalid("There is no message in the input. Send one, or a function's result.")
         tools = [ToolDefinition.model_construct(function=tool) for tool in self.tools or ()]
-        # Without a second validation, since all parts are already validated.
+        # Skip validation, since all parts are already validated.
         chat = ChatRequest.model_construct(model=self.model, messages=messages, tools=tools)
         names = ("stream", "user", "metadata", "tool_choice")
         update = {name: getattr(self, name) for name in names}

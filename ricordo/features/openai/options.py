@@ -11,7 +11,7 @@ class OpenAIApiSettings(FeatureSettings):
     """OpenAI's HTTP API, by which Open WebUI and others talk with agents."""
 
     openwebui_secret: SecretStr | None = about(
-        "Secret that Open WebUI signs its users with (its FORWARD_USER_INFO_HEADER_JWT_SECRET). "
+        "Secret with which Open WebUI signs its users (its FORWARD_USER_INFO_HEADER_JWT_SECRET). "
         "If set, only the signed header identifies the user, not the plain ones."
     )
     openai_leaving: Literal["finish", "stop"] = about(

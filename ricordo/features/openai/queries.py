@@ -1,6 +1,6 @@
 """Queries of chats that clients keep, and of agents by name.
 
-A chat is known by the run that answered each of its states.
+For each state of a chat, the run that answered it is stored.
 """
 
 from collections import Counter
@@ -66,8 +66,8 @@ class UnknownModel(NotFound):
 class AnsweredState:
     """The run that answered a state of a chat.
 
-    `open_conversation_id` is its conversation, if no later run is in it. `is_whole` is true if the
-    run ended by itself. Then everything that was shown is stored.
+    `open_conversation_id` is the run's conversation if it has no later run. `is_whole` is true if
+    the run ended by itself, so that every shown text is stored.
     """
 
     run_id: str

@@ -1,7 +1,8 @@
 """Answers as clients show them, compared with the answers that agents gave.
 
-A person can edit or delete an answer in a client, or stop it half-way. What the client shows then
-counts. A client may also show an answer in another form, for example with the reasoning.
+A person can edit or delete an answer in a client, or stop it half-way. Then the text that the
+client shows counts. A client may also show an answer in another form, for example with the
+reasoning.
 """
 
 import re
@@ -29,7 +30,7 @@ def answer_key(text: str) -> str:
 
 
 def shown_before(chat: Sequence[ChatMessage], index: int) -> tuple[int, str]:
-    """Return the answer right before this index: its beginning, and its text."""
+    """Return the answer right before this index: the index of its first message, and its text."""
     start = index
     while start and chat[start - 1].role not in ("user", "system", "developer"):
         start -= 1

@@ -50,7 +50,7 @@ class TemporaryTurn:
     clearance: Clearance
 
     async def events(self) -> AsyncGenerator[Event]:
-        """Yield the events of the answer, as those of a turn."""
+        """Yield the events of the answer, in the form of a turn's events."""
         yield RunStarted(self.run)
         step_id = new_id("step")
         message_id = new_id("message")
@@ -85,9 +85,9 @@ async def temporary_turn(
     """Return the turn that answers a temporary chat.
 
     Raises:
-        Invalid: The last message is not the user's.
-        NotFound: There is no such agent, or no such model.
-        Unsupported: The chat has parts that are not supported.
+        Invalid: if the last message is not the user's.
+        NotFound: if there is no such agent or model.
+        Unsupported: if the chat has parts that are not supported.
     """
     if body.messages[-1].role != "user":
         raise Invalid("The last message of a temporary chat must have the role user.")
@@ -116,7 +116,7 @@ async def temporary_turn(
         stream=body.stream,
         user_id=scope.user_id,
     )
-    # What the user says now is the user's decision.
+    # The user's new message may go to any model, since the user sends it now.
     clearance.exempt = frozenset({request.messages[-1].id})
     return TemporaryTurn(context, providers.get(state.agent.model), request, run, clearance)
 

@@ -87,14 +87,14 @@ async def chat_turn(
         agent: The agent that answers.
         body: The request as a chat.
         after: The id of the run after which to continue.
-        is_retry: OpenAI's clients mark a retry in a header; it gets the answer to the earlier equal
-            request.
+        is_retry: Whether the client marks the request as a retry in a header. A retry gets the
+            answer to the earlier equal request.
         sent: The bytes that distinguish this request from others, by default its body.
 
     Raises:
-        Invalid: The chat cannot be continued like this.
-        Unsupported: It has parts that are not supported.
-        NotFound: The run or agent does not exist.
+        Invalid: if the chat cannot be continued like this.
+        Unsupported: if the chat has parts that are not supported.
+        NotFound: if the run or agent does not exist.
     """
     digest, is_sent_again = await sent_again(context, sent)
     is_retry = is_retry or is_sent_again
@@ -112,7 +112,7 @@ async def chat_turn(
         required_tools = body.wanted_tools()
     else:
         required_tools = frozenset()
-    # Faults of the messages are found before anything is stored.
+    # Parse all messages first, so that a fault is found before anything is stored.
     parts = {id(message): parts_of(message) for message in body.messages if message.role == "user"}
     names = [tool.name for tool in tools]
     states = ChatStates(context.scope, chat)
@@ -180,7 +180,7 @@ def _said(
 
 
 def _with_label(message: NewMessage, labels: Mapping[str, str]) -> NewMessage:
-    """Return an answer that the client sends back with the egress label that it was given."""
+    """Return an answer that the client sent back, with its egress label."""
     if message.role != "assistant":
         return message
     text = "".join(part.text for part in message.parts if isinstance(part, TextPart))
@@ -188,12 +188,15 @@ def _with_label(message: NewMessage, labels: Mapping[str, str]) -> NewMessage:
 
 
 def _as_client_shows(context: RequestContext, text: str) -> NewMessage:
-    """Return an answer that the client shows but the agent did not give; its sender marks it."""
+    """Return an answer that the client shows but the agent did not give.
+
+    Its sender marks it as such.
+    """
     return NewMessage("assistant", (TextPart(text),), sender_id=context.scope.user_id)
 
 
 def chat_name(context: RequestContext, body: ChatRequest) -> str | None:
-    """Return the client's id of the chat, from Open WebUI's header or the body."""
+    """Return the id that the client gives the chat, from Open WebUI's header or the body."""
     return context.request.headers.get(CHAT_HEADER) or body.named("chat_id")
 
 

@@ -1,4 +1,4 @@
-"""The retired Letta V1 server's route for voice: chat completions as a stream."""
+"""The route for voice of the retired Letta V1 server: streamed chat completions."""
 
 from collections.abc import Mapping
 from typing import Any

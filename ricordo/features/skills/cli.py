@@ -1,4 +1,4 @@
-"""`ricordo skill`: list, read, bring in, take out, decide and restore skills.
+"""`ricordo skill`: list, show, import, export, decide and restore skills.
 
 A running server does the work. Without one, a server runs in this process for the command.
 """

@@ -25,7 +25,7 @@ class PutSkillRequest(RequestModel):
         None,
         min_length=7,
         max_length=40,
-        description="The version that it was made from. Later changes are merged by lines.",
+        description="The version from which the text was edited. Later changes are merged by lines.",
     )
     keeps_hidden_text: bool = Field(
         False, description="Store invisible characters; by default they are refused."
@@ -33,7 +33,7 @@ class PutSkillRequest(RequestModel):
 
 
 class SkillPolicyRequest(RequestModel):
-    """What agents may do with a skill."""
+    """The policy for agents' changes of a skill."""
 
     policy: Policy
 
@@ -50,8 +50,8 @@ class SkillZipForm(BaseModel):
 class SkillSummaryResponse(ResponseModel):
     """A skill in a list.
 
-    `problem` says why agents do not get the skill; null if they do. Its history, blame and
-    comparisons are those of its block.
+    `problem` is the reason why agents do not get the skill; null if they get it. The routes of the
+    skill's block have its history, blame and comparisons.
     """
 
     name: str
@@ -103,7 +103,7 @@ class SkillResponse(SkillSummaryResponse):
 
 
 class SkillOutcomeResponse(ResponseModel):
-    """A skill after a write, and the proposal that waits if the caller may only propose.
+    """A skill after a write. If the caller may only propose, it has the waiting proposal.
 
     `skill` is null if there is none.
     """

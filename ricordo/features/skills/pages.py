@@ -1,7 +1,7 @@
 """The pages of skills: the list of an owner's skills, and a skill with its proposals and versions.
 
-A form has the whole text of a skill, as its block has it: `SKILL.md`, and each other file behind a
-line with its path.
+A form has the whole text of a skill's block: `SKILL.md`, then each other file after a line with its
+path.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""Routes of skills: the same ones below a user, an agent and the organization.
+"""Routes of skills, with the same routes below a user, an agent and the organization.
 
-A skill's history, blame and comparisons are those of its block: `/v1/blocks/{block_id}/…`.
+The routes of a skill's block have its history, blame and comparisons: `/v1/blocks/{block_id}/…`.
 """
 
 from collections.abc import Callable, Sequence
@@ -82,7 +82,7 @@ def _routes(prefix: str, scope: str, owner_of: Callable[..., _Owner]) -> Routes:
     def list_skill_proposals(
         tx: Transaction, context: RequestContext, place: _Owner = place
     ) -> list[Json]:
-        """List the proposals for all skills that wait, also for skills that are not made yet."""
+        """List the waiting proposals for all skills, including new ones."""
         owner = place.open(tx, context)
         rows = proposals.of_skills(tx, context.scope, owner.chain.id, _MOST_PROPOSALS)
         return [ProposalResponse.of(proposal) for proposal in rows]
@@ -144,7 +144,7 @@ def _add_reads(router: Routes, place: _Owner) -> None:
     def list_proposals(
         tx: Transaction, context: RequestContext, skill_name: str, place: _Owner = place
     ) -> list[Json]:
-        """List the proposals that wait for a decision, newest first, also for a new skill."""
+        """List the waiting proposals for a skill, which may be new. The newest come first."""
         owner = place.open(tx, context)
         waiting = ProposalFilter(chain_id=owner.chain.id, label=label_of(skill_name), waits=True)
         page = Page(limit=_MOST_PROPOSALS, is_bounded=True)
@@ -169,7 +169,8 @@ def _add_writes(router: Routes, place: _Owner) -> None:
         content = await body.file.read(MOST_BYTES + 1)
 
         def work(tx: Transaction) -> Json:
-            # A caller who may not see the owner is refused before the file is looked at.
+            # Open the owner first, so that a caller who may not see the owner is refused before the
+            # file is read.
             owner = place.open(tx, context, makes=True)
             skill = from_zip(content)
             edit = _edit(context, owner, f"Import {skill.name} from a zip file")
@@ -211,7 +212,7 @@ def _add_writes(router: Routes, place: _Owner) -> None:
         body: SkillPolicyRequest,
         place: _Owner = place,
     ) -> Json:
-        """Set what agents may do with a skill.
+        """Set the policy for agents' changes of a skill.
 
         `direct` counts as `guarded`, since untrusted content must not change instructions.
         """

@@ -1,7 +1,7 @@
 """Skills of a user, an agent or an organization: read, write, delete, restore and approve.
 
-A skill is a block of its owner, so all of this is the work of `memory/` on one block. This module
-adds the format. Each write locks the chain first.
+A skill is a block of its owner, so the functions of `memory/` do the work on that block. This
+module adds the format. Each write locks the chain first.
 """
 
 from collections.abc import Mapping
@@ -88,7 +88,8 @@ def open_owner(
         return SkillOwner(kind, id, chain)
     chain = Chain(new_id("chain"), scope.organization_id, kind, id)
     if makes:
-        # Two concurrent first writes would create two chains, so the second one waits here.
+        # Two concurrent first writes would create two chains, so the second one waits for this
+        # lock.
         if kind == "agent":
             agents.lock(tx, scope, id)
         else:
@@ -154,8 +155,9 @@ def put(
         tx: The transaction.
         owner: The owner, whose chain is stored.
         skill: The skill.
-        edit: The author. If they do not own the skill, its policy decides.
-        expected: The version that the skill was made from, in hex digits. Later changes are merged.
+        edit: The author. If the author does not own the skill, its policy decides.
+        expected: The version from which the skill was edited, in hex digits. Later changes are
+            merged.
         keeps_hidden_text: Whether an owner may store invisible characters.
 
     Raises:
@@ -192,10 +194,10 @@ def propose_by_agent(
     metadata: ChangeMetadata,
     expires_after: int | None,
 ) -> SubmissionOutcome:
-    """Propose an agent's new or changed skill, or write it where the skill's policy allows that.
+    """Propose an agent's new or changed skill, or write it if the skill's policy allows that.
 
-    A new skill is always proposed. A change from a step with untrusted content is never applied by
-    itself, whatever the policy says. Raises Forbidden, Unchanged, Conflict, Invalid, TooLong.
+    A new skill is always proposed. So is every change from a step with untrusted content. Raises
+    Forbidden, Unchanged, Conflict, Invalid, TooLong.
     """
     chain = _locked(tx, owner)
     block = blocks.labelled(tx, chain.id, skill.label)
@@ -236,7 +238,10 @@ def _propose(
 def set_policy(
     tx: Transaction, owner: SkillOwner, name: str, policy: Policy, by: Actor
 ) -> StoredSkill:
-    """Set what agents may do with the skill. Raises NotFound, and Forbidden for all but owners."""
+    """Set the policy for agents' changes.
+
+    Raises NotFound, and Forbidden unless the owner calls it.
+    """
     chain = _locked(tx, owner)
     skill = get(tx, owner, name)
     metadata = ChangeMetadata(by, f"Set the policy of {skill.block.label}")

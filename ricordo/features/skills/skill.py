@@ -1,11 +1,11 @@
 """Skills in the open Agent Skills format, and their text in a memory block.
 
-A skill is a folder: `SKILL.md` with a front matter in YAML, and other files beside it. The format
+A skill is a folder with `SKILL.md`, which has a front matter in YAML, and other files. The format
 is that of https://agentskills.io/specification.
 
 One block holds the whole skill, so that one version, one proposal and one approval cover all of its
-files. The block's text is `SKILL.md`. Each other file follows a line of the form
-`=== file: scripts/run.py ===`. A line of a file that looks so gets a backslash in front.
+files. The block's text is `SKILL.md`. Each other file follows a line of the form `=== file:
+scripts/run.py ===`. If a file contains such a line, the line gets a backslash in front.
 """
 
 import re
@@ -25,7 +25,7 @@ LONGEST_NAME = 64
 LONGEST_DESCRIPTION = 1024
 LONGEST_COMPATIBILITY = 500
 MOST_FILES = 100
-# Characters of the front matter, so that the beginning of a block's text has all of it.
+# The most characters of a front matter, so that the beginning of a block's text contains all of it.
 LONGEST_FRONT_MATTER = 4000
 _LONGEST_PATH = 150
 _DEEPEST = 6
@@ -33,7 +33,7 @@ _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _FENCE = "---"
 _FILE_LINE = re.compile(r"=== file: (.+) ===")
 _LIKE_FILE_LINE = re.compile(r"\\*=== file: ")
-# Letters that no system reads as something else. A leading "-" would look like an option.
+# Characters that are safe in paths on all systems. A leading "-" would look like an option.
 _PART = re.compile(r"[\w+@][\w+@. -]*", re.ASCII)
 _TAG = re.compile("[<\uff1c\ufe64][/\uff0f!?a-zA-Z]")
 _FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
@@ -43,7 +43,7 @@ _FIELDS = ("name", "description", "license", "compatibility", "metadata", "allow
 class FrontMatter:
     """The fields of a skill's front matter.
 
-    `allowed_tools` is kept as it is written. It grants nothing here.
+    `allowed_tools` is stored unchanged, and grants nothing here.
     """
 
     name: str
@@ -159,7 +159,7 @@ def parts_of(text: str) -> list[tuple[str, str]]:
 
 
 def read_front_matter(content: str) -> FrontMatter:
-    """Return the front matter of a `SKILL.md`, which may be cut behind it.
+    """Return the front matter of a `SKILL.md`. The text may be cut after the front matter.
 
     Fields that the format does not know are ignored. They stay in the text. Raises Invalid.
     """

@@ -126,7 +126,7 @@ async def propose_skill(
         reason.strip() or f"Propose the skill {skill}",
         run_id=context.step.run_id or None,
         step_id=context.step.id or None,
-        # A proposal from such a step waits, whatever the skill's policy is.
+        # A change from a step with untrusted content is proposed, whatever the skill's policy is.
         is_untrusted=context.step.is_untrusted() or bool(context.step.callers),
     )
 
@@ -154,11 +154,11 @@ async def propose_skill(
 def _owner_kind(
     context: ToolContext, owner: Literal["user", "agent", "organization"] | None
 ) -> Literal["user", "agent", "organization"]:
-    """Return whose skill is proposed. Raises Forbidden, Invalid."""
+    """Return the kind of owner of the proposed skill. Raises Forbidden, Invalid."""
     is_about_user = context.state.conversation.user_id is not None
     if is_about_user and owner not in (None, "user"):
         raise Forbidden(
-            "What you learn in a conversation with a user is that user's. Propose it for the user."
+            "A skill from a conversation with a user belongs to that user. Propose it for the user."
         )
     if owner == "user" and not is_about_user:
         raise Invalid("This conversation is about no user. Propose the skill for the agent.")
@@ -244,6 +244,6 @@ def _file_names(skill: Skill) -> str:
 TOOLS = (
     ServerTool(open_skill, "letta_builtin", is_read_only=True, runs_in_parallel=True),
     ServerTool(run_skill_script, "letta_builtin", acts_outside=True, brings_untrusted=True),
-    # It writes memory in a transaction of its own, and its arguments stay in memory.
+    # The tool stores its proposal in a separate transaction.
     ServerTool(propose_skill, "letta_builtin", acts_outside=True, stays_here=True),
 )

@@ -13,11 +13,11 @@ from ricordo.errors import Invalid, TooLong
 from ricordo.features.skills.skill import MOST_FILES, SKILL_FILE, Skill, make_skill
 
 MOST_BYTES = 1_000_000
-"""The bytes of a zip file, and of all its files when they are unpacked."""
+"""The most bytes of a zip file, and of all its unpacked files."""
 _MOST_ENTRIES = 4 * MOST_FILES
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip file can hold
 _REGULAR = (stat.S_IFREG | 0o644) << 16
-# Files that systems add to the zip files that they make.
+# Files that operating systems add to zip files, and that are skipped.
 _ADDED = ("__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini")
 
 
@@ -73,7 +73,8 @@ def _read(archive: zipfile.ZipFile) -> dict[str, str]:
 
 def _require_safe(entry: zipfile.ZipInfo) -> None:
     """Raise Invalid for an entry that is not a file or folder below the folder of the zip file."""
-    # `filename` ends at a NUL, and has "/" for the separator of this system.
+    # Check the original name too: `filename` is cut at a NUL, and has this system's separator
+    # replaced by "/".
     name = entry.orig_filename
     parts = name.rstrip("/").split("/")
     mode = stat.S_IFMT(entry.external_attr >> 16)

@@ -1,4 +1,4 @@
-"""Memory that is kept in sync with other places: remotes, git and Dolt."""
+"""Sync of memory with copies elsewhere: remotes, git and Dolt."""
 
 from ricordo.plugins import Commands, Feature
 

@@ -1,6 +1,6 @@
 """Pages for people: the server's pages, the documentation of the API, and help.
 
-They load nothing from other hosts.
+The pages load nothing from other hosts.
 """
 
 from ricordo.plugins import Feature, PluginPage

@@ -1,4 +1,4 @@
-"""The database named in the settings: opened, read, locked exclusively, or checked."""
+"""Open, read, lock or check the database that the settings name."""
 
 import asyncio
 import time
@@ -66,7 +66,8 @@ def open_store(settings: Settings, clock: Clock | None = None) -> Store:
         memory_mb=settings.max_memory_mb,
         blocks=settings.max_memory_blocks,
         listed_characters=settings.max_listed_characters,
-        # An agent's blocks are in memory twice, and most non-Latin characters take three bytes.
+        # The bytes of one cached agent: its blocks are in memory twice, and most non-Latin
+        # characters take three bytes.
         list_characters=settings.max_answer_mb * MEGABYTE // 8,
         history_mb=settings.max_history_mb,
     )
@@ -181,9 +182,10 @@ def _exclusive_postgres(settings: Settings, url: str, *, force: bool) -> Iterato
     postgres = _postgres()
     with postgres.first_connection(postgres.make_engine(url, "full")) as connection:
         postgres.require_usable(connection)
-        # The whole copy is read in one transaction, which also has to wait for the other database.
+        # A copy is read in one transaction, which may be idle while the other database works.
         connection.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
-        # A server takes this lock first when it starts, so a starting server waits for this block.
+        # A server takes this lock first when it starts, so a starting server waits until this block
+        # ends.
         is_ours = connection.exec_driver_sql(
             f"SELECT pg_try_advisory_lock({postgres.SCHEMA_LOCK})"
         ).scalar_one()
@@ -214,7 +216,8 @@ def _servers_left(connection: Connection) -> int:
     """
     for tries_left in reversed(range(_TRIES)):
         others = count_servers(connection)
-        # Ends the transaction that SQLAlchemy assumes, and PostgreSQL's snapshot of its sessions.
+        # This ends the transaction that SQLAlchemy began, and PostgreSQL's snapshot of its
+        # sessions.
         connection.rollback()
         if not others or not tries_left:
             break
@@ -306,7 +309,7 @@ def _check_file(path: Path) -> DatabaseStatus:
     engine = sqlite.make_engine(path, "normal")
     try:
         sqlite.require_writable(path)
-        # Held only for a moment: a server that starts meanwhile waits for it.
+        # The lock is held only for a moment; a server that starts meanwhile waits for it.
         lock = sqlite.lock_file(path)
         try:
             file_mark.find_missing_writes(path)
@@ -325,7 +328,7 @@ def _check_file(path: Path) -> DatabaseStatus:
     except OSError as error:
         return DatabaseStatus("broken", f"{path} cannot be locked: {error.strerror}.")
     except Exception as error:
-        # Any error of the driver, from a file that is not a database any more.
+        # The file may be no database any more, so the driver may raise any of its errors.
         return DatabaseStatus("broken", _fault_of_driver(path, error))
     if schema == HALF_COPIED:
         return DatabaseStatus("broken", f"{path} cannot be used. {UNFINISHED}")

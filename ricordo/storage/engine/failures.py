@@ -40,10 +40,10 @@ _POSTGRES_KINDS: dict[str, DatabaseFailure] = {
     "XX002": "damaged",
 }
 _ADVICE: dict[DatabaseFailure, str] = {
-    "full": "The disk is full. Free some space; then start the server again. A running one "
+    "full": "The disk is full. Free some space; then start the server again. A running server "
     "continues by itself.",
-    "read-only": "It cannot be written. Give the user who runs Ricordo the right to write its files, and "
-    "see that the disk is not mounted read-only.",
+    "read-only": "The database cannot be written. Give the user who runs Ricordo the right to "
+    "write its files, and check that the disk is not mounted read-only.",
     "damaged": "Some of its pages are damaged; `ricordo doctor` says of which table. Restore it from a "
     "backup.",
 }

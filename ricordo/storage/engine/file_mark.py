@@ -4,11 +4,11 @@ SQLite reports no error if it opens a database without its `-wal`, or with anoth
 server leaves two marks:
 
 - In the database's header: an identity (`application_id`), and the number and phase of its session
-  (`user_version`). The phase "opening" is written to the file itself, and the first write to `-wal`
-  sets "live". So a file that says "opening" and has no `-wal` has lost its `-wal`. Once SQLite has
-  written `-wal` back into the file, the file says "live" too.
-- In a mark file next to the database: the highest row numbers assigned. It lags at most a second
-  behind the database. It is ahead only after a restart of the machine.
+  (`user_version`). The phase "opening" is written to the file itself. The first write to `-wal`
+  sets the phase "live". So a file in the phase "opening" without a `-wal` has lost its `-wal`. When
+  SQLite writes `-wal` back into the file, the file gets the phase "live" too.
+- In a mark file next to the database: the highest row numbers assigned. It is at most a second
+  older than the database. It can be newer only after a restart of the machine.
 """
 
 import ctypes
@@ -72,7 +72,7 @@ def mark_path(path: Path) -> Path:
 
 
 def look_for_absent(path: Path) -> str:
-    """Return a sentence if the database that was here is gone, else "".
+    """Return a sentence if a database was here and is missing now, else "".
 
     Raises:
         Unavailable: if its `-wal` is still here.
@@ -94,11 +94,12 @@ def look_for_absent(path: Path) -> str:
 
 
 def _mark_of(identity: int, mark: DatabaseMark | None, path: Path) -> DatabaseMark | None:
-    """Return the mark if it is of the database with this identity."""
+    """Return the mark if it belongs to the database with this identity."""
     if mark is None or identity not in mark.identities:
         return None
     if mark.former and identity == mark.identity:
-        # The log with the new identity is written back, so no log has the former identity.
+        # The log with the new identity was written back, so no log has the former identity any
+        # more.
         mark = replace(mark, former=0)
         _save(mark, path)
     return mark
@@ -148,7 +149,7 @@ def begin(connection: sqlite3.Connection, path: Path) -> None:
     """Note in the database that a session is opening."""
     (identity,) = connection.execute("PRAGMA application_id").fetchone()
     mark = read_mark(path)
-    # A copy at another path becomes a database of its own.
+    # A copy at another path becomes a separate database, with a new identity.
     if (
         not identity
         or mark is None
@@ -175,7 +176,7 @@ def write_mark(
     """Write the mark file from the database.
 
     `identity` is the identity that the database will get next, if it changes. On a full disk the
-    old mark stays, which only lags behind.
+    old mark stays. It is only older than the database.
     """
     session, phase = _session(connection)
     if identity is None:
@@ -208,12 +209,13 @@ def read_mark(path: Path) -> DatabaseMark | None:
 
 
 class OpenFiles:
-    """The files of an open database, which must not be moved or replaced."""
+    """The files of an open database, to notice if they are moved or replaced."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         names = (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm"))
-        # Kept open until SQLite has closed the files: closing one releases SQLite's locks on it.
+        # Keep them open until SQLite has closed its files, since closing one here releases SQLite's
+        # locks.
         self._files = [(str(name), os.open(name, os.O_RDONLY)) for name in names if name.exists()]
 
     @property

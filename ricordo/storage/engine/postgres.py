@@ -1,10 +1,10 @@
 """PostgreSQL: a pool of worker threads with a connection each, retries and backups.
 
 Writes are READ COMMITTED: a statement sees rows that were committed before it, and waits for rows
-that another transaction changed. So a unit that writes what it computed from rows must lock these
-rows (`with_for_update`, which SQLite omits), compare them when it writes, or raise Overtaken. Reads
-are one snapshot. Text columns are COLLATE "C": byte order, as on SQLite. JSON columns are JSON, not
-JSONB: JSONB would change the order of keys and large numbers. No query looks inside them.
+that another transaction changed. So a unit that computes a value from rows and writes it must lock
+these rows (`with_for_update`, which SQLite omits), compare them when it writes, or raise Overtaken.
+Reads are one snapshot. Text columns are COLLATE "C": byte order, as on SQLite. JSON columns are
+JSON, not JSONB: JSONB would change the order of keys and large numbers. No query looks inside them.
 """
 
 import logging
@@ -49,7 +49,7 @@ _ATTEMPTS_WHILE_DOWN = 2
 _DOWN_SECONDS = 10.0
 _BACKOFF = Backoff(0.008, 2, 1)
 _LOST_BACKOFF = Backoff(0.02, 4, 10)
-# Every Ricordo server takes this lock before it changes the schema: the letters of its name.
+# The number of the lock that every Ricordo server takes before it changes the schema.
 SCHEMA_LOCK = int.from_bytes(b"ricordo")
 _LOOK_SECONDS = 20.0
 _BY_SIZE = (
@@ -59,7 +59,7 @@ _BY_SIZE = (
 # Codes of an input or output error and of an internal error, such as a long text with a missing
 # part.
 _UNREADABLE = ("58030", "XX000")
-_ADVICE = "See that the PostgreSQL server runs, takes connections and has room on its disk."
+_ADVICE = "Check that the PostgreSQL server runs, accepts connections and has room on its disk."
 # A unit waits at most 10 s for rows that another unit has locked. If a server hangs inside a unit,
 # its locks end after 60 s.
 _SESSION = (
@@ -146,7 +146,8 @@ class PostgresStore(SqlStore):
                     log.info(
                         "running a unit of work again", extra={"reason": reason_of(retry.cause)}
                     )
-                    # A restarting server takes longer than another transaction.
+                    # After a lost connection wait longer, since a restarting server takes longer
+                    # than another transaction.
                     time.sleep((_LOST_BACKOFF if retry.is_lost else _BACKOFF).seconds(attempt))
                 else:
                     self._down_until = 0.0
@@ -178,7 +179,7 @@ class PostgresStore(SqlStore):
             try:
                 result = work(tx)
             except psycopg.Error:
-                # SQLAlchemy does not see errors of prepared statements. It must not roll back on a
+                # SQLAlchemy does not see errors of prepared statements, so it might roll back on a
                 # closed connection.
                 if tx.connection.connection.dbapi_connection.closed:  # type: ignore[union-attr]
                     tx.connection.invalidate()
@@ -320,7 +321,8 @@ def open_postgres(
         # Another server's migration may take long.
         connection.exec_driver_sql("SET lock_timeout = 0")
         connection.exec_driver_sql(f"SELECT pg_advisory_lock({SCHEMA_LOCK})")
-        # Ends SQLAlchemy's idea of a transaction; the lock belongs to the session.
+        # This ends the transaction that SQLAlchemy assumes. The lock stays, since it belongs to the
+        # session.
         connection.rollback()
         migrations.migrate(
             connection,
@@ -337,9 +339,9 @@ def make_engine(url: str, durability: str = "normal") -> Engine:
     """
     engine = create_engine(
         driver_url(url),
-        # autocommit: the driver begins no transaction by itself, the store does. A connection
-        # prepares a statement when it runs it the second time. By default it would parse and plan
-        # the statement five times first.
+        # With autocommit the store, and not the driver, begins transactions. A connection prepares
+        # a statement when it runs it the second time. By default it would parse and plan the
+        # statement five times first.
         connect_args={"autocommit": True, "prepare_threshold": 1},
         use_native_hstore=False,
         **ENGINE_OPTIONS,
@@ -399,7 +401,7 @@ def read_only(url: str) -> Iterator[Connection]:
     """
     with plain_errors(psycopg, _ADVICE), first_connection(make_engine(url)) as connection:
         require_usable(connection)
-        connection.rollback()  # ends SQLAlchemy's idea of a transaction
+        connection.rollback()  # ends the transaction that SQLAlchemy assumes
         yield connection
 
 
@@ -442,7 +444,8 @@ def _require_sessions(connection: Connection) -> None:
 
 
 def _backend_of(connection: Connection) -> int:
-    # Not prepared: a pooler in transaction mode would prepare it in a session of another client.
+    # Do not prepare this statement: a pooler in transaction mode might prepare it in another
+    # client's session.
     driver: Any = connection.connection.driver_connection
     (backend,) = driver.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
     return int(backend)

@@ -30,8 +30,8 @@ class Page:
     """The requested part of a list.
 
     It comes after the id `after`, or directly before the id `before`. With `from_start` it begins
-    at the start of the list. A bounded page ends at the byte limit of one list; the next page
-    continues there.
+    at the start of the list. A bounded page ends at the byte limit of one list. The next page
+    continues after it.
     """
 
     limit: int = 50
@@ -264,7 +264,7 @@ class Repository(Generic[V]):
         return [row.id for row in tx.all(statement.order_by(self.table.c.seq))]
 
     def changeable(self) -> list[str]:
-        """Return the columns that may change after a row's creation."""
+        """Return the columns that may change after the row is created."""
         return [
             name
             for name in self._paths
@@ -304,8 +304,8 @@ def read_page(
     """Return the rows of a page, ordered by these columns; the last column is unique.
 
     The page is empty if the cursor's row was deleted or does not meet `marks`. These are the
-    conditions under which the caller may know the row. An accepted cursor would reveal the position
-    of another user's row.
+    conditions under which the caller may know the row. Without these conditions, a cursor would
+    reveal the position of another user's row.
     """
     columns = [table.c[name] for name in by]
     ascending = page.order == "asc"
@@ -378,7 +378,7 @@ def seen_by(table: sa.Table, subject_id: Any) -> list[sa.ColumnElement[bool]]:
 
     The user is named by the row, by its chain or by its run. Other tables have no such condition.
     """
-    # An alias has no metadata; its table has.
+    # An alias has no metadata, so use its table's.
     tables = getattr(table, "element", table).metadata.tables
     if "user_id" in table.c:
         return [sa.or_(table.c.user_id.is_(None), table.c.user_id == subject_id)]
@@ -450,7 +450,7 @@ class distinct_list(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: se
 
 
 class Appending(sa.Insert):
-    """Insert rows; append to the `data` of rows that exist."""
+    """Insert rows. If a row exists, append to its `data`."""
 
     inherit_cache = False
 
@@ -462,9 +462,9 @@ class Missing(sa.Insert):
 
 
 class Replacing(sa.Insert):
-    """Insert rows; in rows that exist, set the columns `replaced` to the new values.
+    """Insert rows. If a row exists, set its columns `replaced` to the new values.
 
-    A row exists if one has the same values in the table's unique columns.
+    A row exists if it has the same values in the table's unique columns.
     """
 
     inherit_cache = False
@@ -489,7 +489,8 @@ def _append(insert: Any, compiler: Any, **options: Any) -> str:
     table: sa.Table = insert.table
     joined = f"{table.name}.data || excluded.data"
     if compiler.dialect.name == "sqlite":
-        # There || returns text even for blobs; NUL characters survive the CAST.
+        # On SQLite || returns text even for blobs, so cast it back. NUL characters survive the
+        # cast.
         joined = f"CAST({joined} AS BLOB)"
     keys = ", ".join(column.name for column in table.primary_key)
     statement = compiler.visit_insert(insert, **options)

@@ -1,8 +1,8 @@
 """The seal of a backup: hashes of its tables, and a hash of the file as its last line.
 
-SQLite itself notices only damage to the structure of its pages, and not a changed letter in a text.
-A dump of PostgreSQL has the last line alone; `pg_restore` reads by the dump's own table of contents
-and does not look at what follows.
+SQLite itself notices damage to the structure of its pages, but not a changed letter in a text.
+A dump of PostgreSQL has only the last line; `pg_restore` reads by the dump's table of contents and
+ignores the line.
 """
 
 import hashlib
@@ -19,8 +19,8 @@ from ricordo.errors import Invalid, NotFound, Unavailable
 # this table.
 TABLE = "backup_hashes"
 UNSEALED = (
-    "It has no hashes, as backups of older versions: its structure is sound, but a changed letter "
-    "in a text would not be noticed. Make a new backup when you can."
+    "It has no hashes, like all backups of older versions. Its structure is sound, but a changed "
+    "letter in a text would not be noticed. Make a new backup when you can."
 )
 _MAGIC = b"SQLite format 3\0"
 _WORDS = b"\nRicordo backup. SHA-256 of all bytes before this line: "
@@ -141,7 +141,7 @@ def _damage_of_header(path: Path) -> str:
 
 
 def _stored_hashes(path: Path) -> dict[str, str]:
-    # Immutable: SQLite then uses no other file for it.
+    # Open the file as immutable, so that SQLite uses no other file for it.
     with closing(
         sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
     ) as connection:

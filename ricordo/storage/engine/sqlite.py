@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 READERS = 4
 _MARKED_AFTER = 1.0  # seconds
-_ADVICE = "See that its disk has room."
+_ADVICE = "Check that its disk has room."
 
 
 @compiles(each, "sqlite")
@@ -115,14 +115,14 @@ class SqliteStore(SqlStore):
     def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
         reads = begin == self.begin_read
         is_new = not hasattr(self._local, "connection")
-        # A new connection to files that replaced ours would delete their log when it closes.
+        # If other files replaced ours, a new connection would delete their log when it closes.
         if (is_new or not reads) and not self._files.are_in_place:
             raise self._files.moved()
         with plain_errors(sqlite3, _ADVICE, self._path):
             if reads and is_new:
                 cursor = self._connection().connection.cursor()
                 cursor.execute("PRAGMA query_only = ON")
-                # For each reader; the system caches the file too.
+                # A small cache for each reader is enough, since the system caches the file too.
                 cursor.execute("PRAGMA cache_size = -4096")
             result = self._run(begin, work)
         # A write into a file that was moved meanwhile must not count as done.
@@ -182,7 +182,7 @@ def lock_file(path: Path) -> FileLock:
 
     `release` frees it. Raises Conflict if another process has it.
     """
-    # Not bound to a thread: `close` frees the lock from a worker thread.
+    # The lock is not bound to a thread, since `close` frees it from a worker thread.
     lock = FileLock(path.with_suffix(".lock"), timeout=0, mode=0o600, thread_local=False)
     try:
         lock.acquire()
@@ -278,7 +278,7 @@ def first_connection(engine: Engine, path: Path) -> Connection:
         return engine.connect()
     except DatabaseError as error:
         kind = kind_of(error, path)
-        advice = advice_for(kind, "See that its file and its folder can be read and written.")
+        advice = advice_for(kind, "Check that its file and its folder can be read and written.")
         message = f"The database {path} cannot be opened: {reason_of(error)}. {advice}"
         raise DatabaseFailed(message, kind) from error
 
@@ -286,7 +286,7 @@ def first_connection(engine: Engine, path: Path) -> Connection:
 def make_engine(path: Path, durability: str) -> Engine:
     engine = create_engine(
         URL.create("sqlite", database=str(path)),  # not a text, since a path may contain ? # and %
-        # isolation_level None: the driver begins no transaction by itself, `_unit` does.
+        # With the isolation level None `_unit`, and not the driver, begins transactions.
         connect_args={
             "check_same_thread": False,
             "isolation_level": None,

@@ -86,8 +86,8 @@ class PreparedStatement:
             columns = list(statement.selected_columns)
         else:
             columns = []
-        # As text PostgreSQL writes two characters for each byte. Otherwise text is as fast, and
-        # every client understands it.
+        # Read rows with bytes in binary form, since as text PostgreSQL writes two characters for
+        # each byte. Other rows are read as text, which is as fast.
         has_bytes = any(isinstance(column.type, sa.LargeBinary) for column in columns)
         self.is_binary = has_bytes and dialect.name == "postgresql"
         row: Any = namedtuple("Row", [column.name for column in columns], rename=True)  # type: ignore[misc]
@@ -167,7 +167,8 @@ class Statements:
             keys = list(parameters)
         else:
             keys = None
-        # Compile as for many rows: the database then returns no new row number, which no one reads.
+        # Compile the statement as for many rows, so that the database does not return new row
+        # numbers.
         compiled = statement.compile(
             dialect=self._dialect, column_keys=keys, for_executemany=is_insert
         )
@@ -263,7 +264,7 @@ def bulk_insert(
         # A lambda, since the visitor's signature is untyped in SQLAlchemy.
         exchange: Any = lambda part, **_: rows_table.c[part.key] if _is_value(part) else None  # noqa: E731
         rows = replacement_traverse(selected, {}, exchange)
-    # Without an order the database may number the rows in any order.
+    # Order the rows, or else the database may number them in any order.
     many = type(statement)(table).from_select(
         targets, rows.order_by(rows_table.c[_POSITION]), include_defaults=False
     )

@@ -44,7 +44,8 @@ class Transaction:
         quotas: Limits on memory, for code that writes it.
         cache: This process's cache of the database; empty when the store opens.
         after_commit: Called after the commit, in the transaction's thread; not after a rollback.
-        has_written: Rows that were read after a write may be rolled back, so they are not cached.
+        has_written: The transaction has written. Rows that it reads after that may be rolled back,
+            so they are not cached.
         history_bytes: The size of each chain's history when this transaction first checked it, by
             chain id.
     """
@@ -255,7 +256,7 @@ class SqlStore:
         connection.exec_driver_sql(begin)
 
     def _commit(self, tx: Transaction) -> None:
-        """Commit; what is not committed here is by SQLAlchemy, right after."""
+        """Commit, if the store does so itself. Otherwise SQLAlchemy commits right after."""
 
     def _connection(self) -> Connection:
         connection: Connection | None = getattr(self._local, "connection", None)

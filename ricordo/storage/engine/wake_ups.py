@@ -1,9 +1,9 @@
 """Wake-ups: the jobs of procrastinate that wake workers on PostgreSQL.
 
 A wake-up is a procrastinate job whose only argument is the id of one of our jobs. A worker on any
-machine then claims that row at once. Our row decides. A superfluous wake-up claims nothing, and a
-lost wake-up is sent again. Only due jobs have a wake-up: procrastinate handles the jobs of one lock
-in order, so a job that is due tomorrow would delay its key.
+machine then claims that row at once. Only the row decides who runs the job: a superfluous wake-up
+claims nothing, and a lost wake-up is sent again. Only due jobs have a wake-up: procrastinate
+handles the jobs of one lock in order, so a job that is due tomorrow would delay its key.
 """
 
 from collections.abc import Iterable, Sequence
@@ -81,7 +81,8 @@ def delete_used(tx: Transaction, ids: Sequence[str]) -> None:
 def delete_idle(tx: Transaction, suspects: set[int]) -> set[int]:
     """Delete used suspects whose jobs do not run, as after a kill; return the next suspects.
 
-    A new suspect may be in use right now, so it is deleted only if it is still a suspect later.
+    A wake-up that has just become a suspect may be in use. So it is deleted only if it is still a
+    suspect at the next call.
     """
     idle = {row.id for row in tx.all(_IDLE)}
     if lasting := idle & suspects:

@@ -3,8 +3,8 @@
 Each holds a file `.lock`, which its owner keeps locked; the system frees the lock if the owner is
 killed. The folders are in `ricordo.tmp` of a data folder. Some need another location (another file
 system, programs of another user); a note in `ricordo.tmp` names these. So one sweep of the data
-folder finds the remains of killed processes everywhere. The lock `.door` is held while a folder is
-made or swept.
+folder finds the remains of killed processes everywhere. A process holds the lock `.door` while it
+makes or sweeps a folder.
 """
 
 import logging
@@ -23,7 +23,7 @@ from ricordo.errors import Unavailable
 
 log = logging.getLogger(__name__)
 FOLDER = "ricordo.tmp"
-# Kind of the folders of backups, restores and moves, which hold the whole content of the database.
+# The kind of folders in which backups, restores and moves hold the whole content of the database.
 COPY = "copy"
 SANDBOX = "sandbox"
 PACKAGES = "packages"
@@ -132,9 +132,9 @@ def sweep(*data_dirs: Path) -> Sweep:
         if _IN_SYSTEM_TEMP.fullmatch(path.name) and path.lstat().st_uid == os.geteuid():
             _sweep_folder(path, report)
     if report.removed:
-        log.info("removed what killed processes left", extra={"paths": len(report.removed)})
+        log.info("removed the remains of killed processes", extra={"paths": len(report.removed)})
     for path in report.failed:
-        log.warning("what a killed process left cannot be removed", extra={"path": str(path)})
+        log.warning("the remains of a killed process cannot be removed", extra={"path": str(path)})
     return report
 
 
@@ -258,7 +258,7 @@ def _sweep_noted(note: Path, report: Sweep) -> None:
     path = Path(note.read_text("utf-8"))
     if path.is_dir() and _NAME.fullmatch(path.name.removeprefix("ricordo-")):
         _sweep_folder(path, report)
-    # A disk that is not mounted now may return.
+    # Keep the note, since the disk may only be unmounted for now.
     if path.parent.is_dir() and not path.exists():
         note.unlink(missing_ok=True)
 

@@ -34,9 +34,9 @@ Migration = Callable[[Connection], None]
 # versions included.
 HALF_COPIED = 1_000_000
 UNFINISHED = (
-    "This database is a half-finished copy: `ricordo db migrate-to` was interrupted while it wrote "
-    "here, and what it copied from is as it was. Repeat that command with --replace, or use the "
-    "old database."
+    "This database is a half-finished copy: `ricordo db migrate-to` was interrupted while it "
+    "wrote here. Its source is unchanged. Repeat that command with --replace, or use the old "
+    "database."
 )
 
 
@@ -122,7 +122,7 @@ def add_index_of_newest_messages(connection: Connection) -> None:
 
 def add_limits_of_keys(connection: Connection) -> None:
     """Add the rate and size limits of keys."""
-    # If an earlier migration of this start created the table, it has them already.
+    # If an earlier migration created the table just now, it already has these columns.
     existing = {column["name"] for column in inspect(connection).get_columns(tables.api_keys.name)}
     add_columns(
         connection, tables.api_keys, *({"requests_per_minute", "max_body_bytes"} - existing)
@@ -130,7 +130,7 @@ def add_limits_of_keys(connection: Connection) -> None:
 
 
 def hide_what_others_write(connection: Connection) -> None:
-    """Count only shared passages in an archive's row, and index users by look."""
+    """Count only shared passages in an archive's row, and index users by a look-alike form."""
     (of_users,) = (index for index in tables.passages.indexes if index.name == "passages_of_users")
     of_users.create(connection, checkfirst=True)
     shared = (
@@ -228,7 +228,7 @@ def count_message_changes(connection: Connection) -> None:
 
 
 def free_tasks_of_their_agents(connection: Connection) -> None:
-    """Repeat `keep_tasks_without_agents`, which left keys that had a name."""
+    """Repeat `keep_tasks_without_agents`, which missed foreign keys with a name."""
     keep_tasks_without_agents(connection)
 
 
@@ -238,7 +238,7 @@ def add_egress_labels(connection: Connection) -> None:
         existing = {column["name"] for column in inspect(connection).get_columns(table.name)}
         if "egress" not in existing:
             add_columns(connection, table, "egress")
-    # The tables of features are not known here, and without its feature one may be missing.
+    # This module does not know the tables of features, and one may be missing if its feature is.
     for name in ("folders", "user_facts"):
         if not inspect(connection).has_table(name):
             continue
@@ -278,7 +278,8 @@ def add_columns(connection: Connection, table: Table, *names: str) -> None:
         connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {column}")
 
 
-# The first creates today's schema. It runs on empty databases only, which need no other migration.
+# The first migration creates today's schema. It runs only on empty databases, which need no other
+# migration.
 MIGRATIONS: Sequence[Migration] = (
     create_schema,
     add_keys_and_sharing,

@@ -7,7 +7,7 @@ from ricordo.storage.schema import core_tables as tables
 
 # The job of `ricordo index rebuild`. Until it is done, the older index is searched.
 REINDEX = "search.reindex"
-# The characters from which on a text is cut into parts.
+# Texts with more characters are cut into parts.
 UNCUT_CHARACTERS = 1350
 
 

@@ -29,7 +29,7 @@ from ricordo.storage.schema.columns import NormalName, metadata
 log = logging.getLogger(__name__)
 NORMALISE_BLOCKS = "memory.normalise"
 _AT_ONCE = 500
-# Columns that belong to versions, for the job.
+# Columns whose content is also in versions. The job normalises these.
 _IN_VERSIONS = {("blocks", "label"), ("blocks", "seen_as"), ("agents_blocks", "label")}
 
 
@@ -178,7 +178,7 @@ def _normalise_lists(connection: Connection, table: Table, ids: Sequence[str]) -
 def _raw(column: Column[Any]) -> Any:
     """Return the column as it is stored.
 
-    A comparison by its own type would normalise both sides.
+    With its usual type, a comparison would normalise both sides.
     """
     if isinstance(column.type, NormalName):
         return type_coerce(column, Text)

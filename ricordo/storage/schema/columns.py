@@ -3,13 +3,13 @@
 When a user is forgotten, the user's rows are deleted. `info["erasure"]` of a column, or of its
 table as the default, says how the column can refer to a user:
 
-- `delete`: it holds the user's texts or identity. It goes with the row.
-- `blank`: it names the user in rows that stay, as "created by". It is replaced.
-- `keep`: it holds nothing about a user. Numbers, timestamps and ids of other things have this by
-  their kind.
+- `delete`: it holds the user's texts or identity. It is deleted with the row.
+- `blank`: it names the user in rows that stay, such as "created by". The name is replaced.
+- `keep`: it holds nothing about a user. Columns of numbers, timestamps and ids of other rows have
+  this rule by their kind.
 
 The condition of a partial index is also in its `info["where"]`, where `postgres.py` reads it.
-Naming that dialect here would import all of it at every start.
+SQLAlchemy's own argument for it would import PostgreSQL's dialect at every start.
 """
 
 import re

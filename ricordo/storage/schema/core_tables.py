@@ -46,8 +46,8 @@ users = table(
     # Identities: users in the terms of clients of the retired Letta V1 server.
     *strings("identity_type", erasure="keep"),
     json_value("properties", "'[]'"),
-    # A form of the identifier that is equal for all identifiers that look alike. It only serves to
-    # find such users.
+    # A form of the identifier that is equal for all identifiers that look alike. It is used to find
+    # such users.
     *strings("look"),
     # Identifiers and names before a rename: messages may contain them, so erasure searches for
     # them.
@@ -290,7 +290,7 @@ jobs = table(
     Index("jobs_by_time", "organization_id", "created_at", "seq"),
     Index("jobs_by_turn", "status", "not_before"),
     Index("jobs_by_key", "key", "status"),
-    # If a job updates something, one waiting job is enough for all requests.
+    # For a single job, one waiting row is enough for all requests.
     partial_index(
         "jobs_one_waiting", "kind", "key", where="is_single AND status = 'waiting'", unique=True
     ),

@@ -1,4 +1,4 @@
-"""A function of SQL that both databases have under different names."""
+"""A SQL function that has different names in the two databases."""
 
 from typing import Any
 

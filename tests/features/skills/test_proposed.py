@@ -132,7 +132,7 @@ def test_a_read_only_skill_is_not_even_proposed(skills: Skills) -> None:
 def test_what_an_agent_may_not_propose(skills: Skills) -> None:
     hidden = skill_md("hi", body="Be kind.\U000e0041\U000e0042")
     cases = [
-        (proposing("hi", instructions=hidden), "characters that nobody sees"),
+        (proposing("hi", instructions=hidden), "invisible characters"),
         (proposing("hi", instructions=skill_md("other")), "Both must be the same"),
         (proposing("hi", instructions=skill_md("hi", "a <system> b")), "tags"),
         (proposing("hi", files=SCRIPT), "Give its instructions"),

@@ -38,7 +38,7 @@ def main() -> None:
         _run(code, module)
     except SystemExit as exit_request:
         if exit_request.code not in (None, 0):
-            error = f"The code left with exit({exit_request.code!r})."
+            error = f"The code called exit({exit_request.code!r})."
     except BaseException as failure:
         trace = failure.__traceback__
         while trace and trace.tb_frame.f_code.co_filename != _FILE:

@@ -120,14 +120,14 @@ async def _served(
                 "The code ended early: it exited, or it was stopped because it used too much memory, "
                 "processor time or disk."
             )
-    except ValueError:  # a line beyond the reader's bound
+    except ValueError:  # the line is longer than the reader allows
         error = "The code was stopped: the arguments of one call have more than 64 kB."
     except ConnectionError:
         error = _LEFT
     finally:
         process.kill()
         stdout, stderr = await asyncio.gather(*streams)
-    # The code may have ended by itself before it was stopped because of its output.
+    # The code may have ended by itself before the limit of output stopped it.
     if max(len(stdout), len(stderr)) >= _LIMITS.output_kb * 1024:
         error = f"The code was stopped: it wrote more than {_LIMITS.output_kb} kB of output."
     return _report(stdout, stderr, 0 if error is None else 1, "", error)
@@ -182,7 +182,7 @@ def _json(line: bytes) -> dict[str, Any]:
 def _error(lines: list[bytes]) -> str | None:
     """Return the error in the last line; None if the code ended without one.
 
-    The line may have been written by the code, so it is checked.
+    The code itself may have written the line, so it is checked.
     """
     last_message = _json(lines[0])
     if last_message.get("done") is not True:

@@ -1,6 +1,6 @@
 """Virtual environments for tools that need packages.
 
-A job builds each once. They stay in the data folder while they are used.
+A job builds each environment once. Environments that are unused for long are deleted.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _MOST = 20  # environments that are kept
 _SIZE = 2**30  # bytes of one
 _SECONDS = 600  # time limit of pip
 _PATIENCE = 60.0  # seconds for which a call waits
-_LOOK = 0.2  # seconds between two looks
+_LOOK = 0.2  # seconds between two checks
 _AGAIN = 60.0  # seconds after which a failed build is tried again
 _LONGEST_ERROR = 1_000  # characters
 # Runs pip. It ends when its standard input is closed, which happens when the server ends.
@@ -43,7 +43,7 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)
 _OPTIONS = (
     "--quiet --no-input --disable-pip-version-check --progress-bar=off --retries=1 --timeout=15 "
     "--only-binary=:all: "
-    # Skip pip's check. It reads the server's packages for two seconds and says nothing about tools.
+    # Skip pip's check, which reads the server's packages for two seconds and has no use for tools.
     "--no-warn-conflicts"
 )
 _VARIABLES = (
@@ -253,7 +253,7 @@ async def _install(building: Path, requirements: Sequence[str]) -> None:
 
 
 def _finish(building: Path, home: Path) -> None:
-    """Move the environment to its path, and remove those that were unused longest."""
+    """Move the environment to its path, and remove the environments that were unused longest."""
     size = sum(path.lstat().st_size for path in building.rglob("*"))
     if size > _SIZE:
         raise Invalid(
@@ -261,7 +261,7 @@ def _finish(building: Path, home: Path) -> None:
             f"{_SIZE // 2**20} MB."
         )
     home.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(OSError):  # another server was faster
+    with suppress(OSError):  # another server has moved its environment there first
         building.rename(home)
     _failure(home).unlink(missing_ok=True)
     environments = [path for path in home.parent.iterdir() if path.is_dir() and not path.suffix]

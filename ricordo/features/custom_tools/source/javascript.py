@@ -18,7 +18,7 @@ _SYSTEM = (Path("/usr"), Path("/bin"))
 class NodeCall:
     """A call that Node runs.
 
-    `program` is the Python program that turns into Node, `files` are its files by name, and
+    `program` is a Python program that replaces itself by Node, `files` are its files by name, and
     `readable` are the folders that it may read.
     """
 
@@ -40,7 +40,7 @@ def javascript_call(source: str, source_type: str, function: str) -> NodeCall:
         name: f"{source}\nexport {{ {function} as calledFunction }};\n".encode("utf-8", "replace"),
         "program.mjs": Path(__file__).with_name("program.mjs").read_bytes(),
     }
-    # The answer's descriptor is closed for other programs than Python's.
+    # The answer's descriptor is not inherited by default, so keep it open for Node.
     program = f"import os\nos.set_inheritable(3, True)\nos.execv({command[0]!r}, {command!r})"
     return NodeCall(program, files, readable)
 

@@ -4,7 +4,7 @@ from ricordo.setting_types import FeatureSettings, about
 
 
 class CustomToolsSettings(FeatureSettings):
-    """Your own tools."""
+    """Tools made from source code."""
 
     tool_seconds: float = about("Most seconds for a call of a custom tool.", 180, gt=0, le=3600)
     tool_memory_mb: int = about(

@@ -51,8 +51,8 @@ def main() -> None:
         client = ServerClient()
     else:
         client = None
-    # Clients send the function without the lines above it. So the names of `typing` are defined
-    # here. Other types in its signature are not evaluated.
+    # Clients send the function without its imports. So the names of `typing` are defined here.
+    # Other types in its signature are not evaluated.
     module.__dict__.update({name: getattr(typing, name) for name in typing.__all__}, client=client)
     try:
         code = compile(
@@ -80,7 +80,7 @@ def main() -> None:
     except WrongArguments as error:
         answer = {"error": str(error)}
     except SystemExit as error:
-        answer = {"error": f"The tool left with exit({error.code!r}) in place of a return."}
+        answer = {"error": f"The tool called exit({error.code!r}) instead of returning a value."}
     except BaseException as error:
         answer = {"error": _trace(error), "is_network": _is_network_error(error)}
     sys.stdout.flush()
@@ -185,7 +185,7 @@ def _prepared(
 
 
 def _with_unknown_type(argument: typing.Any) -> typing.Any:
-    """Accept a JSON object in place of a model that only its author has."""
+    """Accept a JSON object for a parameter whose model class is unknown here."""
     if isinstance(argument, (FieldsOfAgent, ServerClient)):
         return argument
     return _with_fields(argument, Fields)
@@ -194,7 +194,7 @@ def _with_unknown_type(argument: typing.Any) -> typing.Any:
 def _hints(function: typing.Callable[..., typing.Any]) -> dict[str, typing.Any]:
     """Return the types of the parameters that can be resolved here.
 
-    Some tools name types that only their authors have.
+    Types that exist only on the author's machine are skipped.
     """
     hints: dict[str, typing.Any] = {}
     for name, hint in getattr(function, "__annotations__", {}).items():
@@ -256,7 +256,7 @@ def _plain(returned: typing.Any) -> typing.Any:
 
 
 def _whole_number(text: str) -> int | str:
-    """Return the number; as text if it is too large for other JSON readers."""
+    """Return the number, or its text if it is too large for other JSON readers."""
     number = int(text)
     if -(2**63) <= number < 2**64:
         return number

@@ -229,9 +229,9 @@ def new_schema(tool: Tool, update: ToolUpdateRequest) -> ToolSchema | None:
 
 
 def _kept_description(tool: Tool, source: str, language: str) -> str | None:
-    """Return the description to keep when a change has none.
+    """Return the description to keep if a change sends none.
 
-    Returns None if the new source has a description and the old one came from the old source.
+    Returns None if the old description came from the old source, and the new source has one.
     """
     if language != "python" or tool.description != _docstring(tool.source_code or ""):
         return tool.description or None
@@ -248,7 +248,7 @@ def _docstring(source: str) -> str:
 
 
 def _with_function(tool: Tool, name: str, *, keeps_source: bool) -> Tool:
-    """Return the tool with the name of its function, if that differs from the tool's name."""
+    """Return the tool with the option for its function's name, if the two names differ."""
     options = {key: option for key, option in tool.options.items() if key != FUNCTION}
     function = name
     old_function = tool.options.get(FUNCTION, tool.name)
@@ -279,7 +279,7 @@ def _update(tx: Transaction, scope: Scope, tool: Tool) -> Tool:
 
 
 def _build_early(tx: Transaction, scope: Scope, tool: Tool) -> None:
-    """Install the packages before a first call needs them."""
+    """Add a job that installs the packages before a first call needs them."""
     if requirements := texts_of(tool.pip_requirements):
         add_build(tx, scope, requirements)
 

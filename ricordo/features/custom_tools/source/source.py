@@ -60,7 +60,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def read_source(source: str, name: str | None = None, description: str | None = None) -> ToolSchema:
     """Return the schema of the function `name`, or else of the last public function.
 
-    Raises Invalid with the missing part.
+    Raises Invalid, which names the missing part.
     """
     tree = _parsed(source)
     function = function_of(tree, name)
@@ -110,7 +110,7 @@ def function_of(tree: ast.Module, name: str | None) -> Function:
 def needs_of(source: str, name: str) -> frozenset[str]:
     """Return the extra parameters of a call: "agent_state" and "client".
 
-    "client" is needed too if the source uses a client, imports its package or names its variables.
+    "client" is also needed if the source uses a client, imports its package or names its variables.
     """
     try:
         tree = _parsed(source)
@@ -277,7 +277,8 @@ def _literal(constants: list[Any]) -> dict[str, Any]:
 def _union(schemas: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the schema of any of these, without null.
 
-    Null confuses small models, and an optional parameter is not required anyway.
+    Null is left out, since it confuses small models, and an optional parameter is not required
+    anyway.
     """
     not_null = [schema for schema in schemas if schema != {"type": "null"}]
     if len(not_null) == 1:
@@ -350,7 +351,7 @@ def _description(node: ast.expr) -> str | None:
 
 
 def _is_required(default: ast.expr) -> bool:
-    """Return True if a field's default is a `Field` without one, or an ellipsis."""
+    """Return True if the field has no default: an ellipsis, or a `Field` without a default."""
     if not isinstance(default, ast.Call):
         return _is_ellipsis(default)
     if any(keyword.arg in ("default", "default_factory") for keyword in default.keywords):

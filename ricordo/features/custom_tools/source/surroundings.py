@@ -14,7 +14,7 @@ from ricordo.errors import Unsupported
 from ricordo.sandbox.service import Sandbox
 from ricordo.settings import NO_PORT, Settings
 
-# The address that reaches a server which listens on all addresses.
+# The address for calls to a server that listens on all addresses.
 _LOCAL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}  # noqa: S104
 _AGENT_FIELDS = (
     "id",

@@ -1,7 +1,7 @@
 """The variables of an organization, by the routes of sandbox configurations.
 
-Clients of the retired Letta V1 server keep variables in such a configuration. Here an organization
-has exactly one, set up by the operator.
+Clients of the retired Letta V1 server keep variables in such a configuration. Here each
+organization has exactly one, which the operator sets up.
 """
 
 from dataclasses import replace
@@ -40,7 +40,7 @@ class VariableRequest(RequestModel):
 
 
 class VariableUpdate(RequestModel):
-    """Changes of a variable; a missing field stays."""
+    """Changes of a variable; an omitted field keeps its value."""
 
     key: SecretName | None = None
     value: str | None = Field(None, max_length=20_000)
@@ -78,7 +78,7 @@ class LocalConfigRequest(RequestModel):
 
 
 class SandboxConfigRequest(RequestModel):
-    """A sandbox configuration as clients send it."""
+    """A sandbox configuration in the form of clients."""
 
     config: LocalConfigRequest | None = None
 
@@ -149,7 +149,7 @@ async def recreate(context: RequestContext) -> Json:  # noqa: ARG001
 
 @router.patch("/environment-variable/{variable_id}", response_model=VariableResponse)
 async def modify(context: RequestContext, variable_id: str, body: VariableUpdate) -> Json:
-    """Change a variable; from the next call on, tools get the new value."""
+    """Change a variable; tools get the new value from the next call on."""
     sealed: str | None = None
     if body.value is not None:
         sealed = Secret(context.runtime.settings.data_dir).encrypt(body.value)

@@ -7,7 +7,8 @@ from ricordo.domain.agent import Agent
 from ricordo.secret import Secret
 from ricordo.settings import Settings
 
-# Characters. Shorter secrets are not removed from output, since they are part of many words.
+# The fewest characters of a secret that is removed from output. A shorter one may be part of many
+# words.
 _SHORTEST = 6
 
 

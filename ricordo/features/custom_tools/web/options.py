@@ -17,5 +17,5 @@ class WebSettings(FeatureSettings):
     )
     web_search_key: Key | None = about("Key for Brave, Exa or Tavily.")
     fetch_private_pages: bool = about(
-        "Let `fetch_webpage` read pages of this machine and of private networks.", False
+        "Allow `fetch_webpage` to read pages of this machine and of private networks.", False
     )

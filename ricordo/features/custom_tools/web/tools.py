@@ -1,4 +1,4 @@
-"""The two tools as agents see them."""
+"""The two web tools for agents."""
 
 from typing import Any
 

@@ -96,7 +96,7 @@ class FileVersion(_FileChange):
 class FileProposal(_FileChange):
     """A change that waits for the owner.
 
-    `base` is the id of the version that it changes; None: it creates the block.
+    `base` is the id of the version that it changes; None if it creates the block.
     """
 
     base: str | None
@@ -122,9 +122,9 @@ class FileMemory(RequestPart):
 class FileAgent(RequestPart):
     """The parts of an agent that only this server reads.
 
-    `messages` are those of its default conversation, and `egress` is the label of its policy.
-    `unread` has unknown fields of the file from
-    which the agent was imported, by their path in it.
+    `messages` are the messages of its default conversation, and `egress` is the label of its
+    policy. `unread` has the unknown fields of an earlier file from which the agent was imported,
+    by their path in that file.
     """
 
     messages: list[FileMessage] | None = None

@@ -1,10 +1,10 @@
 """Export an agent as a file.
 
 The file begins with the parts that other servers read (`.af` of the retired Letta V1 server
-0.16.8). The part `ricordo` then contains everything of the agent. Ids are local to the file.
+0.16.8). The part `ricordo` then contains the complete agent. Ids are local to the file.
 Conversations, passages, blocks and folders about one user are left out, since files are passed on
-to others. Its messages are those of the caller's default conversation. It contains the names of
-secrets but not their values.
+to others. The exported messages are those of the caller's default conversation. The file contains
+the names of secrets but not their values.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,8 +41,7 @@ from ricordo.storage.engine.store import Transaction
 # The label of an egress policy (`domain/egress.py`). Other servers ignore this field.
 EGRESS = "egress"
 _ALL = Page(limit=1_000_000, order="asc")
-# Fields of an agent's response from which it can be created again. A request for a new agent has
-# them too.
+# Fields of an agent's response that a request for a new agent has too.
 AGENT_FIELDS = (
     "name",
     "agent_type",
@@ -123,10 +122,10 @@ def export(
     *,
     scrubs: bool,
 ) -> Json:
-    """Return the agent's file, which includes the group that it manages and the group's members.
+    """Return the agent's file, with the group that it manages and the group's members.
 
-    Its messages are those of this conversation (None: the caller's default one). With `scrubs` it
-    has none. Raises NotFound.
+    The messages are those of this conversation (None: the caller's default one). With `scrubs`
+    there are none. Raises NotFound.
     """
     ids = LocalIds()
     agents.require(tx, context.scope, agent_id)

@@ -75,8 +75,8 @@ def insert_groups(
 ) -> None:
     """Create the groups of a file.
 
-    `ids` are the new ids of its agents and blocks. A group that cannot be created is left out and
-    noted.
+    `ids` are the new ids of the file's agents and blocks. A group that cannot be created is left
+    out and noted.
     """
     without_sleeptime = {
         ids[agent["id"]] for agent in content["agents"] if agent["enable_sleeptime"] is False
@@ -103,7 +103,7 @@ def insert_groups(
                 reason = error.errors()[0]["msg"]
             else:
                 reason = str(error)
-            notes.add(f"Groups: one is left out; its agents are taken. {reason}")
+            notes.add(f"Groups: one is left out, but its agents are imported. {reason}")
 
 
 def _shareable_blocks(tx: Transaction, request: GroupRequest, block_ids: list[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """Export and import an agent's memory: versions, detached blocks and proposals.
 
-Anybody can write a file. So authors that it names are stored as remote authors, and the importing
-user as the approver. Ids of versions are computed. They are equal if all the facts behind them are
-equal.
+Anybody can write a file. So the authors that it names are stored as remote authors, and the
+importing user is stored as the approver. Ids of versions are computed from their content, so equal
+histories get equal ids.
 """
 
 import re
@@ -42,8 +42,8 @@ _AUTHOR = re.compile(rf"([^<>\x00-\x1f\x7f]{{1,500}}) <([^<>\s\x00-\x1f\x7f]{{1,
 def own_blocks(tx: Transaction, scope: Scope, agent_id: str) -> list[Block]:
     """Return the agent's blocks without those of users.
 
-    A user's block may have the same label as one of the agent's blocks, which it then replaces in
-    the prompt.
+    A user's block may have the same label as one of the agent's blocks. In the prompt it then
+    replaces the agent's block.
     """
     block_ids = [block.id for block in blocks.of_agent(tx, agent_id)]
     return blocks.by_ids(tx, Scope(scope.organization_id), block_ids)
@@ -81,7 +81,7 @@ def memory_json(
         waiting = []
     for block in attached:
         if chain is None or block.chain_id != chain.id:
-            # In the file, it becomes a block of the agent with its present label.
+            # In the file, this shared block becomes a block of the agent with its present label.
             block_versions = history.page(tx, block.chain_id, label=block.label, limit=limit)[::-1]
             exported += [
                 replace(version, label=block.label, old_label=None) for version in block_versions
@@ -152,7 +152,7 @@ def _proposal(proposal: Proposal) -> Json:
 def _is_about_user(tx: Transaction, proposal: Proposal) -> bool:
     """Return True if the proposal came from a user's turn.
 
-    Such a proposal is not in the file, since it is erased with the user.
+    Such a proposal is left out of the file, since it would be erased with the user.
     """
     if not proposal.run_id:
         return False

@@ -49,8 +49,8 @@ _FILE = (
 _LISTS = ("agents", "blocks", "files", "groups", "sources", "tools")
 # Parts of a file that are not imported, with the reason.
 _NOT_TAKEN = {
-    "mcp_servers": "connect MCP servers here; tools of theirs that are here already are linked",
-    "skills": "skills stay with the client that has them",
+    "mcp_servers": "connect MCP servers here; their tools that this server already has are linked",
+    "skills": "skills belong to the client",
 }
 _AGENT_FILE_FIELDS = (
     "id messages in_context_message_ids memory_blocks tools tool_ids block_ids source_ids"
@@ -115,7 +115,8 @@ _NOT_IN_LABELS = re.compile(r"[\x00-\x1f\x7f<>\\]+")
 class MendedFile:
     """A file that can be imported.
 
-    `tools` are tools with source code. `labels` maps invalid labels in the file to the mended ones.
+    `tools` are the tools with source code. `labels` maps invalid labels in the file to the mended
+    labels.
     """
 
     content: Json
@@ -216,7 +217,7 @@ def _existing_ids(
 
 
 def _link_only_agent(content: Json) -> None:
-    """If the file's only agent lists no blocks and tools, link all of them to it."""
+    """If the file has one agent, which lists no blocks and tools, link all of them to it."""
     agents = content["agents"]
     if len(agents) == 1:
         for name, list_name in (("block_ids", "blocks"), ("tool_ids", "tools")):
@@ -243,7 +244,7 @@ def _agent(agent: Json, file: MendedFile) -> Json:
             notes.add(f"Agent: {part} is left out, since {reason}.")
     if agent.get("files_agents"):
         notes.add(
-            "Agent: which files were open is left out; files of its folders are opened when they "
+            "Agent: the list of open files is left out; files of its folders are opened when they "
             "are read."
         )
     settings = {

@@ -1,7 +1,7 @@
 """Convert messages of agent files.
 
-There are two formats: that of the retired Letta V1 server 0.16.8 (`.af`), and messages as they are
-stored here.
+There are two formats: `.af` of the retired Letta V1 server 0.16.8, and this server's own format of
+stored messages.
 """
 
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ def whole(message: Message, id: str) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The conversation that imported messages are added to, with its agent and user."""
+    """The conversation that gets the imported messages, with its agent and user."""
 
     agent_id: str
     conversation_id: str
@@ -68,7 +68,7 @@ class Home:
 
 
 def from_whole(file_message: FileMessage, id: str, home: Home) -> Message:
-    """Return a message that is in this server's format. Raises Invalid."""
+    """Convert a message from this server's format. Raises Invalid."""
     try:
         parts = parts_from_json(file_message.parts)
         _PARTS.validate_python(parts)
@@ -96,7 +96,7 @@ def _listed_pieces(content: Any) -> list[Json]:
 
 
 def from_af(raw: Mapping[str, Any], id: str, home: Home, now: int) -> Message:
-    """Return a message that is in the format of other servers. Raises Invalid."""
+    """Convert a message from the format of other servers. Raises Invalid."""
     role = raw.get("role")
     if role not in _ROLES:
         raise Invalid(

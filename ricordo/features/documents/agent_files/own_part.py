@@ -48,7 +48,7 @@ def read_own_part(
 
 def _agent(id: str, part: Any, labels: Mapping[str, str], notes: ImportNotes) -> FileAgent:
     if not isinstance(part, dict):
-        notes.add(f'{_KIND}: what it has of "{id[:80]}" is left out, since it is not an object.')
+        notes.add(f'{_KIND}: the entry of "{id[:80]}" is left out, since it is not an object.')
         return FileAgent()
     memory = part.get("memory")
     if isinstance(memory, dict):

@@ -108,7 +108,7 @@ def _memory(
     for id in memory.detached_block_ids:
         if labels.get(id) is None or labels[id] in used_labels:
             notes.add(
-                f'Blocks: "{labels.get(id, id)[:80]}", which is in no prompt, is left out: it is '
+                f'Blocks: the detached "{labels.get(id, id)[:80]}" is left out: it is '
                 "missing, or there twice."
             )
             continue
@@ -188,7 +188,7 @@ def _link_tools(
     imported: ImportedIds,
     notes: ImportNotes,
 ) -> AgentSpec:
-    """Return the spec with those tools and folders that are stored here.
+    """Return the spec with the tools and folders that this server stores.
 
     Rules about other tools are left out and noted.
     """
@@ -235,8 +235,8 @@ def _insert_tools(
             )
         elif stored_tool.source_code != request.source_code:
             file.notes.add(
-                f"Tools: the source of {schema.name} is left out: another tool of this name is "
-                "here, and is used."
+                f"Tools: the source of {schema.name} is left out: this server has another tool of "
+                "this name, which is used."
             )
         imported.ids[id] = stored_tool.id
     for id, entry in listed.items():

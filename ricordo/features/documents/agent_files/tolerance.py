@@ -1,7 +1,7 @@
 """Notes on an import's changes, and helpers that fit values to a model.
 
-The rule: an import refuses only a broken file. Any other invalid part is mended, or only that part
-is left out and named in a note.
+An import refuses only a broken file. Any other invalid part is mended, or left out and named in a
+note.
 """
 
 from collections import Counter
@@ -51,7 +51,7 @@ class ImportNotes:
         name = path.rpartition(".")[2]
         is_kept = self._keep(path, value)
         if is_kept:
-            outcome = "it is kept aside"
+            outcome = "it is kept unchanged for exports"
         else:
             outcome = "it is left out"
         self.add(f'{kind}: the field "{name[:_LONGEST_NAME]}" is unknown here; {outcome}.')
@@ -76,7 +76,7 @@ class ImportNotes:
         rest = len(sentences) - _MOST_NOTES
         if rest <= 0:
             return sentences
-        return [*sentences[:_MOST_NOTES], f"And {rest} more of this kind."]
+        return [*sentences[:_MOST_NOTES], f"There are {rest} more notes of this kind."]
 
 
 def without_unknown(
@@ -91,7 +91,7 @@ def without_unknown(
 
 
 def fitted(model: type[BaseModel], fields: Json, kind: str, path: str, notes: ImportNotes) -> Json:
-    """Return those fields that the model accepts.
+    """Return the fields that the model accepts.
 
     Each part that it refuses is left out separately and noted.
     """
@@ -190,7 +190,7 @@ def storable(content: Any, notes: ImportNotes) -> Any:
         return content
     cleaned = _storable(content, 0)
     if cleaned != content:
-        notes.add("Values that cannot be stored, such as NUL characters, were taken out of texts.")
+        notes.add("Values that cannot be stored, such as NUL characters, were removed from texts.")
     return cleaned
 
 

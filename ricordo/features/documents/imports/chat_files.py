@@ -38,11 +38,12 @@ _MOST_PASTED = 2**20  # bytes of a list
 _MEMBER = re.compile(
     r"(conversations|chats?-export|chats?|memories)([-_]\d+)?\.json", re.IGNORECASE
 )
-# The next byte with a meaning: inside a JSON string, and outside of strings.
+# Patterns of the next byte that matters to the scanner: inside a JSON string, and outside of
+# strings.
 _IN_TEXT = re.compile(rb'["\\]')
 _OUTSIDE = re.compile(rb'["{}\[\],]')
 _LISTS = ("conversations", "results", "memories", "chats")
-_TOOLS = "calls and results of tools are not imported, the messages are"
+_TOOLS = "only the messages are imported, not the calls and results of tools"
 _LATEST = 253_370_764_800  # seconds; a greater number counts as milliseconds
 
 
@@ -62,7 +63,7 @@ class ExportedMessage:
 class ExportedChat:
     """A chat; or, with `memory`, a text to remember.
 
-    `remembered` holds what it shows of the other assistant's memory of the person. `left_out` notes
+    `remembered` holds the memories of the other assistant that the chat shows. `left_out` notes
     parts that cannot be imported.
     """
 
@@ -94,7 +95,7 @@ TITLES: Mapping[str, str] = {
 def kind_of(entry: Json) -> str | None:
     """Return the kind of export that an entry belongs to; None if it is unclear.
 
-    It is recognized by fields that no other kind has.
+    The kind is recognized by fields that no other kind has.
     """
     if isinstance(entry.get("chat"), dict):
         chat: Json = entry["chat"]
@@ -224,7 +225,7 @@ def _entries(stream: _Bounded) -> Iterator[bytes | None]:
             position = match.end()
             token = match.group()
             if is_text:
-                # An escaped byte is skipped; it may be the first byte of the next block.
+                # Skip an escaped byte, which may be the first byte of the next read.
                 position += token == b"\\"
                 is_text = token == b"\\"
             elif token == b'"':
@@ -538,7 +539,7 @@ def _add(
     model: Any = None,
 ) -> None:
     if role not in ("user", "assistant"):
-        chat.left_out.leave("messages", chat.title, "neither the user nor the assistant said them")
+        chat.left_out.leave("messages", chat.title, "neither the user nor the assistant wrote them")
     elif len(chat.messages) >= _MOST_MESSAGES:
         chat.left_out.leave("messages", chat.title, f"the chat has more than {_MOST_MESSAGES:,}")
     elif text or thoughts:

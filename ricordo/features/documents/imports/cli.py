@@ -34,7 +34,7 @@ def import_letta(
         "read.",
     ),
     organization: str | None = typer.Option(
-        None, help="Id of the organization there.  [the organization that has agents]"
+        None, help="Id of the organization in that database.  [the organization that has agents]"
     ),
     model: str | None = typer.Option(
         None, help="Handle of a model to give to every agent.  [the models that they had]"
@@ -71,7 +71,7 @@ def _add_command(kind: str, title: str, noun: str) -> None:
         file: Path = typer.Argument(help="The unchanged export: JSON, or a zip file."),
         user: str | None = typer.Option(
             None,
-            help="The user to give the chats to, by id or name; a new name makes a user.  [everybody's]",
+            help="The user who gets the chats, by id or name; a new name creates a user.  [everybody's]",
         ),
         agent: str | None = typer.Option(
             None, help=f"Id of the agent that gets the chats.  [one named {title}]"

@@ -1,6 +1,6 @@
 """The job that imports an upload.
 
-It may be killed at any time and is then run again. The upload is deleted when the job ends.
+The job may be killed at any time and is then run again. The upload is deleted when the job ends.
 """
 
 from dataclasses import replace

@@ -50,13 +50,13 @@ _COUNTED_TABLES = (
 # Tables that are not imported, with the reason.
 _LEFT_OUT = {
     "mcp_server": "connect MCP servers here, then give agents their tools",
-    "providers": "enter keys of providers here",
+    "providers": "enter the keys of providers on this server",
     "sandbox_configs": "tools run in this server's own sandbox",
-    "prompts": "there is no list of prompts here",
-    "blocks_conversations": "an agent's blocks are seen in all of its conversations",
+    "prompts": "this server has no list of prompts",
+    "blocks_conversations": "this server shows an agent's blocks in all of its conversations",
     "jobs": "they are records of work that has ended",
-    "runs": "they are records of turns; what was said in them is taken",
-    "steps": "they are records of turns; what was said in them is taken",
+    "runs": "they are records of turns, whose messages are imported",
+    "steps": "they are records of turns, whose messages are imported",
 }
 
 
@@ -261,8 +261,7 @@ async def _secrets(
         encrypted = row["value_enc"]
         if not value and encrypted:
             reason = (
-                "it is encrypted there: give the LETTA_ENCRYPTION_KEY of that server, or enter it "
-                "here"
+                "it is encrypted: pass the LETTA_ENCRYPTION_KEY of that server, or enter it here"
             )
             try:
                 value = decrypt(encrypted, key) if key else ""
@@ -299,7 +298,7 @@ def _attach_users(tx: Transaction, outcome: Outcome, run: LettaRun, draft: _Draf
             outcome.leave(
                 "users of agents",
                 f"{draft.spec.name}: {letta_id}",
-                "the user was not taken; see who may use the agent now",
+                "the user was not imported; check who may use the agent now",
             )
 
 

@@ -134,8 +134,8 @@ def _read(run: LettaRun, row: Row, thread: _Thread, calls: _Calls) -> Message | 
     calls.names.update((call.call_id, call.name) for call in message.tool_calls)
     if message.role == "approval" and message.tool_calls:
         calls.of_approvals[row["id"]] = [call.call_id for call in message.tool_calls]
-    # Letta orders messages by number, this server by time. So a message that is earlier than its
-    # predecessor gets the predecessor's time.
+    # Letta orders messages by number, but this server by time. So a message with an earlier time
+    # than its predecessor gets the predecessor's time.
     thread.newest = max(thread.newest, message.created_at)
     thread.oldest = thread.oldest or thread.newest
     thread.count += 1

@@ -45,7 +45,7 @@ BlockTexts = tuple[Row, list[Row]]
 async def import_users(run: LettaRun) -> None:
     """Import identities as users.
 
-    An identity whose key is that of a user here becomes this user.
+    If a user of this server has the identity's key, the identity becomes that user.
     """
 
     def import_row(tx: Transaction, outcome: Outcome, row: Row) -> None:
@@ -80,7 +80,7 @@ async def import_users(run: LettaRun) -> None:
 async def import_tools(run: LettaRun) -> None:
     """Import custom tools.
 
-    Agents get this server's tools in place of their tools with the same names.
+    If this server has a tool with the same name, agents get this server's tool.
     """
 
     def import_row(tx: Transaction, outcome: Outcome, row: Row) -> None:
@@ -93,7 +93,7 @@ async def import_tools(run: LettaRun) -> None:
             outcome.leave(
                 "tools",
                 schema.name,
-                "another tool of this name was here already, and agents use that",
+                "this server already had another tool of this name, which agents use",
             )
             return
         if row["npm_requirements"]:
@@ -144,9 +144,9 @@ async def import_folders(run: LettaRun) -> None:
     ) -> None:
         text = "".join(part["text"] or "" for part in texts)
         if not text:
-            outcome.leave("files", name, "its text was not kept there")
+            outcome.leave("files", name, "that server did not keep its text")
             return
-        # Of a parsed format, only the text is kept.
+        # If the format was parsed, that server kept only the text.
         is_parsed = PurePosixPath(name).suffix.lower() in PARSED
         file_name = f"{name}.txt" if is_parsed else name
         upload = folders.Upload(
@@ -210,8 +210,8 @@ async def _import_passages(run: LettaRun, letta_id: str, archive: Archive) -> No
         stored_ids = {passage.id for passage in stored}
         for passage in passages:
             if passage.id not in stored_ids:
-                # One by one, because passages that are stored together are searched as parts of one
-                # text.
+                # Store passages one by one, because passages that are stored together are searched
+                # as parts of one text.
                 insert_passages(tx, archive, [passage])
 
     total = 0
@@ -343,7 +343,7 @@ def _block(
         outcome.leave(
             "labels of blocks",
             str(row["label"]),
-            f"the block is taken under another label. {error}",
+            f"the block is imported under another label. {error}",
         )
     lengths = [len(value), *(len(_value(earlier)) for earlier in history)]
     return new_in(

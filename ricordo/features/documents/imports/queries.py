@@ -1,4 +1,4 @@
-"""Records of imported items, reports on them, and uploads that wait."""
+"""Records of imported items, reports on them, and waiting uploads."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,7 +87,7 @@ _DELETE_PARTS = delete(import_parts).where(import_parts.c.job_id == bindparam("o
 
 
 def made_id(organization_id: str, kind: str, *names: str) -> str:
-    """Return an id computed from the name that an item has in its source.
+    """Return an id that is computed from an item's name in its source.
 
     The same name always has the same id.
     """
@@ -96,7 +96,7 @@ def made_id(organization_id: str, kind: str, *names: str) -> str:
 
 
 def kept_id(organization_id: str, kind: str, id: str) -> str:
-    """Return the id of the source if it can be used here, else a computed one.
+    """Return the item's id in its source if this server can use it, else a computed id.
 
     Ids are unique among all organizations.
     """
@@ -183,7 +183,7 @@ def report_of(tx: Transaction, organization_id: str, source: str) -> dict[str, A
 
 
 def report_text(report: dict[str, Any]) -> str:
-    lines = [f"Taken from {report['source'].partition(':')[0]}:"]
+    lines = [f"Imported from {report['source'].partition(':')[0]}:"]
     lines += [f"  {count:,} {kind}" for kind, count in report["taken"].items()] or ["  nothing"]
     if report["left_out"]:
         lines.append("Left out:")

@@ -1,6 +1,6 @@
 """Read the memories that other assistants saved of a person, and propose them.
 
-Claude's export contains its memory as one text. ChatGPT's export has no list of saved memories. Its
+Claude's export contains the memory as one text. ChatGPT's export has no list of saved memories. Its
 chats show them in three forms: calls of the memory tool `bio`, the list at the start of a chat
 (`model_set_context`), and custom instructions. A list that a person copied from a page is read line
 by line.
@@ -68,7 +68,7 @@ class RememberedTexts:
     def current(self) -> list[RememberedText]:
         """Return the texts that are still remembered, each once.
 
-        A text was deleted if a call saved it before the newest list, and the list lacks it.
+        If a call saved a text before the newest list, and the list lacks the text, it was deleted.
         """
         at, listed = next(iter(self._lists.items()), (0, []))
         in_list = {one.key: one for one in listed}
@@ -138,7 +138,7 @@ def propose_remembered(
     Args:
         tx: The transaction.
         user: The user.
-        author: The agent that the import is for; the system for a list.
+        author: The agent that gets the import; for a list, the system.
         text: The line, which counts as untrusted.
         expires_after: The lifetime of the proposal in microseconds; None if it
             never expires.
@@ -147,15 +147,15 @@ def propose_remembered(
         False if the memory or a proposal contains the line already.
 
     Raises:
-        Invalid, Conflict, Forbidden, TooLong: if the memory takes no such proposal, for example
-            because a hundred proposals wait, or the user rejected this one lately.
+        Invalid, Conflict, Forbidden, TooLong: if the memory accepts no such proposal, for example
+            because a hundred proposals wait, or the user rejected the line lately.
     """
     scope = Scope(user.organization_id)
     memory = user_memory.open_memory(tx, scope, user.id, makes=True)
     if author.kind == "agent":
         reason = f"Remembered by {author.name}"
     else:
-        reason = "From a list that was uploaded"
+        reason = "From an uploaded list"
     metadata = ChangeMetadata(author, reason, is_untrusted=True)
     try:
         proposal = user_memory.propose_line(tx, memory, BLOCK, text, metadata, expires_after)

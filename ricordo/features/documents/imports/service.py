@@ -43,7 +43,7 @@ from ricordo.search.index import insert_messages
 from ricordo.storage import agents, archives, blocks, conversations, messages, users
 from ricordo.storage.engine.store import Transaction
 
-_NO_MEMORIES = "your key lacks the scope archives:write, so no memories are taken"
+_NO_MEMORIES = "your key lacks the scope archives:write, so no memories are imported"
 _BATCH = 200  # messages of one transaction
 _TOKEN_CHARACTERS = 4  # on average
 
@@ -54,7 +54,7 @@ class Target:
 
     `source` is the name of the source in the records. If the caller may not archive, only the chats
     of a file are imported, not its memories. The texts that the other assistant remembered are
-    proposed for the memory of the user `memory_of`; None if the import is for everybody.
+    proposed for the memory of the user `memory_of`, which is None if the import is for everybody.
     """
 
     scope: Scope
@@ -89,7 +89,8 @@ async def scope_for(runtime: Runtime, user: str | None) -> Scope:
 async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | None) -> Target:
     """Return the target of an export of this kind. Raises NotFound.
 
-    Without an agent, one is created, but not for a list. Raises Invalid for a list without a user.
+    If no agent is named, one is created, except for a list. Raises Invalid for a list without a
+    user.
     """
     organization = scope.organization_id
     user = scope.subject or ""
@@ -109,7 +110,7 @@ async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | N
         id=id,
         name=TITLES[kind],
         user=scope.subject,
-        description=f"Made for what was in {TITLES[kind]}.",
+        description=f"Created for an import from {TITLES[kind]}.",
     )
     spec, info = await prepare(runtime, scope, draft)
 
@@ -146,7 +147,7 @@ async def import_chats(
             refused.leave(
                 "files of the export",
                 chat.name,
-                "there are no chats and no memories in it that can be taken",
+                "it contains no chats and no memories that can be imported",
             )
             continue
         total += 1
@@ -182,7 +183,8 @@ async def import_chats(
         else:
             share = f"{count} of {total} parts"
         raise Invalid(
-            f"Nothing in this file is an export of {TITLES[target.kind]}. Of {share}: {reason}."
+            f"Nothing in this file is an export of {TITLES[target.kind]}. The reason for {share}: "
+            f"{reason}."
         )
     return await runtime.store.read(lambda tx: queries.report_of(tx, organization, target.source))
 
@@ -194,9 +196,10 @@ async def _propose_all(
     states: Mapping[str, str],
     refused: Outcome,
 ) -> None:
-    """Propose what was remembered of the user for the user's memory, each text once and for ever.
+    """Propose the remembered texts for the user's memory.
 
-    What is refused is noted, and proposed by the next import of the same file.
+    A proposed text is never proposed again. A refused text is noted, and the next import of the
+    same file proposes it.
     """
     new = [one for one in remembered if one.key not in states]
     if not target.takes_memories:
@@ -262,8 +265,8 @@ async def _import_chat(runtime: Runtime, target: Target, chat: ExportedChat) -> 
 def _messages(target: Target, chat: ExportedChat, now: int) -> list[Message]:
     """Return the messages as they are stored.
 
-    Times of messages never decrease. A message without a time, or with one before the previous
-    message's, gets the next time.
+    Times of messages never decrease. A message without a time, or with an earlier time than the
+    message before it, gets a time just after that message.
     """
     organization = target.scope.organization_id
     stored = []
@@ -310,7 +313,7 @@ def _insert(
     chat_messages: Sequence[Message],
     batch: Sequence[Message],
 ) -> Conversation:
-    """Store those messages of the batch that are missing, and return the conversation.
+    """Store the messages of the batch that are missing, and return the conversation.
 
     A missing conversation is created.
     """

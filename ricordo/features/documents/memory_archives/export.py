@@ -9,8 +9,8 @@
     facts.jsonl …         the files of features: facts with their evidence, folders, files
     manifest.json         the person, and a hash of each file
 
-Only a small part of the archive is in memory at a time. Texts and history are from the moment when
-the export began. Settings and proposals are read after them.
+Only a small part of the archive is in memory at a time. Texts and history show the state when the
+export began. Settings and proposals are read after them.
 """
 
 import asyncio

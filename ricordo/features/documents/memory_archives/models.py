@@ -51,7 +51,7 @@ class _Record(BaseModel):
 
 
 class ArchivedUser(_Record):
-    """The person whose memory it is."""
+    """The person to whom the memory belongs."""
 
     id: _Name
     identifier: _Name | None = None
@@ -61,7 +61,8 @@ class ArchivedUser(_Record):
 class Manifest(_Record):
     """The archive's format, its person, the tip of the history, and a SHA-256 for each file.
 
-    `content` is a SHA-256 over the names and hashes of all files. Equal memories have equal ones.
+    `content` is a SHA-256 over the names and hashes of all files. Equal memories have equal content
+    hashes.
     """
 
     format: str

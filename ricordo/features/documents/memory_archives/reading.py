@@ -26,8 +26,8 @@ from ricordo.features.documents.memory_archives.models import (
 R = TypeVar("R", bound=BaseModel)
 _MOST_MANIFEST = 16 * 1024 * 1024
 _LONGEST_LINE = 64 * 1024 * 1024
-# A NUL in JSON, which stored texts cannot contain. An odd number of backslashes before it makes it
-# plain text.
+# A NUL that is escaped in JSON; stored texts cannot contain it. If its backslash is itself escaped,
+# it is plain text.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _NO_ARCHIVE = (
     "This is not an archive of a person's memory. Send the memory.zip that a Ricordo server "
@@ -35,8 +35,8 @@ _NO_ARCHIVE = (
 )
 _DAMAGED = "The archive is damaged: {} cannot be read. Export the memory again."
 _CHANGED = (
-    "{} is not what the manifest says, so it was changed or cut since the export. Export the "
-    "memory again."
+    "{} does not match the manifest, so it was changed or cut since the export. Export the memory "
+    "again."
 )
 
 

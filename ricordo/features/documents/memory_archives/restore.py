@@ -1,7 +1,7 @@
 """Restore a person's memory from an archive in one transaction: all of it or nothing.
 
 Each version keeps its id. The id is computed from texts, author, time and earlier versions. If one
-word of an archive was changed, the computed id differs from the stored id, and the archive is
+word of an archive was changed, the computed id differs from the stored id. The archive is then
 refused. Rows keep their ids too. So the next export of the memory has the same content hash.
 """
 
@@ -74,8 +74,8 @@ def restore(
         scope: The caller, who may create users and write the memory of each.
         archive: The archive.
         user_files: The files that features restore, by name.
-        user_name: The id or identifier of the user; by default the archive's own user, who is
-            created with the same id if this server does not know them.
+        user_name: The id or identifier of the user; by default the archive's own user. If this
+            server does not know that user, the user is created with the same id.
 
     Raises:
         Conflict: if the user has memory here, or this server has a part of the archive already.
@@ -143,7 +143,7 @@ def _empty_chain(tx: Transaction, scope: Scope, user: User) -> Chain:
 def _restore_objects(
     tx: Transaction, chain: Chain, archive: MemoryArchive
 ) -> dict[bytes, ChainObject]:
-    """Store the pushed git objects, and return the commits among them."""
+    """Store the pushed git objects, and return those that are commits."""
     commits: dict[bytes, ChainObject] = {}
     portion: list[ChainObject] = []
     for record in archive.records(GIT_OBJECTS, GitObjectRecord):
@@ -186,7 +186,7 @@ class _HistoryRestore:
         versions.insert_rows(self.tx, self.rows)
         head = archive.manifest.head
         if head is not None and head != (self.chain.head or b"").hex():
-            # The last commit changed nothing, so no version has its id.
+            # If the last commit changed nothing, no version has its id.
             self._require_tree(bytes.fromhex(head), self.chain.versions)
             self.chain = replace(self.chain, head=bytes.fromhex(head))
         elif head is None and self.chain.head is not None:
@@ -241,7 +241,8 @@ class _HistoryRestore:
     def _require_parents(self, record: VersionRecord) -> None:
         """Raise Invalid if the archive lacks a commit before this one.
 
-        The id of a version covers those before it, and so does not show that they are there.
+        A version's id depends on earlier versions, but it does not show that the archive contains
+        them.
         """
         for parent in record.parent_ids:
             if parent not in self.commits and parent not in self.pushed:
@@ -322,7 +323,7 @@ def _require_texts(archive: MemoryArchive, stored: Iterable[Block]) -> None:
         blob_id(archive.text(name)) for name in archive.names if name.startswith(TEXTS)
     )
     if readable != sorted(blob_id(block.value) for block in stored):
-        raise Invalid(f"The files in {TEXTS} are not the newest texts of {HISTORY}.")
+        raise Invalid(f"The files in {TEXTS} differ from the newest texts of {HISTORY}.")
 
 
 def _unseen_blocks(tx: Transaction, scope: Scope, stored: Iterable[Block]) -> list[str]:

@@ -67,9 +67,10 @@ async def export(context: RequestContext, user_id: str) -> StreamingResponse:
 @_imports.post("/memory", response_model=RestoredMemoryResponse)
 @needs("memory:approve", "memory:override")
 async def restore(context: RequestContext, body: Annotated[ArchiveForm, File()]) -> Json:
-    """Restore a person's whole memory, or nothing. The person must not have memory here yet.
+    """Restore a person's whole memory; a failed restore changes nothing.
 
-    Versions, proposals and facts keep their ids, times and authors.
+    The person must not have memory here yet. Versions, proposals and facts keep their ids, times
+    and authors.
     """
     if context.scope.subject_id is not None or context.scope.role != ADMIN:
         raise Forbidden(

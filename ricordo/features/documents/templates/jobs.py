@@ -46,7 +46,7 @@ _SETTINGS = (
     "memory_in_prompt",
     "compaction",
 )
-# Policies under which the owner of a block decides on a change.
+# The policies that let the owner of a block decide on a change.
 _ASKS = ("propose", "explicit")
 # The most failed agents that an error names.
 _MOST_NAMED = 5
@@ -165,7 +165,7 @@ def rework(
     settings: Json,
     variables: Mapping[str, str],
 ) -> None:
-    """Change a locked agent as the migration says, and also set these settings."""
+    """Apply the migration to a locked agent, and also store these settings."""
     scope = migration.scope
     agent_id = state.agent.id
     _migrate_blocks(tx, state.agent, migration, variables)
@@ -259,7 +259,7 @@ def _add_block(
 
 
 def _change_block(tx: Transaction, block: Block, spec: BlockSpec, migration: Migration) -> None:
-    """Change the block to what the template says.
+    """Give the block the template's text and settings.
 
     Its policy stays. The block may become read-only, but never writable, and its egress policy may
     become stricter.
@@ -297,7 +297,7 @@ def _remove_block(
 
 
 def _is_proposed(tx: Transaction, block: Block, text: str | None, migration: Migration) -> bool:
-    """If the block's policy leaves the decision to its owner, propose the text.
+    """Propose the text if the block's policy leaves the decision to its owner.
 
     Returns True if it was proposed.
     """

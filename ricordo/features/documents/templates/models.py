@@ -27,7 +27,7 @@ Name = Annotated[str | None, Field(description="By default derived from the agen
 
 
 class AgentTemplateRequest(RequestModel):
-    """A new template that follows an agent."""
+    """A new template. It follows an agent."""
 
     type: Literal["agent"]
     agent_id: str
@@ -65,7 +65,7 @@ class TemplateSaveRequest(RequestModel):
     )
     block_reconciliation_strategy: Literal["reconcile-all", "preserve-deleted"] = Field(
         "preserve-deleted",
-        description="Whether agents lose or keep blocks that the version does not have.",
+        description="Keep the blocks that the version does not have, or remove them.",
     )
     preserve_core_memories_on_migration: bool = Field(
         False, description="Agents keep the values of their blocks."

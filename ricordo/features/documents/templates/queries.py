@@ -35,7 +35,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class TemplateVersion:
-    """A saved version, but without its content.
+    """A saved version without its content.
 
     Versions with equal `digest` have equal contents.
     """

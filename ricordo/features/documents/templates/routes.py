@@ -16,15 +16,16 @@ from ricordo.features.documents.templates.jobs import job_of
 from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction
 
-_OF_FILE = "What was mended or left out of the agent file."
+_OF_FILE = "Notes on parts of the agent file that were mended or left out."
 router = Routes(prefix="/v1/templates", tags=["templates"], scope="agents")
 
 
 @router.post("", response_model=models.TemplateResponse)
 async def create(context: RequestContext, body: models.TemplateRequest) -> Json:
-    """Create a template of an agent, or of an agent file.
+    """Create a template from an agent or from an agent file.
 
-    From then on, it follows the agent. Its first version is saved at the same time.
+    A template from an agent follows the agent from then on. Its first version is saved at the same
+    time.
     """
     name = body.name
     if isinstance(body, models.AgentTemplateRequest):
@@ -71,8 +72,8 @@ async def update(
     updated = await context.store.write(change)
     warn(file.notes.lines(), _OF_FILE)
     message = (
-        f"{updated.name} holds the agent file now; its newest saved version is {updated.version}. "
-        "It follows no agent."
+        f"{updated.name} now has the content of the agent file; its newest saved version is "
+        f"{updated.version}. It follows no agent."
     )
     return models.TemplateChangeResponse.of(None, message=message)
 
@@ -97,7 +98,7 @@ def rollback(
     """
     if body.version in ("current", "dev"):
         raise Invalid(
-            f'A template already holds "{body.version}". Name a saved version to go back to.'
+            f'A template already has the content "{body.version}". Name a saved version instead.'
         )
     template = queries.get(tx, context.scope, template_name, locks=True)
     version, content = service.version_of(tx, template, body.version)

@@ -1,8 +1,8 @@
 """Templates: create them, save versions, roll back, and create agents from a version.
 
-A template follows its source agent: its content is that agent's present state. This ends when the
-agent is deleted, or when an update or a rollback replaces the content. Contents are agent files
-that have only settings, prompt, tools and blocks.
+A template follows its source agent: its content is that agent's present state. The template stops
+following when the agent is deleted, or when an update or a rollback replaces the content. Contents
+are agent files that have only settings, prompt, tools and blocks.
 """
 
 import re
@@ -44,7 +44,8 @@ from ricordo.runtime import Runtime
 from ricordo.storage import agent_access, agents
 from ricordo.storage.engine.store import Transaction
 
-# The agent setting that names the template and version it was created from, with its variables.
+# The agent setting with the template and version from which the agent was created, and its
+# variables.
 MARK = "template"
 _NAME = re.compile(r"\w(?:[\w .-]{0,98}\w)?")
 _UNFIT = re.compile(r"[^\w.-]+")
@@ -176,8 +177,8 @@ def _free_name(tx: Transaction, scope: Scope, name: str | None, agent_name: str)
 def current(tx: Transaction, context: CallContext, template: Template) -> Json:
     """Return the template's present content.
 
-    This is the agent that it follows as long as that agent exists, and else the content that was
-    last written.
+    While the agent that it follows exists, this is the agent's content. Otherwise it is the content
+    that was last written.
     """
     if template.agent_id and agents.find(tx, Scope(template.organization_id), template.agent_id):
         return snapshot(tx, context, template.agent_id)
@@ -297,8 +298,8 @@ async def make_agent(
 
     def insert(tx: Transaction) -> str:
         stored = queries.get(tx, context.scope, name, locks=True)
-        # With this lock, a later migration finds the new agent, and "latest" is still the newest
-        # version.
+        # Lock the template, so that a later migration finds the new agent, and "latest" stays the
+        # newest version.
         if stored.id != template.id or (version == "latest" and stored.version != template.version):
             raise Conflict(f'The template "{name}" was saved by another request. Send yours again.')
         folders = files.folders_by_ids(tx, context.scope, agent["folder_ids"])

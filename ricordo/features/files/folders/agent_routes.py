@@ -80,8 +80,9 @@ def list_files(
 ) -> Json:
     """List the readable files of the agent's folders, least recently used first.
 
-    For each it shows whether the file is open, and its visible text. This is the view of turns
-    without a user or, with a user's key, of turns with this user.
+    Each entry shows whether the file is open, and its visible text. Files are open for one user at
+    a time: with a user's key the list is for turns with this user, otherwise for turns without a
+    user.
     """
     view = _view(tx, context, agent_id)
     page = paging.page(default=20)
@@ -128,7 +129,7 @@ def close_all(tx: Transaction, context: RequestContext, agent_id: str) -> list[s
 def open_file(tx: Transaction, context: RequestContext, agent_id: str, file_id: str) -> list[str]:
     """Open a file of the agent's folders.
 
-    Returns the names of the files that were closed for it.
+    Returns the names of the files that were closed to make room.
     """
     view = _view(tx, context, agent_id)
     _, closed = windows.open_windows(tx, view, [(_file(tx, context, view, file_id), None, None)])

@@ -1,9 +1,10 @@
 """Guess the encoding of a text that has no mark and is not UTF-8.
 
-`charset_normalizer` names the possible encodings, and the reading with the fewest oddities is
-chosen. Short texts fit many encodings. So each reading is scored by things that people hardly
-write: signs inside words, capitals after small letters, half-width katakana, rare ideographs. The
-file's type names the chosen encoding. A note says if others fit nearly as well.
+`charset_normalizer` names the possible encodings. Short texts fit many of them. So the text is
+decoded by each, and the result is scored by oddities that people hardly write: signs inside words,
+capitals after small letters, half-width katakana, rare ideographs. The encoding with the fewest
+oddities is chosen. The file's type names the chosen encoding. A note is added if others fit nearly
+as well.
 """
 
 import re
@@ -53,7 +54,7 @@ _INSIDE = re.compile(r"(?<=[^\W\d_])[^\w\s'’.\-/&@+:,;()\"](?=[^\W\d_])")
 
 @dataclass(frozen=True, slots=True)
 class GuessedEncoding:
-    """The encoding to read a text with, by its name in Python.
+    """The Python name of the encoding of a text.
 
     `is_unsure` is set if another encoding fits nearly as well.
     """
@@ -63,7 +64,7 @@ class GuessedEncoding:
 
 
 def wide_encoding(content: bytes) -> str | None:
-    """Recognize UTF-16 or UTF-32 without a byte order mark by where zero bytes occur.
+    """Recognize UTF-16 or UTF-32 without a byte order mark by the positions of zero bytes.
 
     Texts in scripts other than Latin are recognized by their spaces.
     """
@@ -130,8 +131,8 @@ def _readings(content: bytes) -> Iterator[tuple[float, str, str]]:
             text = content.decode(name)
         except UnicodeDecodeError:
             continue
-        # The library knows the letters of many languages. A language that it recognizes speaks for
-        # the reading.
+        # The library knows the letters of many languages. If it recognizes a language, the encoding
+        # gets a better score.
         coherence = likely.get(name)
         if coherence is None:
             adjustment = 0.1

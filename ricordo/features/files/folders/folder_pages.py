@@ -81,7 +81,7 @@ async def delete_folder(request: Request, folder_id: str) -> Response:
 @router.post("/{folder_id}/agents")
 @needs("agents:write", "memory:write")
 async def change_agents(request: Request, folder_id: str) -> Response:
-    """Give the folder to an agent, or take it away."""
+    """Attach the folder to an agent, or detach it."""
     form = await form_of(request)
     if form.get("do") == "detach":
         action = "detach"

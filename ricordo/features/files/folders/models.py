@@ -24,7 +24,7 @@ class FolderUpdate(RequestModel):
     """Changes to a folder. An omitted field keeps its value."""
 
     ignored: ClassVar = IN_ONE_PROJECT | {
-        "embedding_config": "What is stored stays embedded by its model."
+        "embedding_config": "Stored chunks keep the vectors of their embedding model."
     }
 
     name: Name | None = None
@@ -77,7 +77,7 @@ for _request in (FolderUpdate, FolderRequest):
 class FileResponse(ResponseModel):
     """A file of a folder with its progress.
 
-    `content` is set if it was asked for.
+    `content` is set on request.
     """
 
     id: str
@@ -119,7 +119,7 @@ class FolderSizeResponse(ResponseModel):
 
 
 class SizesResponse(ResponseModel):
-    """The size of all folders; `sources` is filled if details were asked for."""
+    """The size of all folders. `sources` is filled if details were requested."""
 
     total_sources: int
     total_files: int

@@ -92,7 +92,7 @@ def page_of_folders(
     name: str | None = None,
     user_id: str | None = None,
 ) -> list[Folder]:
-    """Return a page of folders; with `user_id` only of this user's."""
+    """Return a page of folders; with `user_id`, only this user's folders."""
     return _FOLDERS.page(tx, scope, page, name=name, user_id=user_id)
 
 
@@ -114,7 +114,7 @@ def count_folders(tx: Transaction, scope: Scope) -> int:
 def find_folder(
     tx: Transaction, organization_id: str, name: str, user_id: str | None
 ) -> Folder | None:
-    """Return the folder with exactly this name: this user's, or for None the organization's."""
+    """Return the user's folder with exactly this name; for None, the organization's folder."""
     if user_id:
         is_owned = folders.c.user_id == user_id
     else:
@@ -126,7 +126,7 @@ def find_folder(
 
 
 def hide_folder(tx: Transaction, folder_id: str, organization_id: str) -> None:
-    """Move the folder to the organization of deleted things, and free its name."""
+    """Move the folder to the organization for deleted rows, and free its name."""
     tx.run(
         update(folders)
         .where(folders.c.id == folder_id)
@@ -503,8 +503,8 @@ def page_of_agents_folders(
 def opened_by_agent(tx: Transaction, agent_id: str, user_id: str | None) -> list[AgentFile]:
     """Return the agent's windows for this user, least recently used first.
 
-    They are files that the agent has or had open; some may be deleted since. For None, they are
-    those of turns without a user.
+    A window is a file that the agent has or had open; the file may be deleted. With None, the
+    windows of turns without a user are returned.
     """
     windows = _OPENED.all(tx, _OF_AGENT, {"agent_id": agent_id})
     return [window for window in windows if window.user_id == user_id]

@@ -73,7 +73,10 @@ async def create_folder(context: RequestContext, body: FolderRequest) -> Json:
 def list_folders(
     tx: Transaction, context: RequestContext, paging: Paged, name: str | None = None
 ) -> list[Json]:
-    """List folders, by default newest first, or those with exactly this name."""
+    """List folders, by default newest first.
+
+    With a name, list only folders with exactly this name.
+    """
     return [
         folder_json(context, folder)
         for folder in queries.page_of_folders(tx, context.scope, paging.page(), name=name)
@@ -171,7 +174,7 @@ async def upload(
 
     It is read in the background, and `processing_status` shows the progress.
     """
-    # A missing permission is reported before any fault in the file.
+    # Check the permission first, so that a missing one is reported before a fault in the file.
     folder = await context.store.read(lambda tx: queries.get_folder(tx, context.scope, folder_id))
     service.require_may_write(context.scope, folder.user_id)
     file_name = service.name_of(name or file.filename or "")
@@ -229,7 +232,7 @@ def list_files(
 ) -> list[Json]:
     """List the files of the folder.
 
-    On request with their texts, up to a million characters.
+    With `include_content` the list has their texts, up to a million characters.
     """
     queries.get_folder(tx, context.scope, folder_id)
     files = queries.page_of_files(tx, context.scope, [folder_id], paging.page(default=1000))

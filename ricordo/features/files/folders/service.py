@@ -30,7 +30,7 @@ _PART = 1024 * 1024  # bytes of one row of an upload
 class Upload:
     """An uploaded file.
 
-    `duplicates` says how to treat a name that the folder has already.
+    `duplicates` is the treatment of a name that the folder already has.
     """
 
     name: str

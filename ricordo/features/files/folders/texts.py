@@ -65,8 +65,8 @@ class FileText:
             return type, None
         name = self.encoding.name
         note = (
-            f"It has no mark of its encoding and was read as {name}, but others fit nearly as "
-            "well. If its text looks wrong, save it as UTF-8 and upload it again."
+            f"The encoding is not marked. It was read as {name}, but other encodings fit nearly "
+            "as well. If its text looks wrong, save it as UTF-8 and upload it again."
         )
         return f"{type or 'text/plain'}; charset={name}", note if self.encoding.is_unsure else None
 
@@ -92,7 +92,7 @@ def type_of(name: str) -> str:
 def is_readable(name: str, content: bytes) -> bool:
     """Return True if a file of this name can be read.
 
-    It is of a known type, or looks like text.
+    It must be of a known type, or look like text.
     """
     sample = content[:_SAMPLE]
     return (

@@ -2,10 +2,10 @@
 
 Each user of the agent has separate windows, so no user learns which files another one opened.
 
-As in the retired Letta V1 server 0.16.8, files are open from the start. A file that was neither
-opened nor closed in a view counts as open while fewer than `max_files_open` files have stored
-windows there; newest files come first. Such windows are only stored at the first change in the
-view, which stores all open windows.
+As in the retired Letta V1 server 0.16.8, files are open from the start. A view is the agent's
+folders in turns with one user. If fewer than `max_files_open` files have stored windows in a view,
+the newest other files count as open too. Their windows are stored at the first change in the view,
+together with all open windows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -62,7 +62,7 @@ def view_of(tx: Transaction, agent: Agent, user_id: str | None) -> View:
 
 
 def windows_of(tx: Transaction, view: View) -> list[tuple[AgentFile, File]]:
-    """Return stored windows and those of the newest other files.
+    """Return the stored windows, and windows of the newest other files.
 
     The least recently used comes first.
     """
@@ -113,7 +113,8 @@ def untouched_windows(
 ) -> list[tuple[AgentFile, File]]:
     """Return the windows of files that were neither opened nor closed in this view.
 
-    The first of them are open, until with the stored windows `max_files_open` is reached.
+    The first of them are open, so that `max_files_open` windows are open together with the stored
+    ones.
     """
     stored_ids = {file.id for _, file in stored}
     fresh = [file for file in newest if file.id not in stored_ids and file.status in READABLE]
@@ -136,10 +137,9 @@ def open_windows(
     *,
     closes_others: bool = False,
 ) -> tuple[list[tuple[File, AgentFile | None]], list[File]]:
-    """Open these files at these lines, and close the least recently used.
+    """Open these files at these lines; close the least recently used files beyond the limit.
 
-    Only as many are closed as exceed the limit. Returns each file with its previous window, if that
-    was open, and the files that were closed.
+    Returns each file with its previous window, if that was open, and the files that were closed.
     """
     limit = view.agent.max_files_open
     if len(ranges) > limit:
@@ -225,7 +225,7 @@ def find_file(tx: Transaction, view: View, name: str) -> File:
 
 
 def _examples(tx: Transaction, view: View) -> str:
-    """Name some files that are attached, for an error."""
+    """Return a sentence that names some attached files, for an error."""
     files: list[File] = []
     if view.folders:
         files = queries.page_of_files(tx, view.scope, view.folder_ids, Page(limit=10))
@@ -378,8 +378,8 @@ def _windows_of(
 ) -> list[tuple[AgentFile, File]]:
     """Return the agent's windows with their files, the last used first.
 
-    `opened` are the stored windows by agent; `named` are files; those without a stored window get
-    an untouched one.
+    `opened` are the stored windows by agent. `named` are files that the prompt names; a file
+    without a stored window gets a new one.
     """
     stored = [
         (window, files[window.file_id])
@@ -394,8 +394,8 @@ def _windows_of(
 class _PromptFiles:
     """The files that a prompt names.
 
-    They are the windows, the newest files, the number of files by folder, and the first characters
-    by file.
+    These are the windows and the newest files, with the number of files by folder, and the first
+    characters by file.
     """
 
     windows: Sequence[tuple[AgentFile, File]]

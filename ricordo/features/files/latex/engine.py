@@ -1,4 +1,4 @@
-"""From LaTeX to a PDF, by this machine's engine in the sandbox.
+"""Turn LaTeX into a PDF with this machine's engine, in the sandbox.
 
 The sandbox holds only the document. Errors are read from the engine's log.
 """
@@ -23,8 +23,8 @@ _MOST_WARNINGS = 5
 _LIMITS = SandboxLimits(
     seconds=60, cpu_seconds=20, processes=16, file_mb=20, output_kb=LARGEST // 1000 + 300
 )
-# A first run writes files that the second run reads, such as a table of contents. At the end, the
-# PDF and the log are written.
+# The first run writes files that the second run reads, such as a table of contents. At the end, the
+# script prints the PDF and the log.
 _RUNS = """for run in 1 2 3; do
   "$@" >/dev/null 2>&1 </dev/null; code=$?
   [ $code = 0 ] || break
@@ -33,7 +33,7 @@ done
 tail -c 250000 notes.log >&2
 [ $code = 0 ] && cat notes.pdf
 exit $code"""
-# Lengths of lines in the log. "p" refuses to read or write files outside of the folder.
+# Long lines in the log keep each error on one line. "p" forbids files outside of the folder.
 _VARIABLES = {
     "max_print_line": "1000",
     "error_line": "200",
@@ -52,7 +52,7 @@ _PACKAGES = (
     "enumitem",
     "hyperref",
 )
-# All on one line, so that the content starts on the document's second line.
+# The preamble is one line, so that the content starts on the document's second line.
 _HEAD = (
     r"\documentclass[11pt,a4paper]{article}"
     r"\IfFileExists{lmodern.sty}{\usepackage[T1]{fontenc}\usepackage{lmodern}}{}"
@@ -77,7 +77,7 @@ _WARNING = re.compile(
 def find_engine() -> tuple[str, ...]:
     """Return the command of the installed LaTeX.
 
-    It is TeX Live if that exists, else Tectonic, else nothing.
+    TeX Live is preferred, then Tectonic. The command is empty if neither is installed.
     """
     if program := shutil.which("pdflatex"):
         return (

@@ -26,7 +26,7 @@ router = Routes(
     open_paths=[f"{STATIC}/{name}" for name in PARTS.values()],
 )
 _HTML: dict[int | str, Json] = {200: {"content": {"text/html": {"schema": {"type": "string"}}}}}
-# Wherever the page is shown, it may run only its scripts and may load nothing.
+# The page may run only its own scripts and may load nothing, whatever page embeds it.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline'; "
     "img-src data: blob:; font-src data: blob:; base-uri 'none'; form-action 'none'"

@@ -1,4 +1,4 @@
-"""The page of a workspace: files, text of one, upload, and deletion."""
+"""The page of a workspace: its files, the text of one file, uploads, and deletions."""
 
 from typing import Any
 

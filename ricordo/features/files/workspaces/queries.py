@@ -56,7 +56,7 @@ INSTRUCTIONS = "CLAUDE.md"
 class Space:
     """A workspace of a user, or the workspace that all users share (None).
 
-    `is_teachers` is set if a teacher writes, since only teachers change the instructions that all
+    `is_teachers` is set if a teacher writes. Only teachers may change the instructions that all
     users share.
     """
 
@@ -71,7 +71,8 @@ class Space:
     def may_change(self, path: str) -> bool:
         """Return False for shared instructions, unless a teacher writes.
 
-        A folder of that name is refused too, since it would prevent teachers from writing the file.
+        A folder with the name of the instructions is refused too, since teachers could not write
+        the file then.
         """
         if not self.is_shared or self.is_teachers:
             return True

@@ -19,7 +19,7 @@ _LONGEST_PATH = 500
 _LONGEST_PART = 120
 _DEEPEST = 12
 _LONGEST_STEM = 60  # bytes of a name that gets a number
-_LONGEST_SUFFIX = 30  # bytes; a longer suffix is taken as a part of the name
+_LONGEST_SUFFIX = 30  # bytes; a longer suffix counts as part of the name
 _LONGEST_INSTRUCTIONS = 20_000  # characters of CLAUDE.md in a prompt
 Mode = Literal["none", "isolated", "shared"]
 
@@ -213,7 +213,7 @@ def save_changes(
         deleted: The paths that it deleted.
 
     Raises:
-        TooLong, Invalid: A file cannot be stored.
+        TooLong, Invalid: if a file cannot be stored.
     """
     written: list[str] = []
     conflicts: list[str] = []
@@ -296,10 +296,7 @@ def _require_no_folder(tx: Transaction, space: Space, path: str) -> None:
 
 
 def with_all_instructions(tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
-    """Add the text of the workspace's CLAUDE.md to each agent that has workspace tools.
-
-    Only for these agents is the text read.
-    """
+    """Add the text of the workspace's CLAUDE.md to each agent that has workspace tools."""
     return [
         with_instructions(tx, state) if any(tool.name in TOOLS for tool in state.tools) else state
         for state in states

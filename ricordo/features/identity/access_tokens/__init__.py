@@ -1,4 +1,4 @@
-"""Access tokens: short-lived keys for pages in browsers.
+"""Access tokens: short-lived keys for web pages.
 
 Each is limited to some agents and actions.
 """

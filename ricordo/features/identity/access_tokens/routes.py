@@ -26,8 +26,8 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import ApiKey, hash_of
 
 router = Routes(prefix="/v1/client-side-access-tokens", tags=["access tokens"])
-# Scopes of callers who may act for a user, or for all. A tool's program may not use these routes,
-# since a token would outlive the program's call.
+# The scopes that may use these routes. A tool's program may not, since a token would outlive the
+# program's call.
 _makes = needs(ADMIN, IMPERSONATE, APPROVE)
 _ADDRESS = re.compile(r"https?://[^/?#@]+/?", re.IGNORECASE)
 Access = Literal["read_messages", "write_messages", "read_agent", "write_agent"]
@@ -48,7 +48,9 @@ class TokenRequest(RequestModel):
         max_length=300, description="The address of the pages, such as https://app.example.org."
     )
     policy: list[PolicyRequest] = Field(min_length=1, max_length=100)
-    expires_at: datetime | None = Field(None, description="When it ends; by default in 5 minutes.")
+    expires_at: datetime | None = Field(
+        None, description="The time at which the token ends; by default in 5 minutes."
+    )
 
 
 class PolicyItemResponse(ResponseModel):
@@ -69,7 +71,8 @@ class PolicyResponse(ResponseModel):
 class TokenResponse(ResponseModel):
     """A token.
 
-    After its creation `token` is its id, by which it can be deleted, rather than the token.
+    `token` is the token itself only in the answer to its creation. Later it is the token's id, by
+    which it can be deleted.
     """
 
     token: str
@@ -122,10 +125,7 @@ class TokenQuery:
 @router.post("", response_model=TokenResponse)
 @_makes
 def create(tx: Transaction, context: RequestContext, body: TokenRequest) -> Json:
-    """Make a token for a page: for these agents only, and until it expires.
-
-    It is shown once.
-    """
+    """Create a token for a web page, limited to these agents. It is shown once."""
     origin = origin_of(body.hostname)
     if not origin or not _ADDRESS.fullmatch(body.hostname):
         raise Invalid(
@@ -158,7 +158,7 @@ def list_tokens(
 @router.delete("/{token}", response_model=dict[str, bool])
 @_makes
 async def delete(context: RequestContext, token: str) -> dict[str, bool]:
-    """Delete a token, by itself or by its id.
+    """Delete a token; name it by the token itself or by its id.
 
     Every server refuses it within a second.
     """

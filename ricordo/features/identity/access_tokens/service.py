@@ -12,7 +12,7 @@ from ricordo.storage import access_tokens, agents
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import TOKEN, ApiKey, hash_of
 
-# The accesses to an agent, each with the scope that it needs.
+# The kinds of access to an agent, each with the scope that it needs.
 ACCESSES: Mapping[str, str] = {
     "read_messages": "messages:read",
     "write_messages": "messages:write",
@@ -35,9 +35,9 @@ def create(
 ) -> tuple[ApiKey, str]:
     """Store a token, and return it with its secret, which is not stored.
 
-    It allows these pairs of an agent's id and an access. It acts for the caller's user, or for the
-    user that the caller acts for. Without a user it sees only shared data. Raises Forbidden,
-    NotFound, Invalid, Conflict.
+    The token allows these pairs of an agent's id and an access. It acts for the caller's user, or
+    for the user on whose behalf the caller acts. Without a user it sees only shared data. Raises
+    Forbidden, NotFound, Invalid, Conflict.
     """
     if scope.reach:
         raise Forbidden("A browser token cannot create tokens. Use a key.")

@@ -47,7 +47,7 @@ def create_key(
     name: str = typer.Option("", help="Purpose of the key.  [the user's name]"),
     scopes: str = typer.Option("", help="Scopes, separated by commas.  [those of the role]"),
     expires: str | None = typer.Option(
-        None, help="When it ends: 90m, 12h, 30d, 4w, or a date.  [never]"
+        None, help="The end of the key: 90m, 12h, 30d, 4w, or a date.  [never]"
     ),
     limits: tuple[int, int] = typer.Option(
         (0, 0),
@@ -59,7 +59,7 @@ def create_key(
 ) -> None:
     """Make a key.
 
-    The key stands alone on the last line of the output, and is shown only this once.
+    The last line of the output is the key. It is shown only this once.
     """
     body: Json = {
         "name": name,
@@ -118,7 +118,9 @@ def create_user(
     full_name: str | None = typer.Option(
         None, "--full-name", help="Name of the user in histories.  [the name]"
     ),
-    email: str | None = typer.Option(None, help="Commits with this address are the user's."),
+    email: str | None = typer.Option(
+        None, help="E-mail address of the user, by which commits are recognized."
+    ),
     server: str | None = _SERVER,
 ) -> None:
     """Make a user."""
@@ -136,7 +138,7 @@ def invite_users(
     csv: Path | None = typer.Option(
         None, "--csv", help="Many people: a file with the columns name, email, role, course."
     ),
-    days: int = typer.Option(14, help="For how many days the links work."),
+    days: int = typer.Option(14, help="The number of days for which the links work."),
     mail: bool = typer.Option(False, "--mail", help="Send each link by e-mail."),
     server: str | None = _SERVER,
 ) -> None:
@@ -161,8 +163,8 @@ def invite_users(
     count = len(invitations)
     sent = " They are sent by e-mail." if mail else ""
     typer.echo(
-        f"{count} {'link' if count == 1 else 'links'}, for {days} days, each for its person alone "
-        f"and once.{sent} They are not shown again.",
+        f"{count} {'link' if count == 1 else 'links'}, for {days} days. Each works once, for its "
+        f"person alone.{sent} They are not shown again.",
         err=True,
     )
 
@@ -199,7 +201,7 @@ def rename_user(
 
 @user.command("disable")
 def disable_user(name: str = _WHO, server: str | None = _SERVER) -> None:
-    """Refuse a user's keys, and calls in the user's name. Memory stays."""
+    """Refuse a user's keys, and calls on the user's behalf. Memory stays."""
     with _client(server) as client:
         typer.echo(
             _user_line(client.ask("PATCH", f"/v1/users/{_part(name)}", body={"disabled": True}))
@@ -208,7 +210,7 @@ def disable_user(name: str = _WHO, server: str | None = _SERVER) -> None:
 
 @user.command("enable")
 def enable_user(name: str = _WHO, server: str | None = _SERVER) -> None:
-    """Let a disabled user in again."""
+    """Enable a disabled user again."""
     with _client(server) as client:
         typer.echo(
             _user_line(client.ask("PATCH", f"/v1/users/{_part(name)}", body={"disabled": False}))

@@ -40,16 +40,16 @@ class IdentityProperty(RequestModel):
     type: Literal["string", "number", "boolean", "json"]
 
 
-# The body is a list, so it does not pass through the normal form of `RequestModel`.
+# A list as body is not brought into normal form by `RequestModel`, so do it here.
 Properties = Annotated[
     list[IdentityProperty], Field(max_length=_MOST_PROPERTIES), BeforeValidator(normal_json)
 ]
 
 
 class IdentityUpdate(RequestModel):
-    """Changes of an identity; a missing field stays.
+    """Changes of an identity; an omitted field keeps its value.
 
-    Lists of ids replace the attached ones.
+    A list of ids replaces the attached agents or blocks.
     """
 
     ignored: ClassVar = IN_ONE_PROJECT
@@ -151,7 +151,7 @@ def modify_identity(
 def upsert_properties(
     tx: Transaction, context: RequestContext, identity_id: str, body: Properties
 ) -> Json:
-    """Set these properties of an identity; others stay."""
+    """Set these properties of an identity; other properties are kept."""
     user = _user(tx, context, identity_id)
     properties = {field["key"]: field for field in (*user.properties, *_properties(body))}
     if len(properties) > _MOST_PROPERTIES:
@@ -198,7 +198,7 @@ def list_blocks(
 @router.patch("/agents/{agent_id}/identities/attach/{identity_id}", response_model=AgentResponse)
 @needs("agents:write")
 def attach_agent(tx: Transaction, context: RequestContext, agent_id: str, identity_id: str) -> Json:
-    """Restrict an agent to a user, in addition to users attached before.
+    """Restrict an agent to a user and to the users that are already attached.
 
     Administrators and developers may always use it.
     """

@@ -37,7 +37,7 @@ InOrganization = Annotated[
     str | None,
     Query(max_length=255, description="For the operator: another organization, by id or name."),
 ]
-# Scopes that an administrator lacks and may still give to a key.
+# Scopes that an administrator may give to a key without having them.
 _BY_NAME = frozenset((OVERRIDE, IMPERSONATE, WATCH))
 _LONGEST = 10 * 366 * 24 * 3600
 
@@ -59,18 +59,23 @@ class KeyRequest(RequestModel):
     scopes: list[str] = Field(
         default_factory=list, max_length=50, description="By default the scopes of the role."
     )
-    expires_at: datetime | None = Field(None, description="When it ends; by default it does not.")
+    expires_at: datetime | None = Field(
+        None, description="The time at which the key ends; by default it never ends."
+    )
     expires_in: int | None = Field(
-        None, gt=0, le=_LONGEST, description="In how many seconds it ends."
+        None, gt=0, le=_LONGEST, description="The number of seconds after which the key ends."
     )
     requests_per_minute: int | None = Field(
-        None, ge=1, le=1_000_000, description="By default as RICORDO_KEY_REQUESTS_PER_MINUTE says."
+        None,
+        ge=1,
+        le=1_000_000,
+        description="Most requests a minute; by default RICORDO_KEY_REQUESTS_PER_MINUTE.",
     )
     max_body_bytes: int | None = Field(
         None,
         ge=1,
         le=2**40,
-        description="Largest request; by default as RICORDO_KEY_MAX_BODY_BYTES says.",
+        description="Most bytes of a request; by default RICORDO_KEY_MAX_BODY_BYTES.",
     )
 
 
@@ -162,7 +167,7 @@ async def revoke_key(
 
 
 def require_administrator(scope: Scope) -> None:
-    """Raise Forbidden for services, developers and users. Scopes make no difference."""
+    """Raise Forbidden for services, developers and users, whatever their scopes are."""
     if scope.role != "admin":
         raise Forbidden("Only administrators may do that. Use a key with the role admin.")
 
@@ -189,10 +194,10 @@ def require_operator(scope: Scope) -> None:
 
 
 def scope_in(tx: Transaction, scope: Scope, organization: str | None) -> Scope:
-    """Return the caller's scope in the named organization, by default their own.
+    """Return the caller's scope in the named organization, by default the caller's.
 
-    Raises Forbidden for callers who do not administer, and for another organization for callers who
-    do not operate the server; NotFound.
+    Raises NotFound, and Forbidden unless the caller is an administrator; for another organization,
+    unless the caller is the operator.
     """
     require_administrator(scope)
     if organization is None:

@@ -29,26 +29,28 @@ from ricordo.storage.users import UserDraft
 router = Routes(prefix="/v1/users", tags=["accounts"], scope="users")
 _NAME = 255
 _BOTH: dict[int | str, dict[str, Any]] = {
-    202: {"model": ErasureResponse, "description": "The user is hidden; the rows follow"}
+    202: {"model": ErasureResponse, "description": "The user is hidden; the rows are deleted later"}
 }
 
 
 class UserRequest(RequestModel):
     """A new user.
 
-    The identifier is the user's name in the system that the user comes from; paths, keys and
+    The identifier is the user's name in the system from which the user comes. Paths, keys and
     headers may use it.
     """
 
     name: str = Field(max_length=_NAME)
     identifier: str | None = Field(None, max_length=_NAME, description="By default the name.")
     email: str | None = Field(
-        None, max_length=_NAME, description="Commits with this address are the user's."
+        None,
+        max_length=_NAME,
+        description="E-mail address of the user, by which commits are recognized.",
     )
 
 
 class UserUpdate(RequestModel):
-    """Changes of a user; a missing field stays."""
+    """Changes of a user; an omitted field keeps its value."""
 
     name: str | None = Field(None, max_length=_NAME)
     identifier: str | None = Field(None, max_length=_NAME)
@@ -109,7 +111,8 @@ async def modify_user(context: RequestContext, user: str, body: UserUpdate) -> U
         changed = replace(before, **fields)
         if body.disabled is not None and body.disabled != (before.disabled_at is not None):
             changed = replace(changed, disabled_at=tx.clock.now() if body.disabled else None)
-            # Enabling the user restores neither of them, so a lost device stays logged out.
+            # Enabling the user restores neither sessions nor links, so a lost device stays logged
+            # out.
             keys.end_sessions_of(tx, before.id)
             sign_in_links.revoke_all_of(tx, before.id)
         return users.change(tx, context.scope, replace(changed, email=changed.email or None))

@@ -27,8 +27,8 @@ router = Routes(tags=["login"], include_in_schema=False, open_paths=("/login", "
 ATTEMPT_COOKIE = "ricordo_login"
 _CALLBACK = "/login/callback"
 _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
-# A path on this server. Browsers read "//host" and "/\host" as another server, and ignore tabs and
-# line breaks.
+# A safe path on this server. Browsers read "//host" and "/\host" as another server, and ignore tabs
+# and line breaks.
 _LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
 _ERROR = re.compile(r"[a-z_]{1,60}")
 _SEE_OTHER = 303
@@ -69,7 +69,7 @@ async def log_in(request: Request, next: str = "/", stays: str = "") -> Response
 async def come_back(request: Request, state: str = "", code: str = "", error: str = "") -> Response:
     """Open the session of a person after the provider's login.
 
-    A failure leaves nothing behind.
+    A failure stores nothing.
     """
     provider = _provider(request)
     runtime = _runtime(request)
@@ -97,7 +97,7 @@ async def come_back(request: Request, state: str = "", code: str = "", error: st
         request.scope[RECORDED_SCOPE] = scope
         response = RedirectResponse(_below_base(request, attempt.next), _SEE_OTHER, _HEADERS)
         set_session(request, response, key, seconds)
-    # An attempt is used once.
+    # An attempt can be used only once.
     response.delete_cookie(
         ATTEMPT_COOKIE, _below_base(request, _CALLBACK), httponly=True, samesite="lax"
     )
@@ -107,7 +107,7 @@ async def come_back(request: Request, state: str = "", code: str = "", error: st
 @router.post("/logout")
 @needs()
 async def log_out(request: Request) -> Response:
-    """End this session for good."""
+    """End this session permanently."""
     _provider(request)
     scope: Scope = request.scope[REQUEST_SCOPE]
     if not await _runtime(request).store.write(lambda tx: keys.end_session(tx, scope)):

@@ -151,7 +151,7 @@ class LoginProvider:
     def identifier(self, claims: Json) -> str:
         """Return the person's identifier: the configured claim, or `sub` after the issuer's name.
 
-        Raises Forbidden if the provider does not confirm it.
+        Raises Forbidden if the provider has not verified the claim.
         """
         name = self._claim or "sub"
         claim = claims.get(name)
@@ -161,7 +161,7 @@ class LoginProvider:
             or (name == "email" and claims.get("email_verified") is not True)
         ):
             raise Forbidden(
-                f"The login provider sent no {name}, so this server cannot know who you are. "
+                f"The login provider sent no {name}, so this server cannot identify you. "
                 "Ask the administrator."
             )
         identifier = claim

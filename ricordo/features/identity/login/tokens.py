@@ -42,7 +42,7 @@ def verify_token(token: str, jwks: Sequence[Any], expected: Expected) -> Json:
 
 
 def _keys_for(header: Json, jwks: Sequence[Any]) -> list[Any]:
-    """Return those keys of the provider that may have signed a token with this header."""
+    """Return the provider's keys that may have signed a token with this header."""
     import jwt
 
     algorithm = header.get("alg")
@@ -56,7 +56,7 @@ def _keys_for(header: Json, jwks: Sequence[Any]) -> list[Any]:
             continue
         try:
             key = jwt.PyJWK(jwk)
-        except jwt.PyJWTError:  # of a kind that is not used here
+        except jwt.PyJWTError:  # skip keys of kinds that are not used here
             continue
         if key.algorithm_name == algorithm:
             keys.append(key)

@@ -1,4 +1,4 @@
-"""Jobs of sign-in links: one finds the users with an address, the other sends a link."""
+"""Jobs of sign-in links: one makes the links for an e-mail address, the other sends a link."""
 
 import asyncio
 

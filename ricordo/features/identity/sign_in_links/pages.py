@@ -51,7 +51,7 @@ _PERSON = ("name", "email", "role", "course", "user")
 
 @asynccontextmanager
 async def open_limits(runtime: Runtime) -> AsyncIterator[RequestLimits]:
-    """Yield the limits of logins by e-mail that each network asks for."""
+    """Yield the limits of requests for login links, by network."""
     yield RequestLimits(runtime.settings)
 
 
@@ -119,7 +119,7 @@ async def show_invitations(request: Request) -> Response:
 @router.post("/ui/invitations")
 @needs(ADMIN)
 async def invite(request: Request) -> Response:
-    """Invite one person, or those in a CSV file; the links are shown only this once."""
+    """Invite one person, or all people in a CSV file; the links are shown only this once."""
     async with request.form(max_files=1, max_fields=10) as form:
         file = form.get("file")
         content = await file.read() if isinstance(file, UploadFile) else b""

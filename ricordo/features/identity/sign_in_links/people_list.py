@@ -31,7 +31,9 @@ ROLES: Mapping[str, str] = {
     "guardian": "guardian",
     "parent": "guardian",
 }
-TELL_APART = "Leave one out; if they are two people, give each an e-mail address or an identifier."
+TELL_APART = (
+    "Remove one of the two; if they are two people, give each an e-mail address or an identifier."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Person:
 
     @property
     def has_name_alone(self) -> bool:
-        """True if nothing distinguishes this person from others of the same name."""
+        """Return True if nothing distinguishes this person from others with the same name."""
         return not self.email and not self.user
 
     @property
@@ -168,7 +170,7 @@ def _person(header: Mapping[str, int], row: Sequence[str], line: int) -> Person:
 def _without_repetitions(people: Sequence[Person], faults: list[str]) -> list[Person]:
     """Return the people without equal lines; add a fault for each line that contradicts another.
 
-    Equal lines with only a name may be two people, so they are a fault too.
+    Two equal lines with only a name may be two people, so they are a fault too.
     """
     by_key: dict[str, Person] = {}
     for person in people:
@@ -186,6 +188,6 @@ def _without_repetitions(people: Sequence[Person], faults: list[str]) -> list[Pe
         if earlier is not person and not is_equal:
             faults.append(
                 f'Line {person.line}: "{person.identifier[:80]}" is in line {earlier.line} too, '
-                "with something else. Leave one out."
+                "with other values. Remove one of the two."
             )
     return list(by_key.values())

@@ -13,7 +13,7 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import names, root, strings, table, texts, timestamps
 
 Kind = Literal["invitation", "login"]
-# how long logins are kept after their end; invitations are kept as long as their user
+# The time for which ended login links are kept. Invitations are kept as long as their user.
 _KEPT = 30 * DAY
 
 sign_in_links = table(
@@ -37,7 +37,7 @@ sign_in_links = table(
 
 @dataclass(frozen=True, slots=True)
 class SignInLink:
-    """A one-time link that opens a session of one user. `problem`: why its e-mail failed."""
+    """A one-time link that opens a session of one user. `problem` is the error of its e-mail."""
 
     id: str
     organization_id: str
@@ -168,7 +168,7 @@ def revoke_all_of(tx: Transaction, user_id: str) -> None:
 
 
 def note_mail(tx: Transaction, link_id: str, problem: str | None = None) -> None:
-    """Record that the link's e-mail was sent, or why it could not be."""
+    """Record that the link's e-mail was sent, or the reason why it could not be sent."""
     sent_at = None if problem else tx.clock.now()
     tx.run(_NOTE_MAIL, {"id": link_id, "sent_at": sent_at, "reason": problem})
 

@@ -51,7 +51,7 @@ class InvitationsRequest(RequestModel):
         description="A CSV file with the columns name, email, role, course. The first line names them.",
     )
     days: int = Field(
-        service.INVITATION_DAYS, ge=1, le=_LONGEST_DAYS, description="For how long the links work."
+        service.INVITATION_DAYS, ge=1, le=_LONGEST_DAYS, description="The lifetime of the links."
     )
     mail: bool = Field(False, description="Send each link to its person.")
 
@@ -132,8 +132,8 @@ def revoke_invitation(tx: Transaction, context: RequestContext, invitation_id: s
     link = queries.get(tx, context.scope, invitation_id)
     if not queries.revoke(tx, link):
         raise Conflict(
-            "This invitation was already accepted or revoked. To take access away, revoke the key "
-            "or disable the user."
+            "This invitation was already accepted or revoked. To end the user's access, revoke "
+            "the key or disable the user."
         )
     user = users.require(tx, Scope(link.organization_id), link.user_id)
     return _shown(

@@ -28,7 +28,7 @@ LOGIN_PAGE = "/login/link"
 INVITATION_DAYS = 14
 LOGIN_LIFETIME = 900 * SECOND
 _ATTEMPTS = 6
-# The most logins by e-mail for one user within the lifetime of a link; more are not sent.
+# The most login links that are sent to one user within the lifetime of a link.
 _MOST_LOGINS = 3
 _MOST_FAULTS = 10
 _USED = "This link was used already. A link works once; log in, or ask for a new one."
@@ -83,7 +83,7 @@ def invite(
 def _user_of(tx: Transaction, scope: Scope, person: Person, invited_ids: Collection[str]) -> User:
     """Return the user who has the person's identifier or address, or create one.
 
-    Raises Invalid for a user who is twice in the list, or who may be another person.
+    Raises Invalid for a user who occurs twice in the list, or who may be another person.
     """
     user = users.named(tx, scope.organization_id, person.identifier)
     if user is None and person.email and not person.user:
@@ -262,7 +262,7 @@ def prepare_mail(
         subject = "Your login to Ricordo"
         lines = [
             f"Open this link within 15 minutes to log in as {mail.one_line(user.name)}: {address}",
-            "If you did not ask for it, ignore this message: nothing happens.",
+            "If you did not request it, ignore this message.",
         ]
     message = mail.new_message(user.email, subject, settings, link.id)
     greeting = f"Hello {mail.one_line(user.name)},"

@@ -23,7 +23,7 @@ class AskRequest(RequestModel):
 
 
 class SourceResponse(ResponseModel):
-    """A source of an answer, with its number in it.
+    """A source of an answer, with its number in the answer.
 
     It is a message, a line of memory (`fact`), or a passage.
     """
@@ -53,7 +53,7 @@ class AskResponse(ResponseModel):
 async def ask(context: RequestContext, user_id: str, body: AskRequest) -> Json:
     """Answer a question about a user from all stored data, with citations.
 
-    Only the cost of it is stored.
+    Only the cost of the answer is stored.
     """
     if missing := [scope for scope in _SCOPES if not context.scope.may(scope)]:
         raise Forbidden(

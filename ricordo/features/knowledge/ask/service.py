@@ -61,7 +61,7 @@ class Source:
 
     @property
     def shown(self) -> str:
-        """Return the source's kind, date and text in one line."""
+        """Return the source as one line with its kind, date and text."""
         if self.created_at:
             date = f" on {to_datetime(self.created_at):%Y-%m-%d}"
         else:
@@ -105,8 +105,8 @@ async def sources_for(
 ) -> list[Source]:
     """Return sources that may answer a question about the user, best first.
 
-    `view` returns a block as the reader of the sources may see it, and `may_read` whether it may
-    see a fact with this id, label and text.
+    `view` returns a block as the reader of the sources may see it. `may_read` returns whether the
+    reader may see a fact with this id, label and text.
     """
     user_id = scope.subject
     if user_id is None:

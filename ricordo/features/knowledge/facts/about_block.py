@@ -1,8 +1,8 @@
-"""The block `about_the_user`: an agent that has it sees what is known about its user.
+"""The block `about_the_user`, which shows an agent the facts about its user.
 
-It is stored like any other block: read-only, with an empty value. A prompt shows the current facts
-of the conversation's user in it. Nothing is stored for that. So the prompt changes only when the
-facts change, and no version of the block contains forgotten facts.
+It is stored like any other block: read-only, with an empty value. Prompts fill it with the current
+facts of the conversation's user, and store nothing. So a prompt changes only when the facts change,
+and no version of the block contains forgotten facts.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,15 @@ from ricordo.plugins import PromptAddition
 from ricordo.storage.engine.store import Transaction
 
 LABEL = "about_the_user"
-# Tokens of the block, and the bounds of the number in its metadata, {"tokens": 800}.
+# The default number of tokens of the block, and the bounds of the number in its metadata,
+# {"tokens": 800}.
 _TOKENS = 400
 _LEAST, _MOST = 50, 4_000
 _NOTHING = "Nothing is known of this user yet."
 
 
 def with_user(tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
-    """Return the states; those with the block and a user get the user's current facts."""
+    """Return the states. A state with the block and a user gets the user's current facts."""
     return [_with_user(tx, state) for state in states]
 
 

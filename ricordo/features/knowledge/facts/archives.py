@@ -1,4 +1,4 @@
-"""A user's facts in an archive of the user's memory: out of this server, and into it."""
+"""Export and restore a user's facts, as a file of the memory archive."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -38,7 +38,7 @@ class _EvidenceRecord(BaseModel):
 
 
 class FactRecord(BaseModel):
-    """A fact as an archive has it: the fields of the API, and who decided on it."""
+    """A fact in an archive: the fields of the API, and the user who decided on it."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -69,7 +69,7 @@ class FactRecord(BaseModel):
     egress: str | None = Field(None, max_length=4000, pattern=LABEL)
 
     def fact(self, user: User) -> UserFact:
-        """Return the fact as one of this user."""
+        """Return the record as a fact of this user."""
         return UserFact(
             id=self.id,
             organization_id=user.organization_id,
@@ -119,7 +119,7 @@ def read_facts(
 
 
 def store_facts(tx: Transaction, user: User, records: Iterable[FactRecord]) -> int:
-    """Store the facts of an archive as this user's, and return how many.
+    """Store the facts of an archive as this user's facts, and return their number.
 
     Raises Conflict if this server has one of the facts.
     """

@@ -1,4 +1,4 @@
-"""Facts in the audit of memory: each fault as `ricordo memory audit` counts it."""
+"""The faults of facts, for the audit of memory (`ricordo memory audit`)."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ def _of_user(
         if "same" in relations:
             yield finding("duplicate", reason="a later fact says the same")
         if "contradicts" in relations and fact.id not in waiting:
-            yield finding("contradiction", reason="a later fact says otherwise, and both hold")
+            yield finding("contradiction", reason="a later fact contradicts it, and both hold")
 
 
 def _faults(
@@ -62,10 +62,10 @@ def _faults(
     if reason := junk_in(fact.sentence):
         yield "junk", reason
     if fact.source != "user" and not _is_supported(fact, said):
-        yield "unsupported", "no message of the user holds its words"
+        yield "unsupported", "no message of the user contains its quote"
     now = tx.clock.now()
     if fact.kind == "plan" and fact.ends_at is not None and fact.ends_at < now - DAY:
-        yield "stale", "the time for which it holds is over"
+        yield "stale", "the time for which it holds has passed"
 
 
 def _is_supported(fact: UserFact, said: Mapping[str, Message]) -> bool:

@@ -1,8 +1,8 @@
 """Compare a new fact with an older fact.
 
-They may be equal, contradict each other, or both hold; or one may be more precise. Pure. Facts are
-compared only if they have the same subject; rules also require the same slot. A model's claim that
-two facts are related is used only if both are about the same thing.
+They may be equal, contradict each other, or both hold; or one may be more precise. Pure. Only facts
+with the same subject are compared, and rules also require the same slot. A model may claim that two
+facts are related; the claim is used only if both are about the same thing.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,8 @@ from ricordo.features.knowledge.facts.extraction import content_words
 from ricordo.features.knowledge.facts.records import FactDraft, Relation, UserFact
 from ricordo.memory.line_likeness import says_same
 
-# A person may have several of these, if the new fact's wording does not say otherwise.
+# Slots of which a person may have several values, unless the new fact's wording says that it
+# replaces the old one.
 _SEVERAL = ("job", "workplace")
 _DENIED = "not "
 _FAVOURITE = "favourite"
@@ -27,7 +28,8 @@ _COMMON = content_words(
 def relation_of(draft: FactDraft, older: UserFact, live: Iterable[UserFact] = ()) -> Relation:
     """Return the relation of a draft to an older fact; unrelated facts both hold.
 
-    `live` are the facts among which a favourite without a topic must be unique.
+    `live` are all live facts. A favourite without a topic is compared only if they contain one
+    favourite.
     """
     if draft.subject != older.subject:
         return "both_hold"

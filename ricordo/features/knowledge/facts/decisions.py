@@ -37,7 +37,7 @@ class FactChange:
 def require_owner(scope: Scope, user: User) -> None:
     """Raise Forbidden unless the caller may decide about this user's memory."""
     if not scope.may_decide_for("user", user.id):
-        raise Forbidden("Only the user may decide about facts. Ask with a key of theirs.")
+        raise Forbidden("Only the user may decide about facts. Use one of the user's keys.")
 
 
 def require(
@@ -53,7 +53,7 @@ def require(
 
 
 def approve(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
-    """Make a proposed fact current, and end what it contradicts. Raises Conflict."""
+    """Make a proposed fact current, and end the facts that it contradicts. Raises Conflict."""
     _require_proposed(fact)
     live = queries.of_states(tx, fact.user_id, "current", "proposed")
     draft = _draft_of(fact)
@@ -78,7 +78,7 @@ def reject(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
 def change(tx: Transaction, fact: UserFact, changed: FactChange, by: str | None) -> UserFact:
     """Store the corrected fact; the old one is kept as its earlier wording.
 
-    Raises Invalid, and Conflict for a fact that is no longer valid.
+    Raises Invalid, and Conflict for a fact that is neither current nor proposed.
     """
     if fact.state not in ("proposed", "current", "ended"):
         raise Conflict(f"This fact is {fact.state} already. Change the current one instead.")
@@ -157,7 +157,7 @@ def add(
 
 
 def _reworded(fact: UserFact, sentence: str) -> UserFact:
-    """Return the fact with another sentence, and with what the rules read from that."""
+    """Return the fact with another sentence, and with the values that the rules read from it."""
     sentence = _sentence(sentence)
     draft = next(iter(drafts_in("", sentence, fact.said_at)), None)
     if draft is None:

@@ -20,7 +20,7 @@ MOST_EVIDENCE = 10  # pieces of one fact
 
 
 def is_evidence(message: Message, user_id: str) -> bool:
-    """Return whether a message holds words that the user wrote."""
+    """Return whether the user wrote the message."""
     return (
         message.is_said
         and not message.is_untrusted
@@ -31,9 +31,9 @@ def is_evidence(message: Message, user_id: str) -> bool:
 
 
 def is_shown(message: Message, user_id: str) -> bool:
-    """Return True if facts are read from a message: the user's, or an answer.
+    """Return True if facts may be read from this message of the user or the agent.
 
-    A message with an egress label gives none, since a fact has no label.
+    A message with an egress label gives no facts, since facts would not keep the label.
     """
     if message.egress:
         return False
@@ -89,7 +89,10 @@ def _is_supported(
     messages: Sequence[Message],
     places: dict[str, int],
 ) -> bool:
-    """Return whether the sentence repeats the quoted messages and those that they answer."""
+    """Return whether the quoted messages support the sentence.
+
+    The messages that they answer are read too.
+    """
     sources: list[str] = []
     for piece in evidence:
         index = places[piece.message_id]

@@ -1,7 +1,7 @@
-"""Facts that a person states, read by rules, without a model. Pure.
+"""Read the facts that a person states by rules, without a model. Pure.
 
 The librarian's grammar and `ricordo.memory.facts` read the sentences. The patterns here only find
-the kind of a sentence that has no value.
+the kind of sentences for which those read no value.
 """
 
 import re
@@ -26,7 +26,7 @@ from ricordo.search.dates import MONTHS
 from ricordo.search.words import STOP_WORDS, terms
 
 LONGEST_SENTENCE = 300
-# Facts of one message.
+# The most facts of one message.
 MOST_FACTS = 12
 _KINDS_OF_SLOTS: dict[str, FactKind] = {
     "favourite": "preference",
@@ -40,7 +40,7 @@ _THINGS = ("likes", "has", "does", "is")
 _SINGLE = ("answer_language", "marital", "diet")
 _UNSLOTTED: tuple[FactKind, ...] = ("plan", "relation", "event")
 _CONFIDENCE = {"slot": 0.9, "thing": 0.8, "kind": 0.6}
-# Words that deny a sentence. They are removed to read the fact that is denied.
+# Words that negate a sentence. They are removed to read the negated fact.
 _DENIALS = re.compile(
     r"\b(?:nicht mehr|nicht|ne|plus|pas|più|do not|don['’]t|does not|doesn['’]t|no longer)\b|\bn['’]",
     re.IGNORECASE,

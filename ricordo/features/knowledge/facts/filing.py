@@ -1,7 +1,7 @@
 """Store drafts of facts as facts: new, proposed, or as evidence for a known one.
 
-The facts from a range of messages are stored in the transaction that moves the mark. So each range
-is filed once, even after a kill. Meanwhile the user's row is locked.
+The facts from a range of messages are stored in one transaction with the mark of the last message
+that was read. So each range is filed once, even after a kill. The transaction locks the user's row.
 """
 
 from collections.abc import Iterable, Sequence, Set
@@ -51,7 +51,7 @@ class FilingReport:
 
 
 def file_drafts(tx: Transaction, reading: Reading, drafts: Iterable[FactDraft]) -> FilingReport:
-    """Store the drafts that their messages support. The caller has locked the user."""
+    """Store the drafts that are supported by their messages. The caller has locked the user."""
     report = FilingReport()
     messages = {message.id: message for message in reading.messages}
     live = queries.of_states(tx, reading.user_id, "current", "proposed")

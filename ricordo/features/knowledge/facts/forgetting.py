@@ -1,7 +1,7 @@
 """Facts whose evidence is forgotten: a fact without remaining quotes is deleted.
 
 A model may have phrased a fact differently, so a search for the forgotten words may not find it. So
-facts are deleted with the messages that they are based on.
+facts are deleted together with the messages on which they are based.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,10 @@ from ricordo.storage.engine.store import Transaction
 
 
 class UnfoundedFacts:
-    """Facts with quotes that were removed from their messages. They follow any removal."""
+    """The source of facts whose quotes were removed from messages.
+
+    They are deleted after any removal.
+    """
 
     follows = True
 
@@ -68,7 +71,7 @@ def _with_standing(
 
 
 def _is_taken_out(piece: Evidence, stored: dict[str, Message]) -> bool:
-    """Return True if a mark has replaced the quote; for deleted messages this is unknown."""
+    """Return True if the message still exists, but a mark has replaced the quote."""
     message = stored.get(piece.message_id)
     return message is not None and MARK in message.spoken and not stands_in(piece.quote, message)
 

@@ -43,12 +43,12 @@ log = logging.getLogger(__name__)
 EXTRACT = "facts.extract"
 FIND = "facts.find"
 _FIND_SECONDS = 60.0
-# Older messages are not read when facts are turned on.
+# Messages that are older than this are not read when facts are switched on.
 _LOOK_BACK = timedelta(days=30) // timedelta(microseconds=1)
 _SECOND = 1_000_000
 _AFTER_FAILURE = timedelta(hours=1) // timedelta(microseconds=1)
 _CONTEXT = 4  # earlier messages that are shown together with the new ones
-_CONTEXT_SPAN = 60  # how far back they are looked for, counted in seq
+_CONTEXT_SPAN = 60  # earlier messages are searched this far back, counted in seq
 _AT_ONCE = 200  # messages of one conversation in one range
 OFF = "off"  # in an agent's metadata, as {"facts": "off"}
 
@@ -130,7 +130,7 @@ def _times(runtime: Runtime) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The unread messages of one user and agent, and how to read them."""
+    """The unread messages of one user and agent, and the settings for reading them."""
 
     job: Job
     policy: FactPolicy
@@ -152,7 +152,7 @@ class _Work:
 
 
 async def extract(runtime: Runtime, job: Job, report: Report) -> None:
-    """Read the unread messages of one user and agent, and file their facts."""
+    """Read the unread messages of one user and agent, and store their facts."""
     work = await runtime.store.read(lambda tx: _work_of(tx, job, *_times(runtime)))
     if work is None:
         return
@@ -283,7 +283,7 @@ def _file(
     ranges: Sequence[_Range],
     expense: Expense | None = None,
 ) -> FilingReport | None:
-    """File the drafts and move the marks; do nothing if another job was faster."""
+    """Store the drafts and move the marks; do nothing if another job did so first."""
     users.lock(tx, reading.user_id)
     if users.find(tx, Scope(reading.organization_id), reading.user_id) is None:
         return None  # erased meanwhile
@@ -305,7 +305,7 @@ def _file(
 def _as_stored(tx: Transaction, reading: Reading) -> Reading:
     """Return the reading with the present state of its messages.
 
-    Messages that were forgotten or deleted while a model read them are no evidence.
+    Messages that were forgotten or deleted while a model read them are left out.
     """
     ids = [message.id for message in reading.messages]
     stored = {message.id: message for message in messages.by_ids(tx, ids)}

@@ -1,4 +1,4 @@
-"""Facts on the wire."""
+"""Request and response models of facts."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -24,7 +24,7 @@ _OptionalTime = Annotated[datetime | None, From(convert=lambda time: time and st
 
 
 class EvidenceResponse(ResponseModel):
-    """The part of a message that a fact is based on."""
+    """The part of a message on which a fact is based."""
 
     message_id: str
     quote: str
@@ -33,9 +33,9 @@ class EvidenceResponse(ResponseModel):
 class FactResponse(ResponseModel):
     """A fact about a user, with its evidence.
 
-    `text` is the sentence for prompts. If the fact has ended, it says when. `change` says what a
-    proposed fact replaces. `starts_at` and `ends_at` are the time that the sentence names;
-    `holds_from` and `holds_until` are the time for which the fact holds.
+    `text` is the sentence for prompts; for an ended fact it includes the end. `change` is the
+    sentence that a proposed fact would replace. `starts_at` and `ends_at` are the time that the
+    sentence names; `holds_from` and `holds_until` are the time for which the fact holds.
     """
 
     id: str
@@ -123,7 +123,7 @@ class FactPolicyRequest(RequestModel):
 
 
 class FactPolicyResponse(ResponseModel):
-    """The policy in effect, and who chose it."""
+    """The policy in effect, and whether the user, the organization or the server chose it."""
 
     policy: FactPolicy
     chosen_by: Literal["user", "organization", "server"]
@@ -146,7 +146,7 @@ class ProfileLineResponse(ResponseModel):
 
 
 class ProfileResponse(ResponseModel):
-    """What is known about a user. `text` is for a prompt, and `lines` are its sources."""
+    """A profile of a user. `text` is for a prompt; `lines` has each line with its source."""
 
     user_id: str
     text: str

@@ -33,7 +33,7 @@ HEADINGS: dict[str, str] = {
     "skill": "Skills",
     "plan": "Plans",
     "event": "Recent events",
-    "ended": "What held before",
+    "ended": "Earlier facts",
     "note": "Notes",
 }
 _MOST_EVENTS = 15
@@ -45,8 +45,8 @@ _MOST_LINES = 500
 class ProfileLine:
     """One line of a profile.
 
-    `source_id` is a fact, or a block with the number of the line. `message_ids` are the messages
-    that it rests on. `egress` is the label of its egress policies.
+    `source_id` is a fact, or a block with the number of the line. `message_ids` are the messages on
+    which the line is based. `egress` is the label of its egress policies.
     """
 
     section: str
@@ -118,7 +118,7 @@ def profile_of(
 def facts_profile(
     tx: Transaction, user_id: str, *, limit: int, tokens_of: Callable[[str], int]
 ) -> Profile:
-    """Return what now holds about a user within `limit` tokens, without lines of blocks.
+    """Return a user's current facts within `limit` tokens, without lines of blocks.
 
     Equal facts give equal lines.
     """

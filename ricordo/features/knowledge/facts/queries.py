@@ -80,8 +80,8 @@ _UNREAD_OF = _UNREAD.where(unread_conversations.is_of_user_and_agent())
 class Unread:
     """An idle conversation with messages of its user that were not read for facts.
 
-    `turns` counts them; `read_to` is the seq of the last message that was read, and `newest` that
-    of the last message.
+    `turns` counts these messages. `read_to` is the seq of the last message that was read, `newest`
+    the seq of the last message.
     """
 
     organization_id: str
@@ -138,7 +138,7 @@ def counts(tx: Transaction, user_id: str) -> dict[str, int]:
 
 
 def waiting(tx: Transaction, _organization_id: str, user_id: str) -> Waiting | None:
-    """Return how many facts wait for the user's approval."""
+    """Return the number of facts that wait for the user's approval, for digests."""
     number = counts(tx, user_id).get("proposed", 0)
     if not number:
         return None
@@ -146,7 +146,7 @@ def waiting(tx: Transaction, _organization_id: str, user_id: str) -> Waiting | N
 
 
 def remove(tx: Transaction, fact: UserFact) -> int:
-    """Delete a fact with the older wordings that it replaced; return how many."""
+    """Delete a fact with the older wordings that it replaced; return the number of deleted rows."""
     older = FACTS.all(tx, _REPLACED_BY, {"user_id": fact.user_id, "replacement_id": fact.id})
     removed = sum(remove(tx, wording) for wording in older if wording.state == "replaced")
     return removed + tx.run(delete(user_facts).where(user_facts.c.id == fact.id))
@@ -216,7 +216,7 @@ def kind_labels(tx: Transaction, organization_id: str, user_id: str) -> dict[str
 def set_kind_label(
     tx: Transaction, organization_id: str, user_id: str, kind: FactKind, label: str | None
 ) -> None:
-    """Set the egress label of a kind, of stored facts too; None removes it."""
+    """Set the egress label of a kind of facts, including stored facts; None removes it."""
     is_kind = (
         (fact_egress.c.organization_id == organization_id)
         & (fact_egress.c.user_id == user_id)
@@ -236,7 +236,7 @@ def set_kind_label(
 
 
 def policy_of(tx: Transaction, organization_id: str, user_id: str) -> FactPolicy:
-    """Return the policy for a user: the user's choice, the organization's, or the server's."""
+    """Return the policy for a user: the choice of the user, the organization or the server."""
     choices = policies(tx, organization_id, user_id)
     choice = choices.get(user_id) or choices.get(EVERYBODY)
     return choice or FactSettings.current().facts

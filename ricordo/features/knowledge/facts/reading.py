@@ -1,4 +1,4 @@
-"""The prompt by which a model reads facts from messages, and its answer in a strict form. Pure."""
+"""The prompt for reading facts from messages, and the parser of the model's answer. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -128,7 +128,7 @@ class Chunk:
 
     @property
     def prompt(self) -> str:
-        """The messages and known facts, each with its number."""
+        """Return the messages and known facts as a text, each with its number."""
         turns = sum(is_evidence(message, self.user_id) for message in self.messages)
         longest = _CHUNK_CHARACTERS // max(1, turns)
         facts = [

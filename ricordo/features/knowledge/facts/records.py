@@ -10,7 +10,7 @@ Relation = Literal["same", "more_precise", "contradicts", "both_hold"]
 Precision = Literal["day", "week", "month", "season", "year"]
 # The subject of facts about the user.
 USER = ""
-# Facts with a slot of this kind are evidence of other facts, so profiles leave them out.
+# The kind of slot of observations, which only support other facts. Profiles leave them out.
 OBSERVATION = "observation:"
 
 
@@ -24,7 +24,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class StatedTime:
-    """The time that a sentence names: from the start to before the end, in microseconds UTC."""
+    """The time that a sentence names, in microseconds UTC. The end is not included."""
 
     start: int
     end: int
@@ -35,8 +35,8 @@ class StatedTime:
 class FactDraft:
     """A fact as read from messages, not yet checked or stored.
 
-    With `corrects`, its wording says that something has changed. `old_id` is a fact to which a
-    model relates it, and `relation` says how.
+    With `corrects`, the wording says that something has changed. `old_id` and `relation` are a
+    model's claim about its relation to a stored fact.
     """
 
     sentence: str

@@ -1,4 +1,4 @@
-"""Facts over HTTP: listed as of a time, proposed, decided, corrected and forgotten."""
+"""Facts over HTTP: list them as of a time, add, decide, correct and forget them."""
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -91,7 +91,7 @@ def add_fact(tx: Transaction, context: RequestContext, user_id: str, body: FactR
 
 @router.get("/policy", response_model=FactPolicyResponse)
 def retrieve_policy(tx: Transaction, context: RequestContext, user_id: str) -> Json:
-    """Return the policy for reading facts about the user, and who chose it."""
+    """Return the policy for reading facts about the user, and whose choice it is."""
     user = users.require(tx, context.scope, user_id)
     return policy_response(tx, user.organization_id, user.id)
 
@@ -101,7 +101,7 @@ def retrieve_policy(tx: Transaction, context: RequestContext, user_id: str) -> J
 def choose_policy(
     tx: Transaction, context: RequestContext, user_id: str, body: FactPolicyRequest
 ) -> Json:
-    """Choose for this user; null leaves it to the organization."""
+    """Set the policy for this user; null applies the organization's policy."""
     user = _owned(tx, context, user_id)
     queries.set_policy(tx, user.organization_id, user.id, body.policy)
     return policy_response(tx, user.organization_id, user.id)
@@ -166,7 +166,7 @@ def change_fact(
 @router.delete("/{fact_id}", response_model=ForgottenResponse)
 @needs("memory:approve", "memory:override")
 def forget_fact(tx: Transaction, context: RequestContext, user_id: str, fact_id: str) -> Json:
-    """Forget a fact with its older wordings. The messages that it is based on stay."""
+    """Forget a fact with its older wordings. The messages on which it is based stay."""
     user = _owned(tx, context, user_id)
     fact = decisions.require(tx, context.scope, user, fact_id)
     return ForgottenResponse.of(None, forgotten=queries.remove(tx, fact))
@@ -192,20 +192,20 @@ def reject_fact(tx: Transaction, context: RequestContext, user_id: str, fact_id:
 
 @_of_organization.get("/policy", response_model=FactPolicyResponse)
 def retrieve_common_policy(tx: Transaction, context: RequestContext) -> Json:
-    """Return the policy of users who chose none."""
+    """Return the policy for users who made no choice."""
     return policy_response(tx, context.scope.organization_id, EVERYBODY)
 
 
 @_of_organization.put("/policy", response_model=FactPolicyResponse)
 @needs(ADMIN)
 def choose_common_policy(tx: Transaction, context: RequestContext, body: FactPolicyRequest) -> Json:
-    """Set the policy of users without a choice of their own; null leaves it to the server."""
+    """Set the policy for users who made no choice; null applies the server's policy."""
     queries.set_policy(tx, context.scope.organization_id, EVERYBODY, body.policy)
     return policy_response(tx, context.scope.organization_id, EVERYBODY)
 
 
 def responses_of(tx: Transaction, facts: Sequence[UserFact]) -> list[Json]:
-    """Return facts as answers, proposed ones with what they would replace."""
+    """Return facts as responses; a proposed fact has the sentence that it would replace."""
     ids = [fact.replaces_id for fact in facts if fact.state == "proposed" and fact.replaces_id]
     replaced = {fact.id: fact for fact in queries.by_ids(tx, ids)} if ids else {}
     return [FactResponse.from_fact(fact, replaced.get(fact.replaces_id or "")) for fact in facts]

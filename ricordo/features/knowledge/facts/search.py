@@ -1,8 +1,7 @@
-"""Facts that match a query, by their words or by the messages that they are based on.
+"""Find facts that match a query, by their words or by the messages on which they are based.
 
-Facts are not copied into the index. The index contains the messages that they are based on. So a
-fact is found by its words, and in any way in which its message is found. Facts that hold now come
-before facts that have ended.
+Facts are not in the index, but these messages are. So a fact is also found whenever the search
+finds its message. Facts that hold now come before facts that have ended.
 """
 
 from collections.abc import Sequence
@@ -15,13 +14,13 @@ from ricordo.memory.line_scores import line_scores
 from ricordo.storage.engine.store import Transaction
 
 _MOST_SEARCHED = 2_000
-# The score of an ended fact is multiplied by this.
+# The score of an ended fact is multiplied by this factor.
 _ENDED = 0.8
-# The most facts shown with the hits of one search of messages, and the least score. A fact is much
-# shorter than a message, so a weak match does little harm: docs/internals/retrieval.md.
+# The most facts that a search of messages shows with its hits, and their least score. A fact is
+# much shorter than a message, so a weak match costs little (docs/internals/retrieval.md).
 MOST_BESIDE = 8
 _MATCHES = 0.05
-# The score of a fact that is based on the best hit. For each further hit it is a little lower.
+# The score of a fact that is based on the best hit. Facts of later hits get a slightly lower score.
 _BEST_HIT = 0.3
 _STEP = 0.05
 # Only facts based on one of this many first hits are found.

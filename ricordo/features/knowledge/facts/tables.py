@@ -50,7 +50,7 @@ fact_marks = table(
     sa.UniqueConstraint("conversation_id", "user_id"),
     erasure="delete",
 )
-# The choice of a user; with an empty user, of the organization.
+# The policy that a user chose; with an empty user, the organization's choice.
 fact_policies = table(
     "fact_policies",
     seq(),

@@ -8,7 +8,7 @@ from ricordo.domain.clock import DAY, to_datetime, to_micros
 from ricordo.features.knowledge.facts.records import FactDraft, Precision, StatedTime
 from ricordo.search.dates import named_times
 
-# The longest time that each precision covers, in days.
+# The most days that a time of each precision covers.
 _LENGTHS: tuple[tuple[int, Precision], ...] = (
     (1, "day"),
     (7, "week"),
@@ -48,8 +48,8 @@ _DATED_SLOTS = ("birthday", "name", "age")
 def stated_time(sentence: str, said_at: int, *, is_ahead: bool = False) -> StatedTime | None:
     """Return the time that a sentence names, relative to the time of its message.
 
-    A month or day without a year is the last past one; with `is_ahead`, as in a plan, it is the
-    next one.
+    A month or day without a year means the last such date. With `is_ahead`, as for a plan, it means
+    the next one.
     """
     if is_ahead and (time := _time_ahead(sentence, said_at)):
         return time
@@ -85,7 +85,7 @@ def _time_ahead(sentence: str, said_at: int) -> StatedTime | None:
         return _days(date(today.year + 1, 1, 1), date(today.year + 2, 1, 1))
     if _YEAR.search(sentence):
         return None
-    # Seen from the end of next year, dates without a year include the next such date.
+    # Read the sentence as of the end of next year. Then the last such date is the next one.
     ahead = named_times(sentence, _start_of(date(today.year + 1, 12, 31)))
     coming = sorted(span for span in ahead if span[1] > said_at)
     if coming:

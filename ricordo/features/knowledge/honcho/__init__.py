@@ -1,4 +1,4 @@
-"""Honcho: it gets the messages of users and agents, and answers questions about users.
+"""Send messages of users and agents to Honcho, and ask it questions about users.
 
-It is used only if it is configured.
+Honcho is used only if it is configured.
 """

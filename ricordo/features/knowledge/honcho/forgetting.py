@@ -1,8 +1,8 @@
 """Forget one fact at Honcho.
 
-Its API cannot change the text of a message. So a session that mentions the fact is deleted there.
-The conversation is then sent again under a new name, with marks in place of the forgotten text.
-Conclusions and lines of the peer's card that mention the fact, or perhaps do, are deleted.
+Honcho's API cannot change the text of a message. So a session that mentions the fact is deleted
+there. The conversation is then sent again under a new name, with marks in place of the forgotten
+text. Conclusions and lines of the peer's card that mention the fact, or perhaps do, are deleted.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ async def forget_thing(runtime: Runtime, user_id: str, needle: Needle) -> list[s
     server = f"Honcho ({HonchoSettings().shown})"
     try:
         await _wait_for_sending(runtime, user_id)
-        # Only now, since a job that sends records its progress at its end.
+        # Read the sessions only now, since a sending job records its progress at its end.
         sessions = await runtime.store.read(lambda tx: queries.of_user(tx, user_id))
         if not sessions:
             return []

@@ -114,7 +114,7 @@ async def _deliver(
 async def catch_up(runtime: Runtime, _job_of_all: Job, _report: Report) -> None:
     """Add jobs for conversations whose messages were not all sent.
 
-    They remain if the server was killed, or if their job failed too often.
+    Such conversations remain if the server was killed, or if their job failed too often.
     """
     if is_on():
         since = runtime.store.clock.now() - _CATCH_UP
@@ -134,8 +134,8 @@ async def forget(runtime: Runtime, user_id: str) -> list[str]:
     server = f"Honcho ({HonchoSettings().shown})"
     names = sorted({session.name for session in sessions})
     remainder = (
-        f"It keeps the peer {user_id}, and what it concluded of it, which its API cannot delete: "
-        "delete them there."
+        f"It keeps the peer {user_id} with its conclusions, which its API cannot delete: delete "
+        "them there."
     )
     try:
         async with connected() as honcho:

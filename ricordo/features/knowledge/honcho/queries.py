@@ -1,6 +1,6 @@
 """The table of sessions at Honcho.
 
-For each conversation it stores the last message that was sent, and the last that was tried.
+A row has the last message of a conversation that arrived, and the last message of an attempt.
 """
 
 import re
@@ -34,8 +34,8 @@ AT_ONCE = 50  # messages of one request
 class HonchoSession:
     """A conversation's session at Honcho.
 
-    `name` is its id there. `sent` is the seq of the last message that arrived; `tried` is that of
-    the last message that was sent.
+    `name` is its id at Honcho. `sent` is the seq of the last message that Honcho has; `tried` is
+    the seq of the last message of an attempt, which may have failed.
     """
 
     id: str
@@ -48,7 +48,10 @@ class HonchoSession:
 
     @property
     def chat_id(self) -> str:
-        """The chat that it belongs to. A name may end with a generation, as in `chat_1__2`."""
+        """The id of the session's chat.
+
+        A session's name may end with a generation, as in `chat_1__2`.
+        """
         return re.sub(r"__\d{1,6}$", "", self.name.removeprefix("chat_"))
 
 
@@ -123,6 +126,6 @@ def restart(tx: Transaction, session: HonchoSession) -> None:
 def behind(tx: Transaction, since: int) -> Sequence[tuple[str, str, str]]:
     """Return the users' conversations with recent messages that were not sent.
 
-    Each is a tuple of conversation, organization and user ids; `since` limits the messages.
+    Each is a tuple of conversation, organization and user ids. Only messages after `since` count.
     """
     return [(row.id, row.organization_id, row.user_id) for row in tx.all(_BEHIND, {"since": since})]

@@ -52,7 +52,8 @@ async def connected() -> AsyncIterator[Any]:
         workspace_id=options.honcho_workspace_id,
         api_key=key.get_secret_value() if key else None,
         timeout=_SECONDS,
-        # the job repeats a failed request after it has checked whether the first one arrived
+        # No retries by the client: the job repeats a request only after it has checked whether the
+        # first one arrived.
         max_retries=0,
     )
     http = honcho._async_http_client  # the client itself cannot be closed

@@ -17,7 +17,7 @@ KINDS: tuple[Kind, ...] = ("fact", "passage", "message")
 class SaidMessage(RequestPart):
     """A message of a conversation in another program.
 
-    Messages of other roles than user and assistant are ignored.
+    Only messages with the roles user and assistant are read.
     """
 
     role: Literal["user", "assistant", "system", "developer", "tool", "function"]
@@ -34,11 +34,11 @@ class SaidMessage(RequestPart):
 
 
 class AddRequest(RequestModel):
-    """Messages, oldest first, or a text, which counts as said by the user.
+    """Messages, oldest first, or a text, which counts as a message of the user.
 
     With `infer`, an agent files important facts in the user's memory blocks, under the blocks'
-    policies. Without it each text is archived unchanged, with `tags` and `metadata`. Messages of
-    one `session` continue its earlier messages.
+    policies. Without it each text is archived unchanged, with `tags` and `metadata`. Messages with
+    the same `session` belong to one conversation.
     """
 
     messages: Annotated[Items[SaidMessage], few("messages")]
@@ -82,7 +82,8 @@ class AddResponse(ResponseModel):
 class MemorySearchRequest(RequestModel):
     """A search of a user's memory.
 
-    Dates select messages and passages, `tags` passages. `threshold` is the least score.
+    Dates select messages and passages; `tags` select passages. `threshold` is the least score of a
+    result.
     """
 
     query: str = Field(min_length=1, max_length=10_000)
@@ -114,8 +115,8 @@ class CitationResponse(ResponseModel):
 class MemoryResponse(ResponseModel):
     """A line of a block, a passage or a message, with a score.
 
-    The score is from 0 to 1, and scores of different searches can be compared. `shared` is true if
-    it is about no user, so that everybody sees it. `excerpt` is the best matching part of a long
+    Scores are from 0 to 1, and scores of different searches can be compared. `shared` is true for
+    memory about no user, which everybody sees. `excerpt` is the best matching part of a long
     passage or message; null for short ones and facts.
     """
 

@@ -55,9 +55,9 @@ Call memory_finish_edits when you are done, at once if there is nothing to keep.
 
 @dataclass(frozen=True, slots=True)
 class Filing:
-    """A change of a block's text, by the version or proposal with this id.
+    """A change of a block's text. `id` names the version or the proposal.
 
-    `reason` is that of the proposing agent.
+    `reason` is the agent's reason for a proposal.
     """
 
     id: str
@@ -92,7 +92,8 @@ class Fact:
 def agent_ids_of(organization_id: str) -> list[str]:
     """Return the ids that the organization's filing agent may have.
 
-    The history of a deleted agent keeps that agent's id, so the next agent gets another id.
+    The history of a deleted agent keeps the agent's id. So the next filing agent gets the next of
+    these ids.
     """
     return [f"agent-{_uuid(organization_id, NAME, str(number))}" for number in range(_MOST_AGENTS)]
 
@@ -109,7 +110,9 @@ async def memory_agent(runtime: Runtime, scope: Scope) -> str:
         return next((id for id in ids if agents.find(tx, organization_scope, id)), None)
 
     block = BlockSpec(LABEL, description=_DESCRIPTION, policy="propose", metadata={COPY: FOR_ALL})
-    purpose = "Files what programs add to users' memory by POST /users/{user_id}/memories."
+    purpose = (
+        "Files the messages that programs add to users' memory by POST /users/{user_id}/memories."
+    )
     spec = AgentSpec(
         None,
         NAME,

@@ -49,7 +49,7 @@ def program_of(mcp_settings: McpSettings, command: str | None) -> str:
         )
     if not any(Path(program).is_relative_to(folder) for folder in folders):
         raise Forbidden(
-            f"{program[:200]} lies in none of the folders of RICORDO_MCP_COMMANDS, so it is not "
+            f"{program[:200]} is in none of the folders of RICORDO_MCP_COMMANDS, so it is not "
             "started."
         )
     return program
@@ -68,7 +68,7 @@ def over_stdio(
     call = SandboxCall(
         argv=(program_of(mcp_settings, config.get("command")), *config.get("args", ())),
         environment=dict(environment),
-        # A folder may have been removed since the start of this server.
+        # Skip a folder that was removed since the start of this server.
         readable=tuple(folder for folder in mcp_settings.folders if folder.is_dir()),
         has_network=SandboxSettings().sandbox_network,
         limits=_LIMITS,

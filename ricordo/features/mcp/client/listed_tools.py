@@ -1,4 +1,4 @@
-"""The tools that an MCP server lists: checked, limited, and without invisible text."""
+"""Check and limit the tools that an MCP server lists, and remove invisible text from them."""
 
 import hashlib
 import re
@@ -194,7 +194,7 @@ def _invalidity(schema: Mapping[str, Any]) -> str:
 
 
 def _looseness(schema: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the reasons why the schema cannot be enforced strictly, as OpenAI does."""
+    """Yield the reasons why a provider cannot enforce the schema in strict mode, as OpenAI does."""
     for part in _objects(schema):
         properties = part.get("properties")
         if isinstance(properties, dict) and part.get("type") == "object":

@@ -77,8 +77,8 @@ class ServerConfig(RequestPart):
         kind = self.mcp_server_type or default_kind
         if before.id and (kind == "stdio") != (before.kind == "stdio"):
             raise Invalid(
-                "A server with an address cannot become a program, nor the reverse. Delete it, "
-                "and add another."
+                "A server with an address cannot become a program, and a program cannot become a "
+                "server with an address. Delete it, and add another."
             )
         config = {
             **before.config,
@@ -89,7 +89,7 @@ class ServerConfig(RequestPart):
             config.get(name) != before.config.get(name) for name in ("server_url", "command")
         )
         if is_moved and before.secret:
-            # Otherwise a caller who does not know the token could have it sent to any address.
+            # Without this check, a caller who does not know the token could send it to any address.
             if not (self.auth_token or self.custom_headers or self.env):
                 raise Invalid(
                     "Send the token and headers together with a new address: stored ones are "
@@ -132,7 +132,7 @@ class ServerUpdate(RequestModel):
     config: ServerConfig = ServerConfig()
     allowed_tools: Annotated[list[Line], Field(max_length=1000)] | None = Field(
         None,
-        description="The server's names of the tools that may be used. If never sent, all may be "
+        description="The names of the allowed tools, as the server calls them. If never sent, all may be "
         "used.",
     )
 
@@ -157,7 +157,7 @@ class StdioConfig(RequestPart):
     args: Arguments | None = None
     env: Environment | None = None
     ignored: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("server_name", "type"), "The request says it already."
+        ("server_name", "type"), "The kind of the request already implies it."
     )
 
 
@@ -236,7 +236,7 @@ class ServerResponse(ResponseModel):
     last_error: str | None
     last_at: Timestamp | None
     refused_tools: Annotated[dict[str, str], From("refused")]
-    is_connected: bool = Field(description="True if a person consented to its use by OAuth.")
+    is_connected: bool = Field(description="True if a person gave consent by OAuth.")
     created_at: Timestamp
     updated_at: Timestamp
 

@@ -81,7 +81,7 @@ async def test(context: RequestContext, body: NamedServerRequest) -> Response:
 
 @router.patch("/{mcp_server_name}", response_model=Json)
 async def update(context: RequestContext, mcp_server_name: str, body: NamedServerUpdate) -> Json:
-    """Change an MCP server; a missing field stays."""
+    """Change an MCP server; omitted fields keep their values."""
     server = await _named(context, mcp_server_name)
     return named_response(await routes.change(context, server, body.request()))
 
@@ -123,7 +123,7 @@ def _health(served: ServedTool, tool: Tool) -> Json:
 async def resync(
     context: RequestContext, mcp_server_name: str, agent_id: str | None = None
 ) -> Response:
-    """Read the server's tools again. `agent_id` changes nothing."""
+    """Read the server's tools again. `agent_id` is ignored."""
     return await routes.refresh(context, (await _named(context, mcp_server_name)).id, agent_id)
 
 

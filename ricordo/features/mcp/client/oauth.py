@@ -1,7 +1,7 @@
 """OAuth for MCP servers: a person consents once, then tokens are refreshed.
 
-The protocol is the official SDK's. Tokens are stored encrypted. A consent waits in this process for
-ten minutes. Its unguessable `state` connects the browser's answer to it.
+The protocol is the official SDK's. Tokens are stored encrypted. A request for consent waits in this
+process for ten minutes. Its unguessable `state` identifies it in the browser's answer.
 """
 
 import asyncio
@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 Keep = Callable[[Mapping[str, Any]], Awaitable[None]]
-"""Stores the result of OAuth: The result consists of `tokens`, `client`, `metadata`, and
-`expires_at` in seconds."""
+"""A function that stores the result of OAuth.
+
+The result has `tokens`, `client`, `metadata`, and `expires_at` in seconds.
+"""
 CONSENT_SECONDS = 600.0
-# Seconds from the request to the address of consent, and from the consent to the tokens.
+# The most seconds until the server sends the address for the consent, and from the consent to the
+# tokens.
 _ANSWER_SECONDS = 30.0
 _MOST_WAITING = 20
 _HELLO = {
@@ -86,7 +89,7 @@ class KeptTokens:
         return OAuthClientInformationFull.model_validate(self.credentials["client"])
 
     async def set_client_info(self, client_info: "OAuthClientInformationFull") -> None:
-        """Set the registration of this client; it is stored with the tokens, which follow."""
+        """Set the registration of this client; it is stored later, together with the tokens."""
         self.credentials["client"] = client_info.model_dump(mode="json", exclude_none=True)
 
 
@@ -105,13 +108,13 @@ class SharedTokens(httpx2.Auth):
     ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         """Send the request with the token.
 
-        If the server has already dropped the token, refresh it and send the request once more.
+        If the server no longer accepts the token, refresh it and send the request once more.
         """
         from mcp.client.auth import OAuthFlowError
 
         first_tokens = self._tokens.credentials.get("tokens", {})
         for is_last in (False, True):
-            # A refresh runs alone.
+            # Only one refresh runs at a time.
             needs_refresh = is_last or self._tokens.is_old
             async with self._tokens.refreshing if needs_refresh else nullcontext():
                 if is_last and self._tokens.credentials.get("tokens") == first_tokens:
@@ -152,8 +155,8 @@ def provider_for(
         url, OAuthClientMetadata.model_validate(about), tokens, redirect, consent
     )
     tokens.provider = provider
-    # The SDK keeps these only in the process. After a restart it would ask for consent although a
-    # refresh is enough.
+    # The SDK keeps these values only in the process. Without them it would ask for consent after a
+    # restart, although a refresh is enough.
     provider.context.token_expiry_time = tokens.credentials.get("expires_at")
     if "metadata" in tokens.credentials:
         provider.context.oauth_metadata = OAuthMetadata.model_validate(
@@ -208,7 +211,7 @@ class Consents:
             if consent.task.done():
                 consent.task.result()
                 raise Conflict(
-                    "This server needs no consent: it answers without one, or with the stored "
+                    "This server needs no consent: it answers without consent, or with the stored "
                     "token."
                 )
             consent.task.cancel()
@@ -264,7 +267,7 @@ class Consents:
             self._end(state)
 
     async def _live(self, url: str, auth: httpx2.Auth, *, allow_private: bool) -> None:
-        """Send one request to the server; it leads through the consent.
+        """Send one request to the server, which makes the SDK ask for consent.
 
         Raises Unavailable.
         """

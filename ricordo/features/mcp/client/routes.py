@@ -51,7 +51,7 @@ def runner_of(context: RequestContext) -> McpRunner:
 def runner_in(runtime: Runtime) -> McpRunner:
     runner = runtime.toolbox.runner("external_mcp")
     if not isinstance(runner, McpRunner):
-        raise Unavailable("Another plugin runs the tools of MCP servers here.")
+        raise Unavailable("Another plugin runs the tools of MCP servers on this server.")
     return runner
 
 
@@ -165,7 +165,7 @@ def retrieve(tx: Transaction, context: RequestContext, mcp_server_id: str) -> Js
 
 @router.patch("/{mcp_server_id}", response_model=ServerResponse)
 async def update(context: RequestContext, mcp_server_id: str, body: ServerUpdate) -> Json:
-    """Change an MCP server; a missing field stays."""
+    """Change an MCP server; omitted fields keep their values."""
     return ServerResponse.from_server(
         await change(context, await stored(context, mcp_server_id), body)
     )
@@ -181,7 +181,7 @@ async def delete(context: RequestContext, mcp_server_id: str) -> Response:
 @router.get("/oauth/callback", response_model=NoteResponse)
 @needs()
 async def finish_consent(request: Request) -> Response:
-    """Take a browser's consent, and redirect to the page of the server."""
+    """Handle the browser's answer after a consent, and redirect to the page of the server."""
     query = request.query_params
     runner = runner_in(request.app.state.runtime)
     server_id = await runner.consents.finish(
@@ -194,7 +194,7 @@ async def finish_consent(request: Request) -> Response:
 async def connect(context: RequestContext, mcp_server_id: str) -> Any:
     """Start OAuth with the server, and return the address of the consent.
 
-    The person who opens that address in a browser decides.
+    A person opens that address in a browser and decides.
     """
     server = await stored(context, mcp_server_id)
     if server.kind == "stdio":

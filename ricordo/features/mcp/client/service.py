@@ -30,7 +30,7 @@ from ricordo.storage import agents, tools
 from ricordo.storage.engine.store import Store, Transaction
 
 _LONGEST_TOOL_NAME = 64  # characters that providers of models accept
-_REMOVED = "The server does not offer this tool any more."
+_REMOVED = "The server no longer offers this tool."
 _NOT_ALLOWED = "It is not among the server's allowed tools."
 
 
@@ -151,7 +151,7 @@ def compare(
 ) -> Changes:
     """Compare the tools that the server lists with the stored tools.
 
-    Without `adds`, no tool is added or removed.
+    Without `adds`, the result adds and removes no tool.
     """
     stored = {served.remote_name: served for served, _ in queries.tools_of(tx, server.id)}
     allowed = server.config.get("allowed_tools")
@@ -231,7 +231,7 @@ def _named(
 ) -> tuple[list[tuple[ListedTool, str]], dict[str, str]]:
     """Give each new tool a free name.
 
-    If the tool's name is taken, the server's name is put before it.
+    If a tool's name is taken, it gets the server's name as a prefix.
     """
     names = {tool.name: (_name(tool.name), _name(f"{server.name}_{tool.name}")) for tool in added}
     used_names: set[str] = set()

@@ -27,7 +27,7 @@ START_SECONDS = 60.0  # seconds for a program, which may install packages first
 IDLE_SECONDS = 60.0
 # Seconds before a session is replaced, so that its server's tools are read again.
 LIFE_SECONDS = 600.0
-# Seconds before a server that could not be reached is asked again.
+# Seconds to wait before another attempt at an unreachable server.
 DOWN_SECONDS = 5.0
 MOST_SESSIONS = 50
 _CLOSE_SECONDS = 2.0
@@ -45,7 +45,7 @@ _LOST_STATUSES = (404, 410)
 _LOST_IN_WORDS = 400
 
 Open = Callable[["Traffic"], AbstractAsyncContextManager[Any]]
-"""Opens the two streams of messages with a server."""
+"""A function that opens the two streams of messages with a server."""
 
 
 class TimedOut(Unavailable):
@@ -61,15 +61,15 @@ class SessionLost(Unavailable):
 
 
 class TooMuch(httpx2.StreamError):
-    """A server sent more than is read."""
+    """A server sent more bytes than the limit."""
 
 
 class Traffic:
-    """What a server has sent, and why no more of it is read.
+    """The counted traffic from a server, with its last statuses.
 
     `status` is the status of its last refusal. `post_status` is the status of the last message to
-    the server. The stream of the server's messages does not change it, since servers may refuse
-    that stream at any time. `fault` is set once nothing more is read.
+    the server; the stream of the server's messages does not change it, since servers may refuse
+    that stream at any time. Once `fault` is set, nothing more is read.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Traffic:
         self.tools = ToolList()
 
     def too_much(self, fault: str) -> TooMuch:
-        """Return the error and keep its text, since the library may replace the error."""
+        """Return the error, and store its text, since the library may replace the error."""
         self.fault = fault
         return TooMuch(fault)
 
@@ -89,7 +89,7 @@ class Traffic:
         size = commas = lines = 0
         questions = self.questions
         async for piece in pieces:
-            if questions != self.questions:  # each request to the server renews the limits
+            if questions != self.questions:  # each request to the server starts the limits again
                 questions = self.questions
                 size = commas = lines = 0
             size += len(piece)
@@ -458,13 +458,13 @@ class McpSessions:
         return session
 
     def failed(self, server_id: str, error: Unavailable) -> None:
-        """Record for a few seconds that the server is down."""
+        """Treat the server as down for a few seconds."""
         down = self._down.get(server_id)
         if down is None or down[1] is not error:
             self._down[server_id] = (time.monotonic() + DOWN_SECONDS, error)
 
     def retry(self, server_id: str) -> None:
-        """Ask the server again at the next call, although it was just down."""
+        """Let the next call ask the server again, even if it was just down."""
         self._down.pop(server_id, None)
 
     async def forget(self, server_id: str) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 LIST_SECONDS = 20.0
-FIRST_LOOK_SECONDS = 5.0  # wait for a server's tools in the request that adds the server
+FIRST_LOOK_SECONDS = 5.0  # the request that adds a server waits this long for its tools
 # The library's codes for a lost connection, an unreadable answer, and a time-out.
 _LOST = (-32000, -32700, -32001)
 _MOST_BLOCKS = 500  # of one result
@@ -103,7 +103,7 @@ class McpRunner:
                 "answers again."
             ) from error
         raise Unavailable(
-            f'The MCP server "{server.name}" has switched this tool off: {served.reason}'
+            f'The MCP server "{server.name}" does not allow this tool: {served.reason}'
         )
 
     async def refresh(
@@ -145,8 +145,8 @@ class McpRunner:
             error = None
         else:
             error = reading.exception()
-        # Known errors: the reason is recorded for a failed server, and a server may be deleted or
-        # changed while it is read.
+        # Do not log known errors: a failed server has its reason recorded, and a server may be
+        # deleted or changed while it is read.
         if error is not None and not isinstance(error, RicordoError):
             log.error("the tools of an MCP server could not be read", exc_info=error)
 
@@ -230,7 +230,7 @@ class McpRunner:
         """Return the OAuth tokens of a server; refreshed tokens are stored."""
         key = (server.id, server.updated_at)
         if key not in self._tokens_by_server:
-            # Another version of the server has other tokens.
+            # If the server was changed, it has other tokens.
             self._tokens_by_server = {
                 server_key: tokens
                 for server_key, tokens in self._tokens_by_server.items()

@@ -1,4 +1,4 @@
-"""OAuth for the MCP server: a person's consent in a browser lets a program in.
+"""OAuth for the MCP server: a person's consent in a browser gives a program access.
 
 It is for programs that cannot send a key.
 """

@@ -1,4 +1,4 @@
-"""The endpoints that the MCP SDK answers, each for one request."""
+"""OAuth endpoints, which the MCP SDK answers."""
 
 from fastapi import Request, Response
 from mcp.server.auth.handlers.authorize import AuthorizationHandler
@@ -23,11 +23,12 @@ async def authorize(request: Request) -> Response:
     """Check a program's request, and redirect to the page of consent.
 
     Raises:
-        Invalid: The program asks for access that no one has granted yet.
+        Invalid: if the program asks for access that it may not get.
     """
     provider = GrantProvider(request)
     response = await AuthorizationHandler(provider).handle(request)
-    # Anybody can register an address, so a browser is sent to it only after a person's consent.
+    # Anybody can register an address. So the browser is not redirected to it before a person's
+    # consent.
     if not provider.question:
         raise Invalid(
             "The program's request is not allowed. Check its address, its scopes, and that it "

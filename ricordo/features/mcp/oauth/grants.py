@@ -21,15 +21,16 @@ from ricordo.storage import oauth_grants, users
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import PREFIX, ApiKey, authenticate, hash_of, scope_of
 
-# `memory:approve` is never among them, so a program approves nothing.
+# The scopes that a person can grant. `memory:approve` is not among them, so no program can approve
+# proposals.
 SCOPES = {
     "memory:read": "read your memory",
-    "memory:write": "propose changes of your memory, and write where its policies let agents write",
+    "memory:write": "propose changes of your memory, and write to blocks that agents may write",
     "messages:read": "search your conversations",
     "messages:write": "talk with your agents as you",
     "agents:read": "see your agents",
     "archives:read": "search the archives of your agents",
-    "archives:write": "keep texts in the archives of your agents",
+    "archives:write": "store texts in the archives of your agents",
 }
 ACCESS_SECONDS = 3600
 REFRESH_SECONDS = 30 * 24 * 3600
@@ -40,7 +41,7 @@ _REFRESH_TOKEN = f"{PREFIX}refresh_"
 
 @dataclass(frozen=True, slots=True)
 class ProgramConsent:
-    """A program's request, and the person whom it asks.
+    """A program's request for consent, with the person who is asked.
 
     `until` is the time, in seconds, at which the question or the code expires.
     """
@@ -73,7 +74,7 @@ class ProgramConsent:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """New tokens, and the person they belong to."""
+    """New tokens, with the scope of their person."""
 
     access: str
     refresh: str
@@ -140,7 +141,8 @@ def refresh_grant(
     """Return new tokens for a refresh token, which then becomes invalid.
 
     If the token was already used, the grant ends, and the scope of its person is returned. The
-    token's signature proves that this server issued it, so guessing the id of a grant ends nothing.
+    token's signature proves that this server issued it, so nobody can end a grant by guessing its
+    id.
     """
     grant = find_grant(tx, token)
     holder = authenticate(tx, grant.hash) if grant else None

@@ -1,6 +1,6 @@
 """The hooks of the SDK's authorization server, for one request.
 
-They register clients, and serve the tokens of their grants.
+The hooks register clients, and issue the tokens of their grants.
 """
 
 import re
@@ -30,7 +30,8 @@ from ricordo.pages.shell import base_of
 from ricordo.settings import LOOPBACK
 
 _HOST = re.compile(r"[A-Za-z0-9.-]+(?::\d{1,5})?|\[[0-9A-Fa-f:]+\](?::\d{1,5})?")
-# URL schemes of programs on people's machines, and all schemes that are domains.
+# URL schemes of programs on people's machines: well-known schemes, and schemes with the form of a
+# domain.
 _SCHEME = re.compile(r"cursor|vscode|vscode-insiders|windsurf|[a-z][a-z0-9-]*(?:\.[a-z0-9-]+)+")
 _MOST_URIS = 5
 _LONGEST_ID = 1500  # characters
@@ -204,7 +205,7 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
         )
 
     def _end(self, caller: Scope | None) -> None:
-        """Apply the end of a token at once in this process, and record its caller."""
+        """Make this process forget an ended token at once, and record its caller."""
         self._request.app.state.authentication.forget()
         if caller:
             self._request.scope[RECORDED_SCOPE] = caller

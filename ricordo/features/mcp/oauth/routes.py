@@ -55,7 +55,7 @@ async def describe_resource(request: Request) -> Response:
 
 
 @router.get("/.well-known/oauth-authorization-server")
-# where programs look if a server has a path prefix
+# programs look here if a server has a path prefix
 @router.get("/.well-known/openid-configuration")
 @needs()
 async def describe_server(request: Request) -> Response:
@@ -119,7 +119,8 @@ async def ask(request: Request) -> Response:
         goes_to=origin,
         question=question,
     )
-    # Browsers also apply the policy for forms to the redirect after the form.
+    # Allow the program's address in the policy for forms, since browsers apply it to the redirect
+    # after the form.
     policy = HEADERS["Content-Security-Policy"].replace(
         "form-action 'self'", f"form-action 'self' {origin}"
     )
@@ -164,7 +165,7 @@ async def revoke(request: Request) -> Response:
 
 
 def _person(request: Request) -> Scope:
-    """Return the caller if the caller is a person. Raises Invalid."""
+    """Return the caller. Raises Invalid unless the caller is a person."""
     caller: Scope = request.scope[REQUEST_SCOPE]
     if caller.key_id is None and not caller.caller:
         raise Invalid(

@@ -84,7 +84,8 @@ class McpResponse(Response):
             async with manager.run():
                 await manager.handle_request(scope, receive, send)
         except ExceptionGroup as group:  # raised in the tasks of the SDK's manager
-            # A refusal, for example of a body that is too long, is answered as on other routes.
+            # Raise our own errors, such as for a body that is too long, so that they are answered
+            # as on other routes.
             if (refusal := group.subgroup(HTTPException)) is None:
                 raise
             raise refusal.exceptions[0] from group
@@ -231,7 +232,7 @@ def _templates(memory: Memory) -> Iterator[types.ResourceTemplate]:
 
 
 async def _read(memory: Memory, uri: str) -> tuple[str, str]:
-    """Return the text of a resource, and a mark that changes with the text.
+    """Return the text of a resource, and a hash-like mark that changes with the text.
 
     Raises MCPError for an unknown address, RicordoError.
     """

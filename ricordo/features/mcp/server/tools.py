@@ -26,7 +26,7 @@ _AgentName = Annotated[str, Field(max_length=300)]
 
 
 class Memory:
-    """One person's memory, as the client of a request may use it.
+    """Access to one person's memory for the client of a request.
 
     A client acts as a service for its key's person. Its writes obey the policies of blocks, and it
     approves nothing. So a change that needs the owner's approval waits, even if the key itself may
@@ -47,7 +47,7 @@ class Memory:
             caller="an MCP client",
             subject_id=self.user_id or NOBODY,
             scopes=self.scopes,
-            reach=None,  # a token that is limited to this path was checked before
+            reach=None,  # a token's limit to this path was already checked
         )
         inner = Request({**request.scope, REQUEST_SCOPE: narrowed})
         self._api = Api(inner, user="")

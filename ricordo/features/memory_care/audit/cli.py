@@ -1,6 +1,6 @@
 """`ricordo memory audit`: print the quality of memory as a table or as JSON.
 
-It reads the database, and may run beside a server.
+The command only reads the database, so a server may be running.
 """
 
 import dataclasses
@@ -21,12 +21,12 @@ from ricordo.storage.engine.database import read_beside
 
 app = typer.Typer()
 _MEANING: "dict[Kind, str]" = {
-    "junk": "say nothing, or were left by a model",
+    "junk": "say nothing, or are left over from a model's output",
     "duplicate": "occur twice",
     "near-duplicate": "occur twice with nearly the same words",
     "unsupported": "were said by no user",
-    "contradiction": "stand beside a line that says otherwise",
-    "stale": "name a time that is over",
+    "contradiction": "contradict another line",
+    "stale": "name a time that has passed",
     "secret": "hold a key or a password",
     "untrusted": "hold content from the web, a file, a tool or another user",
 }
@@ -35,7 +35,7 @@ _MEANING: "dict[Kind, str]" = {
 @app.command("audit")
 def audit_memory(
     as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
-    limit: int = typer.Option(20, "--most", min=0, help="How many findings and blocks to show."),
+    limit: int = typer.Option(20, "--most", min=0, help="The most findings and blocks to show."),
     gate: float | None = typer.Option(
         None,
         "--gate",

@@ -33,8 +33,8 @@ _MOST_SHOWN = 80  # characters of a text that a finding shows
 class Finding:
     """A problem in a line of a block, in a passage, or in a fact.
 
-    `place` is the block's label or the id of the passage or fact. Lines count from 1; 0 means the
-    whole text. `reason` explains the problem.
+    `place` is the block's label, or the id of the passage or fact. Lines count from 1; line 0 means
+    the whole text. `reason` explains the problem.
     """
 
     kind: Kind

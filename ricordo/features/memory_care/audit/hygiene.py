@@ -1,7 +1,7 @@
 """The share of a user's memory that has faults, for blocks and for facts.
 
-Faults are junk, duplicates, lines that nobody said, contradictions that both remain, and outdated
-lines. Features add their texts by `Feature.audits`.
+Faults are junk, duplicates, lines without a source, pairs of lines that contradict each other, and
+outdated lines. Features add their texts by `Feature.audits`.
 """
 
 import re
@@ -19,7 +19,7 @@ from ricordo.search.dates import named_times
 from ricordo.storage import users
 from ricordo.storage.engine.store import Transaction
 
-# The fault that each kind of finding counts as.
+# The fault of each kind of finding.
 FAULTS: dict[Kind, str] = {
     "junk": "junk",
     "duplicate": "duplicates",
@@ -47,7 +47,7 @@ _DAYS_AHEAD = 14
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How much of one user's memory in one source exists, and how much has each fault."""
+    """The number of one user's texts in one source, and the number with each fault."""
 
     owner: str
     name: str
@@ -73,7 +73,7 @@ class AuditedTexts:
     findings: Sequence[Finding]
 
 
-# A function of a transaction, a scope, and an owner's id (None for all owners).
+# An audit function; it takes a transaction, a scope, and an owner's id (None for all owners).
 AuditSource = Callable[[Transaction, Scope, str | None], AuditedTexts]
 
 
@@ -147,7 +147,7 @@ def said_in(line: str) -> tuple[int | None, str]:
 
 
 def is_past(line: str, written_at: int, now: int) -> bool:
-    """Return whether a line names a time that was ahead when it was written, but is past now."""
+    """Return whether a line names a time that has passed since the line was written."""
     said_at, text = said_in(line)
     said_at = said_at or written_at
     if _AHEAD.search(text):
@@ -159,5 +159,5 @@ def is_past(line: str, written_at: int, now: int) -> bool:
         return False
     end = max(ends)
     if end <= said_at and not _YEAR.search(text):
-        end += 365 * DAY  # a date without a year means the next such day
+        end += 365 * DAY  # a date without a year means its next occurrence
     return said_at < end < now - DAY

@@ -1,9 +1,9 @@
 """Audit memory for junk, duplicates, unsupported lines, secrets and growth.
 
-The audit only reads. A line is supported if users said most of its words. Only their messages in
-the conversation of the step that added the line count, up to that time. A line that a person wrote
-or approved needs no support. Dates, times and other numbers support a line if users said them.
-Otherwise they are ignored, since agents write "today" as a date.
+The audit only reads. A line is supported if users said most of its words before it was added. Only
+messages in the conversation that added the line count. A line that a person wrote or approved needs
+no support. Dates, times and other numbers count only if users said them, since agents write "today"
+as a date.
 """
 
 import re
@@ -185,7 +185,7 @@ def junk_in(line: str, label: str = "") -> str | None:
             return None
         return "says nothing"
     if _OF_A_MODEL.search(line):
-        return "left by a model or a tool"
+        return "left over from a model's or tool's output"
     if disarm(line, "value", "description", "metadata", *([label] if label else [])) != line:
         return "a forged tag"
     return None
@@ -225,7 +225,7 @@ def _unsupported(
                 block.label,
                 line.number,
                 short(line.text),
-                "names a time that is over",
+                "names a time that has passed",
             )
         if version.author.kind != "agent" or version.approved_by:
             continue

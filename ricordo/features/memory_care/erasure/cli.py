@@ -33,7 +33,7 @@ def forget_user(
 ) -> None:
     """Forget a user, and give a signed receipt.
 
-    Their memory, their conversations and all that was kept about them are deleted.
+    The user's memory, conversations and all other data about the user are deleted.
     """
     with any_server(
         server, lambda settings: require_database(settings, "no user to forget")
@@ -67,14 +67,14 @@ def check_receipt(
     typer.echo(summary(receipt))
     if not (data_dir / FILE).exists():
         typer.echo(
-            "It is as it was signed. Whose key that was cannot be told here: "
+            "It is unchanged since it was signed. Who signed it cannot be told here: "
             f"{data_dir} has no secret key."
         )
         return
     if not verify(receipt, Secret(data_dir)):
         typer.echo("It was signed, but not by this installation.")
         raise typer.Exit(1)
-    typer.echo("It is as this installation signed it.")
+    typer.echo("It is unchanged since this installation signed it.")
     raise typer.Exit(0)
 
 
@@ -95,7 +95,7 @@ def summary(receipt: dict[str, Any]) -> str:
         ),
         ("Not removable:", receipt["remaining"]),
         ("Files:", receipt["files"]),
-        ("Agents that stay, and why:", staying),
+        ("Agents that stay, with the reason:", staying),
         ("Agents whose blocks have versions from the user's turns (check them):", affected),
     ):
         if facts:
@@ -106,7 +106,7 @@ def summary(receipt: dict[str, Any]) -> str:
             lines += [title, *(f"  {name}: {fact}" for name, fact in rows)]
     if receipt["elsewhere"]:
         lines += [
-            "What remains elsewhere or stays:",
+            "Data that remains, here or elsewhere:",
             *(f"  {sentence}" for sentence in receipt["elsewhere"]),
         ]
     return "\n".join(lines)

@@ -19,10 +19,10 @@ _BESIDE = (".{}-lock", ".{}-owner", "{}-journal", "{}-wal", "{}-shm")
 _ALWAYS = (
     "Clones, agent files, exports and backups outside of this data folder. Ricordo cannot delete "
     "them.",
-    "What model providers store of the requests that they received.",
-    "What other people said about the user, and the agents' own blocks, because removing a version "
-    "would change the ids of all later ones. `agents` counts the versions there that came from the "
-    "user's turns.",
+    "Data that model providers store from the requests that they received.",
+    "Statements of other people about the user, and the agents' own blocks, because removing a "
+    "version would change the ids of all later ones. `agents` counts the versions in those "
+    "blocks that came from the user's turns.",
 )
 
 
@@ -55,20 +55,20 @@ def erase_files(
                 )
             if is_theirs:
                 remove_database(path)
-                updated.files[_name(path, data_dir)] = "removed, since it held the user"
+                updated.files[_name(path, data_dir)] = "removed, since it held the user's data"
         for path in sorted(data_dir.glob("*.db")):
             if path == database or not holds(path, erasure.user_id):
                 continue
             if is_half_copied(path) and is_unused(path):
                 remove_database(path)
                 updated.files[_name(path, data_dir)] = (
-                    "removed, since it was half a copy that held the user"
+                    "removed, since it was an unfinished copy with the user's data"
                 )
             else:
                 updated.elsewhere.append(
-                    f"{path.name} in the data folder is another database that holds the user. "
-                    "Forget them there too, with RICORDO_DATABASE_URL naming it, or remove the "
-                    "file."
+                    f"{path.name} in the data folder is another database with the user's data. "
+                    "Forget the user there too, with RICORDO_DATABASE_URL set to it, or remove "
+                    "the file."
                 )
     except OSError as error:
         raise Unavailable(
@@ -80,11 +80,14 @@ def erase_files(
 def note_sweep(erasure: Erasure, swept: Sweep, data_dir: Path) -> None:
     """Record the files that a sweep removed, and those that it could not remove."""
     erasure.files.update(
-        {_name(path, data_dir): "removed, since a killed process left it" for path in swept.removed}
+        {
+            _name(path, data_dir): "removed, since it remained from a killed process"
+            for path in swept.removed
+        }
     )
     erasure.note_elsewhere(
-        f"{path} was left by a killed process and cannot be removed. It may hold the user: delete "
-        "it."
+        f"{path} was left by a killed process and cannot be removed. It may hold the user's data: "
+        "delete it."
         for path in swept.failed
     )
 
@@ -139,8 +142,8 @@ def _remove_remotes(
             updated.elsewhere.append(f"The memory's {kind} remote at {address} keeps a copy.")
         elif _is_used(path, used_paths):
             updated.elsewhere.append(
-                f"The memory's {kind} remote at {address} is one of others too, so it was left. It "
-                "keeps a copy: remove it, or the user's part of it."
+                f"The memory's {kind} remote at {address} belongs to others too, so it was not "
+                "removed. It keeps a copy: remove it, or the user's part of it."
             )
         else:
             side_files = [path.with_name(pattern.format(path.name)) for pattern in _BESIDE]
@@ -156,9 +159,9 @@ def _remove_remotes(
             updated.files[_name(path, remotes_folder.parent)] = "removed"
     if count := _count_unused(remotes_folder, used_paths):
         updated.elsewhere.append(
-            f"{REMOTES} in the data folder holds things at which no memory is followed any more: "
-            f"{count}. Where one was a remote of the user's memory, removed before, it still has a "
-            "copy: delete it."
+            f"Entries of {REMOTES} in the data folder that are no longer the remote of a memory: "
+            f"{count}. If one was a remote of the user's memory that was removed before, it still "
+            "has a copy: delete it."
         )
 
 

@@ -1,7 +1,7 @@
 """The job that erases a user, step by step.
 
 Each step finds rows by reads and erases them in short writes. All steps are repeated until a round
-finds no rows, since a turn or an import may add some meanwhile. Each write saves its counts in the
+finds no rows, since a turn or an import may add rows meanwhile. Each write saves its counts in the
 same transaction, so a kill does not count anything twice.
 """
 
@@ -78,7 +78,7 @@ class ErasureWork(PortionedWork[Erasure]):
             touched = [
                 name.partition(".")[0] for name in (*self.state.removed, *self.state.changed)
             ]
-            # Imports numpy, which a server loads at its first search.
+            # An import of this module loads numpy, which a server loads only at its first search.
             from ricordo.search.reader import drop_caches
 
             # The caches contain words of the user; they are filled again when needed.
@@ -135,7 +135,7 @@ class ErasureWork(PortionedWork[Erasure]):
         await self._each(partial(queries.purge_by_id, table=chains), list(self.state.chains))
 
     async def _hide_conversations(self) -> set[str]:
-        """Hide the user's conversations, and their forks that belong to no user.
+        """Hide the user's conversations, and forks of them that belong to no user.
 
         Returns the ids of the hidden conversations, and of the user's default conversations.
         """
@@ -160,7 +160,7 @@ class ErasureWork(PortionedWork[Erasure]):
     async def _cover_rest(self) -> None:
         """Remove the user's texts from rows that stay.
 
-        These rows are traces of model calls, windows, summaries, prompts, and rows with the user's
+        Such rows are windows, summaries, prompts, traces of model calls, and rows with the user's
         id.
         """
         archives = [id for id, kind in self.state.partitions.items() if kind == "passages"]

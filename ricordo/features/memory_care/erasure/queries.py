@@ -1,8 +1,8 @@
 """Queries of erasure: hide a user, find the user's traces, and erase or cover them.
 
-Rows are found by reads of some ten thousand rows, which block no writer. They use no index, since
-they run rarely. A function that changes rows changes one portion. It records its work in the
-erasure, which the same transaction saves.
+Reads scan some ten thousand rows at a time and block no writer. They use no index, since they run
+rarely. A function that changes rows changes one portion, and records its work in the erasure. The
+same transaction saves both.
 """
 
 from collections import Counter
@@ -64,7 +64,7 @@ JOB = "erasure"
 PORTION = 50
 # The number of rows that one read scans.
 AT_ONCE = 20_000
-COVERED = "(This held words of a user who has been forgotten.)"
+COVERED = "(This contained text of a user who was forgotten.)"
 # Retried practically without end; later attempts are ten minutes apart.
 _ATTEMPTS = 1_000_000
 
@@ -163,9 +163,9 @@ def proposals_of(user_id: str) -> Select[Any]:
 def find_portion(
     tx: Transaction, statement: Select[Any], after: int = 0, keeps: Callable[[Any], object] = bool
 ) -> tuple[list[Any], bool]:
-    """Return those of the next AT_ONCE rows that match, and whether more rows follow.
+    """Return the matching rows among the next AT_ONCE rows, and whether more rows follow.
 
-    Only rows after this `seq` are read, and only those that `keeps` accepts are returned.
+    The read begins after the `seq` `after`. `keeps` must accept a returned row.
     """
     seq = statement.selected_columns.seq
     newest = tx.all(select(func.coalesce(func.max(seq), 0)))[0][0]
@@ -298,7 +298,7 @@ def purge_proposals(tx: Transaction, erasure: Erasure, items: Sequence[Any]) -> 
         delete(proposals).where(proposals.c.seq.in_([row.seq for row in items]))
     )
     for row in items:
-        # No version has the text of a merged commit; only a tree of that commit has it.
+        # The text of a merged commit may be in no version, but only in a tree of that commit.
         if row.blob and not any(bytes(row.blob) in tree for tree in trees[row.chain_id]):
             erasure.removed["blobs"] += tx.run(_delete_blob(row.blob), {"chain_id": row.chain_id})
     for chain_id in trees:
@@ -411,7 +411,7 @@ def cover_conversation(tx: Transaction, erasure: Erasure, items: Sequence[str]) 
     if row.forked_from is not None and len(existing) < len(row.window):
         count = tx.all(select(func.count()).where(messages.c.conversation_id == id))[0][0]
         changes |= {"forked_from": None, "forked_seq": None, "message_count": count}
-    # A default conversation of the user showed the user's memory from its start, even without
+    # The user's default conversation showed the user's memory from its start, even without
     # messages.
     is_default = id in erasure.defaults
     cover_messages(tx, erasure, items, 0 if is_default else None, window[:1])

@@ -2,8 +2,8 @@
 
 A receipt is signed with a key of this installation and stored in `<data>/receipts`. Anybody can
 check it. It contains counts, ids and hashes, but no text of the user. The signature is Ed25519 over
-the receipt without it, as JSON with sorted keys. The public key is in the receipt, so its origin is
-proved only by a separate copy of that key.
+the receipt without the signature, as JSON with sorted keys. The receipt contains the public key. So
+only a separate copy of that key proves who signed it.
 """
 
 import base64
@@ -49,7 +49,7 @@ class ErasureFacts(BaseModel):
     asked_at: Date
     asked_by: str = ""
     finished_at: Date | None = None
-    # The version of Ricordo that began it.
+    # The version of Ricordo that began the erasure.
     ricordo: str = __version__
     database: str = ""
     removed: Counter[str] = Field(default_factory=Counter, description="Deleted rows, by table.")
@@ -81,8 +81,7 @@ class Erasure(ErasureFacts):
     # conversations, and agents' default conversations in which the user wrote.
     shown_in: set[str] = set()
     defaults: set[str] = set()
-    # The user's agents, and how many versions of the memory of each were written in the user's
-    # turns.
+    # The user's agents, each with the number of versions of its memory from the user's turns.
     agents: dict[str, int] = {}
     # Partitions of the search index that contain text of the user, by owner, with the kind of their
     # rows.

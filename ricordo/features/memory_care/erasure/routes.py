@@ -30,9 +30,9 @@ class ChainReceipt(ResponseModel):
 
 
 class AgentReceipt(ResponseModel):
-    """An agent of the user, and how many versions of its memory were written in the user's turns.
+    """An agent of the user, with the number of versions of its memory from the user's turns.
 
-    If the user's agents were to be deleted, `stays` is the reason why this one was not.
+    `stays` is the reason why the agent was not deleted, if the user's agents were to be deleted.
     """
 
     id: str
@@ -82,7 +82,7 @@ class ErasureResponse(ResponseModel):
 
 
 BOTH: dict[int | str, dict[str, Any]] = {
-    202: {"model": ErasureResponse, "description": "The user is hidden; the rows follow"}
+    202: {"model": ErasureResponse, "description": "The user is hidden; the rows are deleted later"}
 }
 
 
@@ -91,7 +91,7 @@ BOTH: dict[int | str, dict[str, Any]] = {
 async def delete_user(
     context: RequestContext, user_id: str, with_agents: WithAgents = False
 ) -> Response:
-    """Forget a user: their memory, conversations, and all that was kept about them.
+    """Forget a user: the memory, the conversations, and all other data about the user.
 
     The user is hidden at once; the receipt comes later. Later requests return the receipt. This
     cannot be undone.

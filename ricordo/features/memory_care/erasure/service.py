@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 # The request hides at most this many conversations; the job finds and hides the others.
 _HIDDEN_AT_ONCE = 250
 NAMELESS = (
-    "The user's name was not known any more when the erasure was resumed: messages in others' "
-    "conversations that carry it, and not the user's id, may remain."
+    "The user's name was unknown when the erasure was resumed. So messages in others' "
+    "conversations with that name, but without the user's id, may remain."
 )
 
 
@@ -101,9 +101,10 @@ async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Recei
 
 
 async def forgotten_names(runtime: Runtime) -> Callable[[str, str], bool]:
-    """Return a function that tests names for being those of forgotten users.
+    """Return a function that tests if a name belongs to a forgotten user.
 
-    It takes an organization and a name. It knows the erasures of this server and its data folder.
+    The returned function takes an organization and a name. It knows the erasures of this server and
+    of its data folder.
     """
     data_dir = runtime.settings.data_dir
     secret = Secret(data_dir)
@@ -139,7 +140,7 @@ async def _known(
 ) -> Receipt | None:
     """Return the state or receipt of the newest matching erasure that the caller may read.
 
-    It is in the queue. The file of the receipt may be on another server.
+    It is read from the queue, since the file of the receipt may be on another server.
     """
     for job, erasure in await runtime.store.read(queries.known):
         is_readable = receipts.may_read(
@@ -206,7 +207,7 @@ async def _cancel(runtime: Runtime, running: list[Run]) -> None:
 def hide_memory(tx: Transaction, erasure: Erasure) -> None:
     """Remove the user's memory from every agent and list.
 
-    It gets an owner id that no request names.
+    The memory gets an owner id that no request can name.
     """
     is_users = chains.c.owner_kind == "user"
     hidden = f"{erasure.user_id}#deleted"
@@ -244,7 +245,10 @@ def hide_agents(tx: Transaction, scope: Scope, erasure: Erasure) -> None:
 def agents_of(
     tx: Transaction, organization_id: str, user_id: str
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the agents that only this user has; and other agents, each with the reason."""
+    """Return the agents that only this user has.
+
+    And the other agents, each with the reason to keep it.
+    """
     partners = select(conversations.c.agent_id).where(conversations.c.user_id == user_id)
     is_known = (agents.c.created_by == user_id) | agents.c.id.in_(partners)
     known_agents = select(agents.c.id, agents.c.created_by).where(
@@ -293,7 +297,7 @@ def _why_kept(tx: Transaction, agent_id: str, created_by: str | None, user_id: s
         agents_blocks.c.agent_id != agent_id, agents_blocks.c.block_id.in_(own_blocks)
     )
     if tx.first(shared):
-        return "another agent has a block of its own"
+        return "another agent has one of its blocks"
     return None
 
 

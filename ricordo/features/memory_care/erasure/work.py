@@ -89,9 +89,10 @@ class PortionedWork(Generic[S]):
     async def _wait(
         self, work: Callable[[Transaction], Any], otherwise: str, transact: Any = None
     ) -> Any:
-        """Repeat the work, by default in read transactions, until it returns a value.
+        """Repeat the work until it returns a value, and return that value.
 
-        Returns the value. Raises Unavailable with `otherwise` after all tries.
+        `transact` runs each try; by default it is a read transaction. After all tries, raises
+        Unavailable with the text `otherwise`.
         """
         for _ in range(_TRIES):
             with suppress(Collision):
@@ -103,11 +104,11 @@ class PortionedWork(Generic[S]):
     async def _flush(self, owner_id: str) -> None:
         """Remove the words of deleted documents from a partition of the index.
 
-        It waits for a job that rebuilds the partition, and for texts that are just being embedded.
+        Wait for a job that rebuilds the partition, and for texts that are just being embedded.
         """
         await self._wait(
             lambda tx: not queries.is_embedding(tx, owner_id),
-            f"What {owner_id} holds is being embedded. The erasure is tried again after that.",
+            f"Texts of {owner_id} are being embedded. The erasure is tried again after that.",
         )
         job = await self._wait(
             partial(queries.claim_flush, erasure=self.state, owner_id=owner_id),
@@ -125,7 +126,7 @@ class PortionedWork(Generic[S]):
         await self._runtime.store.write(lambda tx: jobs.finish(tx, job))
 
     async def _sweep_copies(self) -> None:
-        """Remove what killed copies of the database left, once no copy is in progress.
+        """Remove remains of killed copies of the database, once no copy is in progress.
 
         A copy that is still being written may contain erased data. Each sweep is recorded, since
         the next one cannot find the removed files. Raises Unavailable.

@@ -24,10 +24,10 @@ from ricordo.storage.schema.core_tables import agents, conversations, passages, 
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, chains
 
 _OF_USER = ("user_id", "sender_id", "owner_id")
-# A row of these tables belongs to the row that this column names, even if the column is not a
-# foreign key.
+# Columns that name a row's owner. They count even if they are no foreign keys.
 _NAMED = {"run_id": "runs", "conversation_id": "conversations", "agent_id": "agents"}
-# Skipped: tables of accounts, of the search index, and of chains. Chains have a separate source.
+# Tables that are skipped: those of accounts, of the search index, and of chains. Chains have a
+# separate source.
 _LEFT_OUT = frozenset(
     "agents_blocks api_keys audit_people blobs blocks blocks_log chains commits decision_links"
     " git_objects memory_remotes notices notification_preferences oauth_grants organizations"
@@ -41,14 +41,14 @@ class Belongings:
     """A user, with the agents, archives and chains that only this user has.
 
     `shared_agents` are other agents that the user talks with. `fixed_agents` also belong to the
-    user alone, but the user may not change their instructions. Nor may the user change
-    `fixed_blocks`: pairs of a chain and a label that are read-only for agents. `fixed_archives` are
-    attached to such agents only. Only passages that agents noted or the user stored in them belong
-    to the user. `conversations` have no user, and belong to agents that the user created but others
-    use too. Their messages belong to the user, but the memory of those agents does not.
+    user alone, but the user may not change their instructions. `fixed_blocks` are pairs of a chain
+    and a label; these blocks are read-only for agents, and the user may not change them either.
+    `fixed_archives` are attached to such agents only. Only passages that agents noted or the user
+    stored in them belong to the user. `conversations` have no user, and belong to agents that the
+    user created but others use too. Their messages belong to the user, but the memory of those
+    agents does not.
 
-    Without a user (`user_id` is ""), these are the things that a conversation without a user can
-    reach.
+    If `user_id` is "", these are the rows that a conversation without a user can reach.
     """
 
     user_id: str
@@ -66,7 +66,7 @@ class Belongings:
 def belongings_of(
     tx: Transaction, organization_id: str, user_id: str, *, changes_agents: bool = True
 ) -> Belongings:
-    """Return what belongs to the user; with `changes_agents`, nothing of it is fixed."""
+    """Return the user's belongings; with `changes_agents`, none of them is fixed."""
     own_agents, kept_agents = agents_of(tx, organization_id, user_id)
     is_users = (chains.c.owner_kind == "user") & (chains.c.owner_id == user_id)
     is_own = is_users | is_chain_of(tx, own_agents)
@@ -91,12 +91,11 @@ def belongings_of(
 def reach_of(
     tx: Transaction, organization_id: str, conversation_id: str, local_user_id: str = ""
 ) -> Belongings:
-    """Return what a conversation without a user can reach: itself, and its agent's memory.
+    """Return the rows that a conversation without a user can reach.
 
-    In the agent's archives, these are the passages that it noted in this conversation. Its blocks
-    are included only if it has no other conversation. Its instructions and read-only blocks stay.
-    The memory of the local user is included too, since facts from such conversations are proposed
-    to it.
+    They are the conversation, passages that the agent noted in it, and the agent's blocks if the
+    agent has no other conversation. Instructions and read-only blocks are not included. The memory
+    of the local user is included too, since facts from such conversations are proposed to it.
     """
     row = tx.first(
         select(conversations.c.agent_id).where(
@@ -239,7 +238,8 @@ def _is_owned_passage(owned: Belongings, is_in_archive: ColumnElement[bool]) -> 
     """Return the condition for passages.
 
     Passages that an agent noted in the user's conversations belong to the user in any archive.
-    Passages that others stored in archives of agents that others set up are kept.
+    Passages that other people stored are kept, if the archive belongs to an agent that other people
+    set up.
     """
     noted = select(steps.c.id).join(runs, runs.c.id == steps.c.run_id)
     noted = noted.where(is_in(runs.c.conversation_id, owned.conversations))

@@ -43,7 +43,7 @@ _TEXTS = select(blobs.c.id).where(is_in_chain(blobs))
 class _Finds:
     """The items of one chain that mention the fact.
 
-    `texts` are the stored texts of the chain that mention it, by id.
+    `texts` are the chain's stored texts that mention the fact, by id.
     """
 
     def __init__(self, chain_id: str, needle: Needle, fixed_labels: Set[str]) -> None:
@@ -91,8 +91,8 @@ class _Finds:
 class BlockSource:
     """Blocks by label, with their versions, and proposals.
 
-    If a block or an old version of it is chosen, all its versions change, since the history has the
-    same text.
+    If the owner chooses a block or an old version of it, all its versions change, since the history
+    repeats the text.
     """
 
     def find(

@@ -11,7 +11,7 @@ from ricordo.features.memory_care.erasure.cli import summary, wait_for_receipt
 
 
 def forget_thing(
-    user: str = typer.Argument(help="Id or name of the user whose memory it is."),
+    user: str = typer.Argument(help="Id or name of the user whose memory is searched."),
     text: str = typer.Option(
         ..., "--text", help="The text to forget: a line, a sentence, or a subject."
     ),
@@ -19,11 +19,13 @@ def forget_thing(
     perhaps: bool = typer.Option(
         False,
         "--perhaps",
-        help="Also remove texts that perhaps say it, because they have similar words.",
+        help="Also remove texts with similar words, which perhaps say it.",
     ),
-    ids: list[str] = typer.Option([], "--id", help="Remove only this from the list; repeatable."),
+    ids: list[str] = typer.Option(
+        [], "--id", help="Remove only this item of the list, by its id; repeatable."
+    ),
     again: bool = typer.Option(
-        False, "--allow-again", help="Let agents remember it again if it is said again."
+        False, "--allow-again", help="Allow agents to remember it again if the user says it again."
     ),
     server: str | None = typer.Option(
         None, help="Address of the server.  [from RICORDO_HOST and RICORDO_PORT]"
@@ -61,4 +63,4 @@ def _show(listed: dict[str, Any]) -> None:
     for sentence in listed["remains"]:
         typer.echo(sentence)
     if listed["is_cut"]:
-        typer.echo("There is more than this list holds.")
+        typer.echo("There are more items than this list shows.")

@@ -48,15 +48,16 @@ _PAUSE = 0.1  # seconds
 _ALWAYS = (
     "Clones, agent files, exports and backups outside of this data folder. Ricordo cannot change "
     "them.",
-    "What model providers and other connected services store of what they received.",
-    "What other people wrote: their conversations, notes and blocks were not searched.",
+    "Data that model providers and other connected services store from requests.",
+    "Texts of other people: their conversations, notes and blocks were not searched.",
     "Pictures whose text was not read, and files that are not text.",
 )
 
 
 _WITHOUT_USER = (
-    "This conversation is about no user. Its agent's instructions, what programs stored, and other "
-    "conversations were not searched; it may be remembered again if it is said again."
+    "This conversation is about no user. Its agent's instructions, texts that programs stored, "
+    "and other conversations were not searched. Agents may remember the text again if it is said "
+    "again."
 )
 
 
@@ -79,8 +80,8 @@ class ForgettingWork(PortionedWork[Forgetting]):
             await self._write(_note_pass)
             await self._wait_for_turns(owned)
             await self._wait_for_added_texts(owned)
-            # A turn that ran during the first search may have written what it had read, even if it
-            # has ended since.
+            # A turn that ran during the first search may have written the fact that it read, even
+            # if it has ended since.
             await self._remove_all(await self._belongings())
             await self._recompile()
             for owner_id in sorted(self.state.partitions):
@@ -167,7 +168,8 @@ class ForgettingWork(PortionedWork[Forgetting]):
         scope = Scope(self.state.organization_id)
         await self._runtime.organization_providers.of(scope.organization_id)
         for id in sorted(self.state.conversations):
-            # If a turn is running or the model is missing, the conversation's next turn does this.
+            # If a turn is running or the model is missing, the conversation's next turn renders the
+            # prompt.
             with suppress(RicordoError):
                 await recompile_system(self._runtime, scope, id)
 
@@ -193,13 +195,13 @@ class ForgettingWork(PortionedWork[Forgetting]):
         if remote.kind != "git":
             if await self._has_begun_again(remote):
                 kept = (
-                    f"The history of the memory's {remote.kind} remote at {address} was made again. "
-                    "Clones of it still have the old one."
+                    f"The history of the memory's {remote.kind} remote at {address} was created "
+                    "again. Clones of it still have the old history."
                 )
             else:
                 kept = (
-                    f"The memory's {remote.kind} remote at {address} gets the new texts, and keeps "
-                    "the older versions with what was forgotten."
+                    f"The memory's {remote.kind} remote at {address} gets the new texts, but "
+                    "keeps the older versions with the forgotten text."
                 )
         else:
             await self._store.write(lambda tx: jobs.add(tx, remote.job()))
@@ -216,7 +218,7 @@ class ForgettingWork(PortionedWork[Forgetting]):
         await self._write(partial(_note_elsewhere, sentences=[kept]))
 
     async def _has_begun_again(self, remote: Remote) -> bool:
-        """Update the remote; return whether its history has none of the old versions."""
+        """Update the remote; return whether the old versions have left its history."""
         kind = self._runtime.remotes.get(remote.kind)
         if not isinstance(kind, RewritesHistory):
             return False
@@ -262,12 +264,12 @@ class ForgettingWork(PortionedWork[Forgetting]):
                 items = await service.find_all(self._runtime, source, owned, needle)
                 unchosen += sum(item.match == "exact" and not item.follows for item in items)
         if unchosen:
-            remains.append(f"{unchosen} things that say it were not chosen, and stay.")
+            remains.append(f"{unchosen} items that say it were not chosen, and stay.")
         backups = await asyncio.to_thread(_backups, self._runtime.settings.data_dir)
         if backups:
             remains.append(
-                f"{len(backups)} backups in the data folder were made before: remove them when they "
-                "are not needed."
+                f"{len(backups)} backups in the data folder are older than this removal: delete "
+                "them when they are not needed."
             )
         if not self.state.user_id:
             remains.append(_WITHOUT_USER)
@@ -289,8 +291,8 @@ class ForgettingWork(PortionedWork[Forgetting]):
         from ricordo.search.reader import drop_caches
 
         await self._store.write(drop_caches)
-        # Rows that were deleted earlier, such as uploads, may have left bytes of the fact in free
-        # pages.
+        # Rows that were deleted earlier, such as uploads, may have left the fact in free pages of
+        # the file.
         table_names = (table.name for table in tables_with_words())
         touched = [*self.state.removed, *self.state.changed, *_TOUCHED, *table_names]
         remains = await scrub(self._store, touched)
@@ -320,7 +322,7 @@ def _remove(
     perhaps = [item for item in items if item.match == "perhaps"]
     sentences = (sentence for item in perhaps for sentence in item.excerpts)
     forgetting.sentences = list(dict.fromkeys((*forgetting.sentences, *sentences)))
-    # Facts are stored under the same lock, and only from messages that then still exist.
+    # Facts are stored under the same lock, and only from messages that still exist at that time.
     users.lock(tx, owned.user_id)
     source.remove(tx, owned, forgetting, items)
 
@@ -347,7 +349,7 @@ def _add_rule(tx: Transaction, forgetting: Forgetting) -> None:
         rules.add_rule(tx, forgetting)
     except (Invalid, Forbidden) as error:
         forgetting.note_elsewhere(
-            [f"It may be remembered again, since the rule against it was refused: {error}"]
+            [f"Agents may remember the text again, since the rule against it was refused: {error}"]
         )
 
 

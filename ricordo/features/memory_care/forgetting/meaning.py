@@ -1,7 +1,7 @@
 """Find sentences that express a fact in other words, by vectors of the embedded model.
 
-The vectors need no network and no index, so everything that is searched by words is also searched
-by meaning. Such matches are only suggestions; the owner chooses.
+The vectors need no network and no index, so every text that is searched by words is also searched
+by meaning. Such matches are only suggestions, among which the owner chooses.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from ricordo.errors import Unavailable
 from ricordo.llm.embedding import embedded
 from ricordo.settings import Settings
 
-# Found by `python -m bench.paraphrases` (decision 0085).
+# The threshold was measured by `python -m bench.paraphrases` (decision 0085).
 LEAST_ALIKE = 0.2
-# Sentences that are compared for one list, at a tenth of a millisecond each.
+# The most sentences that are compared for one list; each takes a tenth of a millisecond.
 MOST_COMPARED = 20_000
 _SHORTEST = 8  # characters
 

@@ -1,9 +1,9 @@
 """Find the sentences of a text that mention a fact, and remove them. Pure.
 
 A sentence mentions the fact if it contains the given words. Differences in case, quotes, dashes,
-blanks, accents and hidden characters are ignored. A sentence perhaps mentions the fact if it shares
-most of its words. The whole sentence, or the whole line of a list, is removed. If only the words
-were removed, the rest might still reveal the fact.
+blanks, accents and hidden characters are ignored. A sentence perhaps mentions the fact if both
+share most of their words. The whole sentence, or the whole line of a list, is removed. If only the
+words were removed, the rest might still reveal the fact.
 """
 
 import re
@@ -30,7 +30,7 @@ _MARKS = re.compile(rf"{re.escape(MARK)}(?:[ \t]*{re.escape(MARK)})+")
 # The end of a sentence with the blanks after it, or the end of a line. A comma does not end a
 # sentence.
 _END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]{0,3}[^\S\n]++(?=\S)|(?<=[。！？])|\n+")
-# An abbreviation or a number of a list does not end a sentence.
+# The point of an abbreviation or of a list's number does not end a sentence.
 _NO_END = re.compile(r"(?:^|\W)(?:\d{1,2}|dr|mr|mrs|ms|prof|st|nr|vs|ca|sig)\.$", re.IGNORECASE)
 _EDGE = " \t\n\r\"'“”„«»‘’.,;:!?…。！？"
 _TWINS = (
@@ -52,7 +52,7 @@ _LONGEST = 200_000  # characters of a text that are compared by words
 _MOST_WORDS = 60
 # A line that contains only a list's mark or a field's name.
 _EMPTY_LINE = re.compile(r"^[\s>*+#•–—-]*+(?:\d{1,3}[.)]\s*+)?$")
-# Members of stored JSON that contain no text of people.
+# Names of members of stored JSON that contain no text of people.
 OPAQUE = frozenset(
     "call_id data evicted id kind media_type name provider redacted request_id role said signature"
     " sources status type".split()
@@ -85,7 +85,7 @@ class Needle:
         parts = (
             rule_of(line[start:end]).strip(_EDGE) for line in lines for start, end in _units(line)
         )
-        # A redacted secret alone would match every text.
+        # A sentence of only a redacted secret is left out, since it would match every text.
         return tuple(
             dict.fromkeys(part for part in parts if re.search(r"\w", _REDACTED.sub("", part)))
         )

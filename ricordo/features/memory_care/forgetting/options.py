@@ -8,7 +8,7 @@ ForgetPolicy = Literal["propose", "direct"]
 
 
 class ForgetSettings(FeatureSettings):
-    """What happens when someone asks an agent to forget something."""
+    """The behaviour of agents that a person asks to forget something."""
 
     forget_policy: ForgetPolicy = about(
         "What an agent's tool `forget` does: propose (the owner sees a list and decides), or "

@@ -67,7 +67,7 @@ def listed(tx: Transaction, user: User) -> list[dict[str, Any]]:
 
 
 def waiting(tx: Transaction, organization_id: str, user_id: str) -> Waiting | None:
-    """Return how many agents' requests to forget something wait for the user."""
+    """Return the number of agents' requests to forget something that wait for the user."""
     number = len(of_user(tx, organization_id, user_id))
     if not number:
         return None

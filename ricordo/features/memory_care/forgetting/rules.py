@@ -1,4 +1,7 @@
-"""The rule against remembering a forgotten fact again; it does not reveal the fact."""
+"""Add a rule that no agent may remember a forgotten fact again.
+
+The rule does not reveal the fact.
+"""
 
 from ricordo.domain.block import NEVER_REMEMBER
 from ricordo.domain.scope import Scope
@@ -8,7 +11,7 @@ from ricordo.memory.user_memory import PutOptions
 from ricordo.storage.engine.store import Transaction
 
 _OPTIONS = PutOptions(
-    message="Never remember what was forgotten",
+    message="Never remember the forgotten text",
     title="Never remember",
     description="Things that no agent may remember or propose, one on each line. Agents do not see them.",
     policy="read_only",
@@ -18,7 +21,7 @@ _MOST_RULES = 20
 
 
 def add_rule(tx: Transaction, forgetting: Forgetting) -> None:
-    """Add the rule to the user's rules, once for each removal."""
+    """Add the rule for this removal to the user's rules, if it is not there yet."""
     scope = Scope(forgetting.organization_id)
     user_id = forgetting.user_id or forgetting.local_user_id
     memory = user_memory.open_memory(tx, scope, user_id, makes=True)

@@ -65,7 +65,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Reach:
-    """Where the fact is removed: in a user's data, or in a conversation without a user."""
+    """The area of a removal: a user's data, or a conversation without a user."""
 
     user_id: str
     conversation_id: str = ""
@@ -78,12 +78,15 @@ class _Reach:
 
     @property
     def key(self) -> str:
-        """The key of its jobs. They run one after the other, so two removals never overlap."""
+        """Return the key of the area's jobs.
+
+        They run one after the other, so two removals never overlap.
+        """
         return f"{JOB}:{self.owner_id}"
 
 
 def require_needle(text: str, *, by_meaning: bool = False) -> Needle:
-    """Return the fact in the form in which it is searched.
+    """Return the fact in the form for searches.
 
     Raises Invalid for a text that says nothing.
     """
@@ -101,7 +104,7 @@ def require_needle(text: str, *, by_meaning: bool = False) -> Needle:
 
 async def sources_of(runtime: Runtime) -> list[Source]:
     """Return the sources that are searched, including those of features."""
-    # Tables of a package that is imported but not in use may be missing.
+    # If a package is imported but not in use, its tables may be missing.
     names = await runtime.store.read(lambda tx: inspect(tx.connection).get_table_names())
     return [BlockSource(), *built_in_sources(runtime.plugins.forget_sources(), names)]
 
@@ -164,7 +167,7 @@ async def forget(runtime: Runtime, scope: Scope, name: str, text: str, choice: C
 async def forget_at_once(
     runtime: Runtime, request: queries.ForgetRequest, *, is_local_user: bool = False
 ) -> str:
-    """Begin to remove everything that mentions a fact literally, as its owner asked an agent to.
+    """Begin to remove every text with these words, as its owner asked an agent to.
 
     If the request has no user, this covers the conversation and its agent's memory (`reach_of`).
     Returns the receipt's id.
@@ -212,8 +215,8 @@ def _require_reader(scope: Scope, user: User) -> None:
     if scope.may_decide_for("user", user.id) or all(map(scope.may, _READS)):
         return
     raise Forbidden(
-        "This key may remove texts that it cannot read, but it may not list them. Send the "
-        "text to forget, with all."
+        "This key may remove texts that it cannot read, but it may not list them. Send the text "
+        "to forget with `all`."
     )
 
 
@@ -322,7 +325,7 @@ def own_conversations(tx: Transaction, owned: Belongings) -> set[str]:
 
 
 def as_json(item: Item) -> dict[str, Any]:
-    """Return an item as responses have it."""
+    """Return an item in the form of responses."""
     return {
         "id": item.id,
         "kind": item.kind,

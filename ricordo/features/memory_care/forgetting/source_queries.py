@@ -1,4 +1,4 @@
-"""Sources: the kinds of rows that may mention a fact about a user. Each is searched and cleaned.
+"""Sources: kinds of rows that may mention a fact about a user, to search and to clean.
 
 Every table whose rows can belong to a user is already a source, according to its columns' erasure
 rules. A feature adds an entry (`Feature.forget_sources`) only if its table needs another name or
@@ -84,7 +84,7 @@ class Source(Protocol):
     def remove(
         self, tx: Transaction, owned: Belongings, forgetting: Forgetting, items: Sequence[Item]
     ) -> None:
-        """Remove the fact from these items, and record that. It may be repeated."""
+        """Remove the fact from these items, and record that. A second call changes nothing more."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class TableSource:
 
     Attributes:
         kind: The name of a row, for people.
-        follows: Its rows are not listed; they are cleaned together with any item.
+        follows: The rows are not listed, but are cleaned together with any item.
         deletes: A row that mentions the fact is deleted rather than blanked.
         condition: Rows that do not meet it are not changed.
     """
@@ -228,7 +228,7 @@ class MessageSource:
 class PassageSource:
     """Passages of archives.
 
-    A passage without other content is deleted, but not a part of a file.
+    A passage with no other content is deleted, unless it is part of a file.
     """
 
     def find(
@@ -298,14 +298,17 @@ def built_in_sources(named: Sequence[Any], existing: Collection[str]) -> list[An
                 )
             )
     # Sources with `follows` come last, since they are also searched for the sentences that were
-    # chosen before.
+    # chosen in earlier sources.
     return sorted(sources, key=lambda source: bool(getattr(source, "follows", False)))
 
 
 def portion(
     tx: Transaction, table: Table, statement: Any, after: int
 ) -> tuple[Sequence[Any], int | None]:
-    """Return the rows among the next AT_ONCE, and the next position; None at the end."""
+    """Return the matching rows among the next AT_ONCE rows, and the next position.
+
+    None at the end.
+    """
     seq = table.c.seq
     newest_row = tx.first(select(seq).order_by(seq.desc()).limit(1))
     newest = newest_row.seq if newest_row else 0

@@ -35,7 +35,8 @@ async def forget(context: ToolContext, text: str, reason: str = "") -> str:
         conversation_id=conversation.id,
     )
     is_direct = ForgetSettings.current().forget_policy == "direct"
-    # A page, a file or another agent may say "forget everything". In these cases the owner decides.
+    # A page, a file or another agent may say "forget everything". If the step read such content,
+    # the owner decides.
     is_asked_by_person = not (context.step.is_untrusted() or context.step.callers)
     if is_direct and is_asked_by_person:
         return await _forget_at_once(context, request)
@@ -58,7 +59,7 @@ async def _ask(context: ToolContext, request: ForgetRequest) -> str:
 
 
 async def _forget_at_once(context: ToolContext, request: ForgetRequest) -> str:
-    """Remove all that mentions it: once before the answer, and the rest after the turn."""
+    """Remove every text that mentions it: most before the answer, and the rest after the turn."""
     receipt_id = await service.forget_at_once(
         context.runtime, request, is_local_user=context.scope.is_local_user
     )

@@ -25,7 +25,7 @@ async def plan(runtime: Runtime, _job: Job, _report: Report) -> None:
 async def send(runtime: Runtime, job: Job, _report: Report) -> None:
     """Send one owner's digest, and mark its proposals as told afterwards.
 
-    If a kill comes between, the digest is sent again with the same id and links.
+    After a kill between the two, the digest is sent again with the same id and links.
     """
     settings = NotificationSettings.current()
     secret = Secret(runtime.settings.data_dir)

@@ -36,9 +36,8 @@ def new_message(
 ) -> EmailMessage:
     """Return an e-mail that has no text yet.
 
-    Raises Invalid for an address that an e-mail cannot have.
-
-    A line break in an address or a name cannot begin another header.
+    A line break in an address or a name cannot begin another header. Raises Invalid for an address
+    that an e-mail cannot have.
     """
     # Importing the address parser takes a hundredth of the start, and only servers that send
     # e-mails need it.

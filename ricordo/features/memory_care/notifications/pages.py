@@ -68,7 +68,7 @@ async def decide(request: Request) -> Response:
 
 @router.get("/ui/notifications")
 async def show_choices(request: Request) -> Response:
-    """Show when the caller is notified of waiting proposals."""
+    """Show the caller's choices for notifications of waiting proposals."""
     choice = None
     if not _is_program(request):
         choice = await Api(request).get(_address(request))
@@ -78,7 +78,7 @@ async def show_choices(request: Request) -> Response:
 @router.post("/ui/notifications")
 @needs("memory:approve", "memory:override")
 async def save_choices(request: Request) -> Response:
-    """Save when the caller is notified of waiting proposals."""
+    """Save the caller's choices for notifications of waiting proposals."""
     if _is_program(request):
         raise Forbidden(
             "This key belongs to a program, and programs get no notifications. Log in as a user."

@@ -81,9 +81,9 @@ owner_visits = table(
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """When a user, or an organization's users, are notified.
+    """The times and channels of notifications of a user, or of an organization's users.
 
-    If a field is None, the organization's choice applies, or without one the settings.
+    If a field is None, the organization's choice applies; without one, the settings apply.
     """
 
     organization_id: str
@@ -113,7 +113,7 @@ class DecisionLink:
 
 @dataclass(frozen=True, slots=True)
 class UntoldProposal:
-    """A waiting proposal that a channel has not told its owner about."""
+    """A waiting proposal that a channel has not reported to its owner."""
 
     id: str
     organization_id: str

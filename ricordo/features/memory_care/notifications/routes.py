@@ -28,7 +28,7 @@ Choice = Annotated[
 
 
 class NotificationsRequest(RequestModel):
-    """When a user is told about waiting proposals. Omitted fields keep their values."""
+    """A choice of times and channels for notifications. Omitted fields keep their values."""
 
     email: Choice = None
     webhook: Choice = None
@@ -57,7 +57,7 @@ NotificationsRequest.take_back(NotificationsResponse)
 
 
 class LinkRequest(RequestModel):
-    """The proposal that a one-time link is for."""
+    """The proposal for which a one-time link is made."""
 
     proposal_id: str
 
@@ -81,7 +81,7 @@ class DecisionFiguresResponse(ResponseModel):
 
 @router.get("/users/{user_id}/notifications", response_model=NotificationsResponse)
 def retrieve(tx: Transaction, context: RequestContext, user_id: str) -> Json:
-    """When the user is notified of waiting proposals, and how many wait."""
+    """Return the user's choices for notifications, and the number of waiting proposals."""
     memory = user_memory.open_memory(tx, context.scope, user_id)
     return _shown(tx, context.scope, memory.user.id)
 
@@ -91,7 +91,7 @@ def retrieve(tx: Transaction, context: RequestContext, user_id: str) -> Json:
 def modify(
     tx: Transaction, context: RequestContext, user_id: str, body: NotificationsRequest
 ) -> Json:
-    """Choose when the user is told, by e-mail or by a signed webhook."""
+    """Choose the times at which the user is notified by e-mail or by a signed webhook."""
     memory = user_memory.open_memory(tx, context.scope, user_id)
     _change(tx, context, memory.user.id, body)
     return _shown(tx, context.scope, memory.user.id)
@@ -100,14 +100,14 @@ def modify(
 @router.get("/v1/notifications", response_model=NotificationsResponse)
 @needs("admin")
 def retrieve_default(tx: Transaction, context: RequestContext) -> Json:
-    """When users of the organization are told if they made no choice."""
+    """Return the choices that apply to users of the organization without their own."""
     return _shown(tx, context.scope, None)
 
 
 @router.patch("/v1/notifications", response_model=NotificationsResponse)
 @needs("admin")
 def modify_default(tx: Transaction, context: RequestContext, body: NotificationsRequest) -> Json:
-    """Choose for all users of the organization who made no choice."""
+    """Set the choices that apply to users of the organization without their own."""
     _change(tx, context, None, body)
     return _shown(tx, context.scope, None)
 
@@ -115,7 +115,7 @@ def modify_default(tx: Transaction, context: RequestContext, body: Notifications
 @router.get("/v1/notifications/decisions", response_model=DecisionFiguresResponse)
 @needs("admin")
 def retrieve_decisions(tx: Transaction, context: RequestContext) -> queries.DecisionFigures:
-    """How long decisions take, and how many proposals their owners have never seen."""
+    """Return the median time to a decision, and the number of proposals that no owner has seen."""
     return queries.figures(tx, context.scope.organization_id)
 
 

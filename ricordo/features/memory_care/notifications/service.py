@@ -46,7 +46,7 @@ _EXCERPT = 300
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """How one owner is notified by one channel: when, at which hour (UTC), and where."""
+    """One owner's notifications by one channel: the frequency, the hour (UTC), and the address."""
 
     when: When
     hour: int
@@ -62,7 +62,7 @@ class Delivery:
         return now >= self.due_at(first_created_at)
 
     def due_at(self, first_created_at: int) -> int:
-        """Return when items that have waited since this time are told."""
+        """Return the time at which items that have waited since this time are reported."""
         if self.when == "immediate":
             return first_created_at
         hour = day_of(first_created_at) + self.hour * _HOUR
@@ -92,7 +92,7 @@ class DigestEntry:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """The waiting proposals that one owner is told about.
+    """The waiting proposals that are reported to one owner.
 
     `others` are other waiting items, such as facts, each with a number and a noun.
     """
@@ -191,7 +191,7 @@ def _job_of(organization_id: str, user_id: str, channel: Channel, not_before: in
 def prepare(
     tx: Transaction, job: Job, settings: NotificationSettings, secret: Secret, plugins: Plugins
 ) -> Digest | None:
-    """Return the job's digest with its links; None if there is nothing to tell by now."""
+    """Return the job's digest with its links; None if nothing waits any more."""
     channel, user_id = job.payload["channel"], job.payload["user_id"]
     scope = Scope(job.organization_id)
     untold = queries.untold_of(tx, channel, user_id, MOST_IN_DIGEST)
@@ -275,7 +275,7 @@ def decide(
 
 
 def note_problem(tx: Transaction, job: Job, problem: str) -> None:
-    """Store why the user cannot be told, and wait a day before the next attempt."""
+    """Store the reason why the user cannot be notified, and wait a day before the next attempt."""
     user_id = job.payload["user_id"]
     personal, _ = queries.inherited(tx, Scope(job.organization_id), user_id)
     now = tx.clock.now()

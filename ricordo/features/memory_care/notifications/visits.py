@@ -1,4 +1,4 @@
-"""Visits of owners to lists of waiting proposals; they show which proposals nobody has seen."""
+"""Visits of owners to lists of waiting proposals. They show which proposals no owner has seen."""
 
 import re
 import time
@@ -21,7 +21,7 @@ _MOST_REMEMBERED = 10_000
 
 
 class NotedVisits:
-    """Passes requests on, and stores a person's visit at most once a minute."""
+    """Middleware that stores a person's visit, at most once a minute."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -21,13 +21,13 @@ from ricordo.errors import Invalid, NotFound
 
 app = typer.Typer()
 Json = dict[str, Any]
-_USER = typer.Argument(help="Id or name of the user whose memory it is.")
+_USER = typer.Argument(help="Id or name of the user who owns the memory.")
 _LABEL = typer.Argument(help="Label of the block.")
 _SERVER = typer.Option(
     None, "--server", help="Address of the server.  [from RICORDO_HOST and RICORDO_PORT]"
 )
 _JSON = typer.Option(False, "--json", help="Print the API's answer.")
-_WIDTH = 12  # digits of a version's id that are shown; this many are enough to name it
+_WIDTH = 12  # digits of a version's id to show; they are enough to name it
 
 
 @app.command("show")
@@ -149,7 +149,7 @@ def _all_of(ask: Callable[..., Any], path: str, status: str) -> list[Json]:
 def _decide(ask: Callable[..., Any], decision: str, ids: Sequence[str], **body: str) -> None:
     """Decide on proposals, print each outcome, and exit.
 
-    The exit code is 1 if no decision was made on one of them.
+    The exit code is 1 if one of them could not be decided.
     """
     waiting = list(ids)
     if waiting == ["all"]:

@@ -1,4 +1,4 @@
-"""Chats that were deleted in Open WebUI: they are marked here, or deleted if a setting says so."""
+"""Mark chats that were deleted in Open WebUI, or delete them if a setting says so."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 async def sync_chats(store: Store, client: OpenWebUI, user: User, reader: str) -> None:
-    """Mark the user's conversations whose chat is gone in Open WebUI.
+    """Mark the user's conversations whose chat was deleted in Open WebUI.
 
     Nothing is marked if Open WebUI hides the chats of users from administrators.
     """
@@ -64,7 +64,7 @@ def _chats(tx: Transaction, user: User) -> Mapping[str, Mapping[str, str | None]
 
 
 async def _delete_gone(runtime: Runtime, job: Job, _report: Report) -> None:
-    """Delete the user's conversations whose chat is gone in Open WebUI."""
+    """Delete the user's conversations whose chat was deleted in Open WebUI."""
     user_id = job.payload["user_id"]
     chats = await runtime.store.read(lambda tx: queries.client_chats(tx, user_id))
     for chat in chats:

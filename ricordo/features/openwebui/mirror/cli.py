@@ -20,7 +20,7 @@ def pipe() -> None:
 
 @app.command()
 def deleted_chats() -> None:
-    """Print the function that deletes deleted chats here too."""
+    """Print the function that deletes a chat on this server too when its user deletes it."""
     _print("deleted_chats.py")
 
 

@@ -34,7 +34,8 @@ class Event:
     async def event(self, event: dict[str, Any]) -> None:
         """Delete the conversations of a chat that was deleted, or of all chats of a user.
 
-        Open WebUI writes an error into its log. The server's sync finds such a chat later.
+        After an error, which Open WebUI writes into its log, the server's sync finds the chat
+        later.
         """
         subject = event.get("subject") or {}
         data = event.get("data") or {}
@@ -48,7 +49,7 @@ class Event:
             await self._delete(f"open-webui:{owner}", re.compile("chat_" + chat))
 
     async def _delete(self, user: str, summary: re.Pattern[str]) -> None:
-        """Delete the user's conversations with such a summary, with their messages."""
+        """Delete the user's conversations whose summary begins like this, with their messages."""
         headers = {"X-Ricordo-User": user}
         if self.valves.API_KEY:
             headers["Authorization"] = f"Bearer {self.valves.API_KEY}"

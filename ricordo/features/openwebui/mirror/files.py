@@ -25,8 +25,8 @@ from ricordo.features.sync.remotes.service import RemoteMoved, require_lease
 from ricordo.memory.text import merge_lines
 from ricordo.storage.engine.store import Store, Transaction
 
-# Open WebUI converts these to a text for its search. That text differs from the file without being
-# an edit.
+# Types that Open WebUI converts to a text for its search. That text differs from the file, although
+# no one edited it.
 _CONVERTED = (".csv", ".tsv", ".htm", ".html", ".xml", ".rst")
 
 
@@ -63,8 +63,9 @@ class FileSync:
         items = await self._store.read(self._items)
         paired, missing = _paired(remote_files, items)
         if missing and await self._client.files(knowledge_id) != remote_files:
-            # A page skips a file if meanwhile an earlier file was removed and another was added.
-            # The number of files does not reveal this. If two readings agree, nothing was skipped.
+            # A page skips a file if an earlier file was removed and another was added meanwhile.
+            # The number of files does not reveal this. So read twice: if both lists agree, no file
+            # was skipped.
             raise RemoteMoved
         uploaded_count = sum(1 for item in items.values() if item.there_id)
         if len(missing) > 1 and len(missing) == uploaded_count:
@@ -79,7 +80,7 @@ class FileSync:
         return True
 
     def forget(self, tx: Transaction) -> None:
-        """Forget which items both sides had, so that all files are pushed again."""
+        """Delete the records of common items, so that all files are pushed again."""
         for item in queries.of_remote(tx, self._remote.id, "file"):
             queries.remove(tx, item)
 
@@ -103,7 +104,7 @@ class FileSync:
             valid_path = service.path_of(path)
             await self._store.write(lambda tx: self._store_pulled(tx, valid_path, pulled, item))
         except (Invalid, TooLong) as error:
-            self.problems.append(f"{path[:80]} in Open WebUI cannot be taken: {error}")
+            self.problems.append(f"{path[:80]} in Open WebUI cannot be stored here: {error}")
 
     async def _read(self, file: KnowledgeFile, item: SyncedItem | None) -> _Pulled | None:
         """Return a file's bytes with the user's edits of its text.
@@ -193,8 +194,8 @@ class FileSync:
             if file.is_processed or file.state != item.seen:
                 raise RemoteMoved
         await require_lease(self._store)
-        # Store this first. If the process is killed after the removal, the next sync must not think
-        # that a person deleted the file.
+        # Record the removal first. Otherwise after a kill the next sync would assume that a person
+        # deleted the file.
         await self._store.write(
             lambda tx: queries.put(
                 tx, replace(item, there_id="", seen=""), queries.content(tx, item)
@@ -204,7 +205,7 @@ class FileSync:
 
     async def _upload(self, knowledge_id: str, path: str, item: SyncedItem | None) -> None:
         content = await self._store.read(lambda tx: workspace.content(tx, self._space, path))
-        # It has just been deleted, or is blank, which Open WebUI refuses.
+        # The file was just deleted, or it is blank, which Open WebUI refuses.
         if content is None or not content.strip():
             return
         await require_lease(self._store)
@@ -213,7 +214,7 @@ class FileSync:
             file = await self._client.upload(knowledge_id, path, content)
             synced = replace(new_item, there_id=file.id, seen=file.state)
         except NotTaken as error:
-            refusal = f"Open WebUI does not take {path[:80]}: {error}"
+            refusal = f"Open WebUI refuses {path[:80]}: {error}"
             synced = replace(new_item, there_id="", seen=refusal)
         await self._store.write(lambda tx: queries.put(tx, synced, content))
 
@@ -262,7 +263,7 @@ def _normal_path(path: str) -> str:
     try:
         return service.path_of(path)
     except Invalid:
-        return path  # `_pull` reports it
+        return path  # `_pull` reports the fault
 
 
 def _free_path(path: str, paths: Collection[str]) -> str:

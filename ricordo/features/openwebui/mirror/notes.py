@@ -73,7 +73,7 @@ class NoteSync:
         self.problems += await self._store.read(self._conflicts)
 
     def _conflicts(self, tx: Transaction) -> list[str]:
-        """Return a sentence for each text of a note that waits for the user's decision."""
+        """Return a sentence for each note whose text waits for the user's decision."""
         waiting = proposals.waiting(tx, self._memory(tx).chain.id)
         return [
             f'"{proposal.label}" changed here and in its note, in the same lines. The note\'s text '
@@ -94,7 +94,7 @@ class NoteSync:
                     await self._store.write(partial(self._store_edit, item=item, note=note))
             except (Invalid, TooLong) as error:
                 refused_labels.add(item.name)
-                self.problems.append(f'The note of "{item.name}" cannot be taken: {error}')
+                self.problems.append(f'The note of "{item.name}" cannot be stored here: {error}')
         return refused_labels
 
     def _items(self, tx: Transaction) -> Sequence[SyncedItem]:

@@ -22,7 +22,8 @@ from pydantic import BaseModel, Field
 _MOST_LINES = 20
 _MOST_CHARACTERS = 1500
 
-# Texts that the pipe sends instead of an answer; they are not sent as part of the chat.
+# Texts that the pipe sends instead of an answer. They are removed from the chat that is sent to the
+# server.
 _REFUSED = "Ricordo refused: "
 _UNREACHABLE = "Ricordo does not answer ("
 _FAILURES = (_REFUSED, _UNREACHABLE)
@@ -151,7 +152,7 @@ class Pipe:
         ask: Any,
         emitter: Any,
     ) -> bool:
-        """Let the user decide about a proposal in the chat; return whether that is done.
+        """Let the user decide about a proposal in the chat; return whether a decision was made.
 
         If both questions are cancelled or the browser does not answer, the proposal keeps waiting.
         The user is not asked about a proposal that is too long for a dialog.
@@ -223,7 +224,7 @@ def _text_pieces(event: dict[str, Any]) -> list[str]:
     if event["type"] != "message":
         return []
     content = event["content"]
-    # Open WebUI takes a piece with this beginning for one of its events, and does not show it.
+    # Open WebUI would read a piece with this beginning as one of its events, and not show it.
     return ["data", content[4:]] if content.startswith("data:") else [content]
 
 

@@ -34,9 +34,8 @@ class SyncedItem:
     """A synced file or note without its content.
 
     `name` is the path of a file, or the label of a note's block. `there_id` is its id in Open
-    WebUI. If Open WebUI refused the item, `there_id` is "" and `seen` is the reason. Otherwise
-    `seen` names the state in Open WebUI that had this content. `digest` is the content's SHA-256 in
-    hex.
+    WebUI, and `seen` names the state in Open WebUI that had this content. If Open WebUI refused the
+    item, `there_id` is "" and `seen` is the reason. `digest` is the content's SHA-256 in hex.
     """
 
     id: str
@@ -52,7 +51,10 @@ class SyncedItem:
 
 @dataclass(frozen=True, slots=True)
 class ClientChat:
-    """A conversation that keeps a client's chat; `name` is the client's id of it."""
+    """A conversation that stores a client's chat.
+
+    `name` is the id that the client gives the chat.
+    """
 
     conversation_id: str
     name: str

@@ -25,11 +25,11 @@ _FILES_PER_PAGE = 200
 _MAX_FILES = 20_000
 _CHATS_PER_PAGE = 60
 _UNSET = (
-    "RICORDO_OPENWEBUI_URL and RICORDO_OPENWEBUI_API_KEY say where Open WebUI is "
-    "and how to reach it. Set both."
+    "The sync needs the address of Open WebUI and a key. Set RICORDO_OPENWEBUI_URL and "
+    "RICORDO_OPENWEBUI_API_KEY."
 )
-# How often to ask for the status while Open WebUI processes an uploaded file, and the pause between
-# two requests.
+# The most requests for the status while Open WebUI processes an uploaded file, and the pause
+# between two.
 _STATUS_CHECKS = 40
 _STATUS_PAUSE_SECONDS = 0.25
 Json = dict[str, Any]
@@ -39,8 +39,8 @@ Json = dict[str, Any]
 class KnowledgeFile:
     """A file of a knowledge base.
 
-    `text_hash` is the hash of the text that Open WebUI searches; `file_hash` is that of the
-    uploaded bytes. While it `is_processed`, its content is not known.
+    `text_hash` is the hash of the text that Open WebUI searches, `file_hash` the hash of the
+    uploaded bytes. While the file is being processed (`is_processed`), its content is not known.
     """
 
     id: str
@@ -110,8 +110,9 @@ class OpenWebUI:
         """Return a knowledge base's files, the oldest first; None if it is missing.
 
         Raises:
-            RemoteMoved: Files were removed while the pages were read, so others may be skipped.
-            Invalid: There are more files than are read.
+            RemoteMoved: if files were removed while the pages were read, so that others may be
+                skipped.
+            Invalid: if there are more files than the limit.
         """
         # a page may repeat a file that has moved to it meanwhile
         files: dict[str, KnowledgeFile] = {}
@@ -152,7 +153,7 @@ class OpenWebUI:
         """Add a file to a knowledge base, and return it when it is processed.
 
         Raises:
-            NotTaken: Open WebUI refused the file.
+            NotTaken: if Open WebUI refused the file.
         """
         folder, _, name = path.rpartition("/")
         metadata = {"knowledge_id": knowledge_id, "file_hash": sha256(content).hexdigest()}

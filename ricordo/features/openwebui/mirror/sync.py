@@ -1,7 +1,7 @@
 """Open WebUI as a remote: notes for blocks, knowledge bases for workspaces.
 
-The Open WebUI server of RICORDO_OPENWEBUI_URL is a remote of each of its users. These users'
-identifier is `open-webui:` followed by their id in Open WebUI.
+The Open WebUI server of RICORDO_OPENWEBUI_URL is a remote of each of its users. The identifier of
+these users is `open-webui:` followed by their id in Open WebUI.
 """
 
 from dataclasses import replace
@@ -54,8 +54,8 @@ class OpenWebUIRemotes:
         """Sync the memory with the notes, and the workspace with the knowledge base.
 
         Raises:
-            Unavailable: Open WebUI cannot be reached.
-            Invalid: Open WebUI refuses the key, or does not know the user.
+            Unavailable: if Open WebUI cannot be reached.
+            Invalid: if Open WebUI refuses the key, or does not know the user.
         """
         address = self.read(access, settings).address
         key = OpenWebUISettings().openwebui_api_key

@@ -1,7 +1,8 @@
 """Distinguish a user's edits of a text from changes that Open WebUI itself makes.
 
-Its note editor rewrites Markdown (`- a` as `*   a`, `*x*` as `_x_`), and texts that it extracts
-from files have other quotation marks and line ends. Lines with the same meaning keep our form.
+Open WebUI's note editor rewrites Markdown (`- a` as `*   a`, `*x*` as `_x_`). The texts that it
+extracts from files have other quotation marks and line ends. A line with an unchanged meaning keeps
+our form.
 """
 
 import re

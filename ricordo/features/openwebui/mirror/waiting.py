@@ -1,6 +1,6 @@
 """The note "Waiting for you": agents' proposals, for a user who works in Open WebUI.
 
-It is written for reading. Edits of the note have no effect. It is deleted when nothing waits.
+Edits of the note have no effect. The note is deleted when no proposal waits.
 """
 
 from collections.abc import Sequence

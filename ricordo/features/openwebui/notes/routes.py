@@ -28,8 +28,8 @@ from ricordo.storage.engine.store import Transaction
 router = Routes(prefix="/api/you/notes", tags=["notes"], scope="memory")
 _VERSIONS = 50
 _EMPTIED = (
-    "This would empty a note that has a text. Some editors send that by mistake while they load. "
-    "To delete the memory, use DELETE /users/{user}/blocks/{label}."
+    "This would empty a note that has a text. Some editors send an empty text by mistake while "
+    "they load. To delete the memory, use DELETE /users/{user}/blocks/{label}."
 )
 _NO_USER = (
     "Notes belong to a user. Send the key of a user, "
@@ -38,7 +38,7 @@ _NO_USER = (
 
 
 class NoteContent(LenientRequest):
-    """The text of a note; only the Markdown counts."""
+    """The text of a note; only the Markdown is read."""
 
     md: str | None = Field(None, max_length=1_000_000)
 
@@ -50,7 +50,7 @@ class NoteData(LenientRequest):
 
 
 class NoteUpdate(LenientRequest):
-    """A change of a note; a missing field stays."""
+    """A change of a note; an omitted field keeps its value."""
 
     title: str | None = Field(None, max_length=500)
     data: NoteData | None = None

@@ -47,7 +47,8 @@ async def metrics(context: RequestContext) -> Response:
         ),
         **more_gauges,
     }
-    # Importing its library takes a hundredth of the start, and few servers are asked for metrics.
+    # Import it here: its library takes a hundredth of the start, and few servers are asked for
+    # metrics.
     from ricordo.features.operations.admin.prometheus_text import write_metrics
 
     text = write_metrics(

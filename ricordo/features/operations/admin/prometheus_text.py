@@ -35,7 +35,9 @@ def write_metrics(
 ) -> bytes:
     """Return all metrics as text; `gauges` maps names to a help text and a value."""
     families = [
-        _gauge("ricordo_info", "The version that runs.", ["version"], [([__version__], 1.0)]),
+        _gauge(
+            "ricordo_info", "The version of Ricordo that runs.", ["version"], [([__version__], 1.0)]
+        ),
         *(
             _gauge(name, help_text, [], [([], reading)])
             for name, (help_text, reading) in gauges.items()
@@ -52,7 +54,7 @@ def write_metrics(
         ),
         _gauge(
             "ricordo_jobs_oldest_seconds",
-            "How long the oldest due job waits.",
+            "Seconds that the oldest due job has waited.",
             [],
             [([], queue.waits / 1e6)],
         ),
@@ -73,7 +75,7 @@ def _of_requests(requests: RequestCounts) -> Iterator[Metric]:
     yield answers
     times = HistogramMetricFamily(
         "ricordo_request_seconds",
-        "How long answers took, streams to their end.",
+        "Seconds until answers were complete; a stream counts until its end.",
         labels=["method", "route"],
     )
     for labels, histogram in requests.times.items():
@@ -92,14 +94,14 @@ def _of_turns(turns: TurnCounts) -> Iterator[Metric]:
     yield turn_family
     tokens = CounterMetricFamily(
         "ricordo_tokens",
-        "Tokens that turns used; cached ones are prompt ones too.",
+        "Tokens that turns used; cached tokens are also counted as prompt tokens.",
         labels=["kind"],
     )
     for kind, count in turns.tokens.items():
         tokens.add_metric([kind], count)
     yield tokens
     yield CounterMetricFamily("ricordo_steps", "Calls of models in turns.", value=turns.steps)
-    times = HistogramMetricFamily("ricordo_turn_seconds", "How long turns took.")
+    times = HistogramMetricFamily("ricordo_turn_seconds", "Seconds that turns took.")
     times.add_metric([], turns.times.cumulated(), turns.times.sum)
     yield times
 

@@ -43,7 +43,7 @@ class ReadyResponse(ResponseModel):
 @router.get("/v1/health/live", response_model=LiveResponse)
 @needs()
 async def live() -> Json:
-    """Answer while the process runs; nothing else is checked."""
+    """Answer 200 while the process runs. Nothing else is checked."""
     return LiveResponse.of(None, status="live")
 
 
@@ -61,7 +61,7 @@ async def ready(request: Request) -> Json:
 
 async def _problems(runtime: Runtime) -> list[str]:
     if runtime.is_stopping:
-        problems = ["The server stops."]
+        problems = ["The server is stopping."]
     else:
         problems = []
     try:
@@ -85,14 +85,14 @@ async def _problems(runtime: Runtime) -> list[str]:
             kind = error.kind
         else:
             kind = "down"
-        problems.append(f"{_WORDS[kind]} The server's log says why.")
+        problems.append(f"{_WORDS[kind]} The server's log has the reason.")
     return problems
 
 
 async def _require_savable(runtime: Runtime) -> None:
     """Raise if nothing can be saved.
 
-    It is tried at most once in some seconds; other requests get the last result.
+    A save is tried at most once in some seconds. Other requests get the last result.
     """
     operations = operations_of(runtime)
     now = time.monotonic()

@@ -39,8 +39,8 @@ class Operations:
 
     Attributes:
         turn_counts: Counts of the turns that ended in this process.
-        saved_until: The monotonic time until which the last successful save is valid.
-        trace_turn: Makes the spans of a turn; None if tracing is off.
+        saved_until: The monotonic time until which the last successful check counts.
+        trace_turn: A function that makes the spans of a turn; None if tracing is off.
     """
 
     turn_counts: TurnCounts = field(default_factory=TurnCounts)
@@ -50,7 +50,7 @@ class Operations:
 
 @asynccontextmanager
 async def open_operations(_runtime: Runtime) -> AsyncIterator[Operations]:
-    """Open this feature's part of a runtime; at the end, send the waiting spans."""
+    """Open this feature's part of a runtime; when it closes, send the waiting spans."""
     if not is_on():
         yield Operations()
         return

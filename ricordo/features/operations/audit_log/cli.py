@@ -1,6 +1,6 @@
 """`ricordo audit verify` and `ricordo audit export`.
 
-They read the database, and may run beside a server.
+The commands only read the database, so a server may be running.
 """
 
 import json
@@ -41,7 +41,7 @@ def verify_log(
     if not checks:
         typer.echo("Nothing has been recorded yet.")
     if missing or any(check.problems for check in checks):
-        typer.echo("The audit log is not as it was written.")
+        typer.echo("Rows of the audit log were changed or removed.")
         raise typer.Exit(1)
     typer.echo("No row was changed or removed.")
 

@@ -117,7 +117,7 @@ def hash_of(row: Mapping[str, Any]) -> str:
 
 
 def pseudonym(salt: str, person: Person) -> str:
-    """Return the name that stands for the person in rows; the salt is needed to trace it back."""
+    """Return the pseudonym of a person in rows; without the salt it cannot be traced back."""
     return "person-" + sha256(orjson.dumps([salt, *person])).hexdigest()[:32]
 
 
@@ -126,7 +126,7 @@ def append(
 ) -> dict[Person, str]:
     """Add rows to the ends of their chains, and return the new pseudonyms.
 
-    `pseudonyms` are those of earlier calls.
+    `pseudonyms` are the pseudonyms that earlier calls returned.
     """
     by_organization: dict[str, list[AuditDraft]] = defaultdict(list)
     for draft in drafts:
@@ -198,9 +198,9 @@ def _people(
     pseudonyms: Mapping[Person, str],
     new_pseudonyms: dict[Person, str],
 ) -> list[tuple[str | None, str | None]]:
-    """Return the pseudonyms of each draft's caller and of the user whom it acted for.
+    """Return the pseudonyms of each draft's caller, and of the user for whom the caller acted.
 
-    New ones are stored, and added to `new_pseudonyms`.
+    New pseudonyms are stored, and added to `new_pseudonyms`.
     """
     pairs: list[tuple[Person, Person]] = []
     for draft in drafts:
@@ -300,7 +300,7 @@ def expire(tx: Transaction, organization_id: str, before: int) -> bool:
         audit_people.c.id.not_in(select(column).where(column.is_not(None)))
         for column in (audit_log.c.person, audit_log.c.on_behalf_of)
     ]
-    # Keep newer pseudonyms, since a server may have cached one that is in no row yet.
+    # Delete only old pseudonyms, since a server may have cached a newer one that is in no row yet.
     is_old = (audit_people.c.organization_id == organization_id) & (
         audit_people.c.created_at < before
     )

@@ -1,6 +1,6 @@
 """Record each request that changed something or was refused with 401 or 403.
 
-Turns are not recorded. The end of an answer is sent after its row is committed. So a confirmed
+Turns are not recorded. An answer is completed only after its row is committed. So a confirmed
 change is in the log even after a kill. Rows of requests that end at the same time are written in
 one transaction.
 """
@@ -30,13 +30,14 @@ _ID = re.compile(
     r"(?:[a-z_]+-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
     r"|[0-9a-f]{40}|\d{1,19}"
 )
-# Most requests are turns, and their runs record them already.
+# Routes that start turns are skipped, since runs already record them.
 _TURN = re.compile(
     r".*/messages(?:/stream|/async)?|/v1/(?:chat/completions|responses)|/chat/stream"
 )
 _PLAIN = re.compile(r"[a-z][a-z0-9._-]{0,39}")
 _MAX_READ_BYTES = 64 * 1024
-# Each of a caller's first refusals within a window gets a row; each later row counts several.
+# Within a window, each of a caller's first refusals gets a row. Later rows each count several
+# refusals.
 _SINGLE_REFUSALS = 32
 _WINDOW_SECONDS = 60.0
 _MAX_CALLERS = 10_000
@@ -45,7 +46,7 @@ _INNER: ContextVar[list[str] | None] = ContextVar("ricordo_audit_inner", default
 
 
 class AuditRecorder:
-    """Passes requests on, and records their outcome."""
+    """Middleware that records the outcome of requests."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -112,7 +113,7 @@ class AuditRecorder:
         if not is_refused and (recorded or not is_change):
             return None
         if outer is not None and scope["method"] in _SAFE:
-            return None  # a page left out a part that the user may not see
+            return None  # an inner request of a page was refused, so the page left out that part
         runtime = getattr(scope["app"].state, "runtime", None)
         if runtime is None:
             return None
@@ -126,7 +127,7 @@ class AuditRecorder:
         return self._writer.add(runtime.store, draft)
 
     def _repeats(self, caller: str) -> int:
-        """Return how many refusals this row counts; 0 if none is written.
+        """Return the number of refusals that this row counts; 0 if no row is written.
 
         Many refusals of one caller within a window share a row, at the 64th, the 128th, the 256th
         and so on.
@@ -197,10 +198,9 @@ def _user_header(scope: Scope) -> str | None:
 
 
 def _route_of(scope: Scope) -> str:
-    """Return the template of the route.
+    """Return the template of a request's route.
 
-    Return the route of a request; without a route, the beginning of its path, which contains no
-    names.
+    Without a route, return the beginning of the path, which contains no names.
     """
     if route := scope.get("route"):
         return str(route.path_format)

@@ -34,7 +34,7 @@ _MAX_PEOPLE = 10_000
 
 
 class AuditWriter:
-    """Writes rows in one transaction if they are recorded at the same time."""
+    """Writes rows that are recorded at the same time in one transaction."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[AuditDraft, asyncio.Future[None]]] = []
@@ -65,7 +65,7 @@ class AuditWriter:
 
     async def _commit(self, store: Store, drafts: Sequence[AuditDraft]) -> None:
         """Write these rows; if the database fails, keep them for the next write."""
-        # Pseudonyms are cached for a day at most, so that old unused ones can be deleted.
+        # Cache pseudonyms for a day at most, so that old unused ones can be deleted.
         is_old = drafts[0].created_at - self._pseudonyms_since > DAY
         if is_old or len(self._pseudonyms) > _MAX_PEOPLE:
             self._pseudonyms = {}
@@ -108,8 +108,8 @@ EXPIRY = JobHandler("audit_log.expire", _expire, every_seconds=_HOUR_SECONDS)
 def recorded_command(settings: Settings, command: str) -> Iterator[list[str]]:
     """Record a command of the operator when it ends, with its exit code.
 
-    If the row cannot be written, a sentence is appended to the yielded list. The command counts all
-    the same.
+    If the row cannot be written, a sentence is appended to the yielded list. The command is not
+    undone then.
     """
     problems: list[str] = []
     try:
@@ -164,8 +164,8 @@ class AuditCheck:
 def verify(tx: Transaction, expected: Sequence[str] = ()) -> tuple[list[AuditCheck], list[str]]:
     """Check every row of every chain against the row before, and all pseudonyms.
 
-    `expected` are numbers with hashes (`120:8f3a…`) that a chain must contain. The second list has
-    the routes without an action.
+    `expected` are numbers with hashes (`120:8f3a…`) that a chain must contain. Returns the checks,
+    and the expected pairs that no chain contains.
     """
     missing = set(expected)
     checks = [_check_chain(tx, chain, missing) for chain in queries.chains(tx)]
@@ -206,7 +206,7 @@ def _check_chain(tx: Transaction, chain: Any, missing: set[str]) -> AuditCheck:
 def _check_people(tx: Transaction, check: AuditCheck, ids: Sequence[str]) -> None:
     for row in queries.people(tx, ids):  # the rows of erased users are deleted
         if queries.pseudonym(row.salt, (row.organization_id, row.user_id, row.address)) != row.id:
-            check.problems.append(f"Who {row.id} is was changed.")
+            check.problems.append(f"The person behind {row.id} was changed.")
 
 
 def _span(first: int, last: int) -> str:

@@ -38,8 +38,8 @@ audit_chains = table(
     "audit_chains",
     seq(),
     reference("organization_id", "organizations"),
-    # The chain's last row with its hash, and the first row that is kept with the hash of the row
-    # before it.
+    # The chain's last row with its hash; and the first remaining row, with the hash of the deleted
+    # row before it.
     *numbers("number"),
     *strings("hash", null=False),
     *numbers("first"),

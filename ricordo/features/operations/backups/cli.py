@@ -36,9 +36,9 @@ def backup(
         help="The file to write, such as ricordo-2026-01-31.db. It must be new."
     ),
 ) -> None:
-    """Write the whole database into a file. Servers may use it.
+    """Write the whole database into a file, even while servers use it.
 
-    Read the file back, and prove that nothing is missing.
+    The file is read back and compared, to prove that nothing is missing.
     """
     settings, _ = load_settings()
     with recorded_command(settings, "ricordo backup") as problems:
@@ -48,12 +48,12 @@ def backup(
         f"rows of {address(settings)}: {_content(copied.rows)}."
     )
     typer.echo(
-        "Their numbers and their hashes are equal. Put it back with: "
+        "The numbers of rows and their hashes are equal. Restore it with: "
         f"ricordo restore {shlex.quote(str(file))}"
     )
     typer.echo(
-        f"Keep {settings.data_dir / 'secret.key'} too, in another place: without it stored keys "
-        "are of no use."
+        f"Keep {settings.data_dir / 'secret.key'} too, at another location: without it the stored "
+        "keys cannot be decrypted."
     )
     _print_problems(problems)
 
@@ -92,7 +92,7 @@ def restore(
 def upgrade() -> None:
     """Bring the database to this version of Ricordo.
 
-    Backs it up first, and checks it after. The start of a server does the same; this command also
+    Back it up before, and check it after. The start of a server does the same; this command also
     prints the outcome. Stop the server first.
     """
     settings, _ = load_settings()
@@ -107,9 +107,9 @@ def upgrade() -> None:
             f"and has schema {upgraded.after} now."
         )
         if upgraded.backup:
-            typer.echo(f"As it was, it is in {upgraded.backup}.")
+            typer.echo(f"The database before the upgrade is in {upgraded.backup}.")
         else:
-            typer.echo("There is no backup of it as it was: install pg_dump.")
+            typer.echo("There is no backup of the database before the upgrade: install pg_dump.")
     typer.echo(
         f"Checked: {upgraded.tables} tables with all columns, {upgraded.rows:,} rows, none lost."
     )

@@ -34,7 +34,7 @@ from ricordo.storage.schema.columns import metadata
 class UpgradeReport:
     """The schemas before and after an upgrade, its backup, and counts of the check.
 
-    The backup is missing if none was needed or could be made.
+    `backup` is None if none was needed, or if it could not be made.
     """
 
     before: int

@@ -1,6 +1,6 @@
 """`ricordo costs`: print the ledger as a table.
 
-It asks a running server, or reads the database.
+The command asks a running server, or reads the database.
 """
 
 from datetime import UTC, datetime, timedelta

@@ -151,7 +151,7 @@ class LedgerResponse(ResponseModel):
 
 
 class BudgetResponse(ResponseModel):
-    """An agent's daily tokens, and those used today; null without a budget."""
+    """An agent's daily tokens, and the tokens used today; null without a budget."""
 
     daily_tokens: Annotated[int | None, From("limit")] = None
     used_tokens: Annotated[int | None, From("used")] = None
@@ -191,7 +191,7 @@ async def read_ledger(
 
 @router.get("/agents/{agent_id}/budget", response_model=BudgetResponse)
 def read_budget(tx: Transaction, context: RequestContext, agent_id: str) -> Json:
-    """Return the agent's daily tokens, and those used today."""
+    """Return the agent's daily tokens, and the tokens used today."""
     return BudgetResponse.from_budget(budget_of(tx, agents.load(tx, context.scope, agent_id).agent))
 
 
@@ -201,7 +201,7 @@ def change_budget(
 ) -> Json:
     """Set the agent's daily budget of tokens, or remove it.
 
-    Tokens that it has used today already count.
+    Tokens that the agent has already used today count.
     """
     return BudgetResponse.from_budget(
         budget_of(tx, set_budget(tx, context.scope, agent_id, body.daily_tokens))

@@ -60,7 +60,7 @@ class Price:
     def cost(self, usage: Usage) -> Cost:
         """Return the cost of this usage.
 
-        Cached tokens are part of the prompt's tokens, reasoning is part of the completion's.
+        Cached tokens are included in the prompt's tokens, and reasoning tokens in the completion's.
         """
         cached = usage.cached_tokens or 0
         written = usage.cache_write_tokens or 0
@@ -85,7 +85,7 @@ class Price:
 class Prices:
     """An operator's prices by handle.
 
-    A name that ends with `*` applies to all handles with that beginning.
+    A name that ends with `*` applies to all handles that begin with the rest of the name.
     """
 
     currency: str
@@ -111,7 +111,8 @@ class Prices:
 class LedgerLine:
     """One line of the ledger.
 
-    `cost` is None if none of its models has a price. It does not include `unpriced_tokens`.
+    `cost` is None if no model of the line has a price. `unpriced_tokens` are not included in the
+    cost.
     """
 
     key: str | None = None

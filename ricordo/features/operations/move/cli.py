@@ -17,7 +17,7 @@ app = typer.Typer(help="The database: move it to another.", no_args_is_help=True
 
 @app.callback()
 def _group() -> None:
-    """Keep the command's name; a group with a single command would lose it."""
+    """Do nothing; with this callback, a group with a single command keeps the command's name."""
 
 
 @app.command("migrate-to")
@@ -37,7 +37,7 @@ def migrate_to(
         help="Replace each NUL character with a visible sign, because PostgreSQL cannot store it.",
     ),
 ) -> None:
-    """Move everything to another database. Proves that nothing was lost.
+    """Move everything to another database, and prove that nothing was lost.
 
     The old database is not changed.
     """
@@ -63,7 +63,7 @@ def migrate_to(
         target.postgres_url is None and target.database_path == target.data_dir / "ricordo.db"
     )
     if is_default:
-        step = "take RICORDO_DATABASE_URL away"
+        step = "unset RICORDO_DATABASE_URL"
     else:
         new_url = address(target).replace(":***@", ":<password>@")
         step = f"set RICORDO_DATABASE_URL={new_url}"
@@ -74,6 +74,6 @@ def migrate_to(
             "ricordo search reindex --vectors-only"
         )
     typer.echo(
-        f"The old one, {address(source)}, is as it was. Keep it until you trust the new one, and "
+        f"The old one, {address(source)}, is unchanged. Keep it until you trust the new one, and "
         "start no server on it."
     )

@@ -36,7 +36,7 @@ from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, schema_of, write
 from ricordo.storage.schema.columns import as_stored, metadata
 
 Row = dict[str, Any]
-# Progress: the phase, the table, the rows done, and all rows of the table.
+# A function that shows progress: the phase, the table, the rows done, and all rows of the table.
 Report = Callable[[Literal["copied", "compared"], str, int, int], None]
 # Tables that have one row in every new database.
 _SEEDED = ("organizations", "users")
@@ -57,8 +57,8 @@ class MoveOptions:
     """Options of a move.
 
     `force` reads while servers run, `replace` overwrites an unfinished copy, and `replace_nul`
-    replaces NUL characters by another one. `sealed_hashes` are the hashes of tables in a sealed
-    backup. The backup is then the source, and its file is not changed.
+    replaces NUL characters by another character. `sealed_hashes` are the hashes of tables in a
+    sealed backup. The backup is then the source, and its file is not changed.
     """
 
     force: bool = False
@@ -159,7 +159,7 @@ def move_into_file(
     The caller holds the target's lock.
     """
     path = target.database_path
-    look_for_absent(path)  # the new file would use the log of a missing database
+    look_for_absent(path)  # otherwise the new file would use the log of a missing database
     with file_for(target.data_dir, path) as part:
         moved = move(source, at_file(target, part), options, report)
         settle(part)
@@ -363,8 +363,8 @@ def _content(new: sa.Connection, names: set[str]) -> dict[str, int]:
 
 def _delete_all(new: sa.Connection) -> None:
     if new.dialect.name == "postgresql":
-        # One statement for all, since a table that others refer to cannot be emptied separately.
-        # DELETE is slow.
+        # TRUNCATE is faster than DELETE. One statement names all tables, since a table to which
+        # others refer cannot be truncated alone.
         new.exec_driver_sql(f"TRUNCATE {_names()} RESTART IDENTITY")
         return
     for table in reversed(metadata.sorted_tables):
@@ -477,7 +477,7 @@ def _without_nul(table: sa.Table, rows: Sequence[Row]) -> list[Row]:
 def _plain_errors() -> Iterator[None]:
     try:
         with plain_errors(
-            sqlite3, "What was copied is marked as unfinished; the old database is as it was."
+            sqlite3, "The copied part is marked as unfinished; the old database is unchanged."
         ):
             yield
     except DBAPIError as error:

@@ -10,13 +10,13 @@ from starlette.types import ASGIApp
 
 from ricordo.errors import Unavailable
 
-# OpenTelemetry's variables, with the meaning that they have in all programs. If none of them is
-# set, nothing is imported and nothing is sent.
+# The standard variables of OpenTelemetry. If none of them is set, nothing is imported and nothing
+# is sent.
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 def is_on() -> bool:
-    """Return True if the environment names a collector and does not disable OpenTelemetry."""
+    """Return True if the environment names a collector, unless it disables OpenTelemetry."""
     is_disabled = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
     return any(map(os.environ.get, ENDPOINTS)) and not is_disabled
 

@@ -129,7 +129,7 @@ async def trace_turn(runtime: Runtime, run: Run) -> None:
             step, "chat", step.model, start=start, attributes=of_step | of_model, turn=turn
         )
         call_span.end(answered_at)
-        # For a step's tool calls, only the common time is stored. The name in a refused call may be
+        # A step stores one common time for all its tool calls. The name in a refused call may be
         # any text.
         for part in returns[step.id]:
             if part.is_refused:
@@ -158,7 +158,7 @@ def _start(
 ) -> Span:
     """Start the span of a stored record, under the turn or the present span.
 
-    Of an error it has only the kind, since the message may quote private texts.
+    For an error, the span has only the kind, since the message may quote private texts.
     """
     all_attributes: dict[str, Any] = {"gen_ai.operation.name": operation, **attributes}
     if not isinstance(record, ToolReturnPart):

@@ -23,8 +23,8 @@ from ricordo.memory.text import merge_lines
 MAIN = "main"
 TABLE = "memory_blocks"
 _COLUMNS = "label, title, body, schema_ref"
-# At most this many commits of others are read one by one; of more commits, only those that touch
-# the user's rows are read.
+# At most this many commits of others are read one by one. If there are more, only commits that
+# touch the user's rows are read.
 _MOST_STEPS = 200
 _MERGES = "SELECT commit_hash, parent_hash FROM dolt_commit_ancestors WHERE parent_index = 1"
 _TOUCHING = (
@@ -65,7 +65,7 @@ class RemoteCommit:
     """Another program's commit: the user's rows before and after it.
 
     `merged` are the ids of proposals that the commit merged. `authors` are names with addresses;
-    there are several if it combines several commits; `at` is its time in microseconds.
+    there are several if the record combines several commits. `at` is the time in microseconds.
     """
 
     commit: str
@@ -104,8 +104,8 @@ class DoltEdit:
     """One commit to make: the new rows (None: deleted), author, date and message.
 
     `before` are the texts that are expected in these rows. A row with another text is merged. If
-    the same lines were changed, the row gets the text of `latest`, which is the memory's present
-    text with all changes.
+    both changed the same lines, the row gets the text of `latest`: the memory's present text with
+    all changes.
     """
 
     changes: Mapping[str, DoltRow | None]
@@ -332,10 +332,10 @@ class Database:
         return next((trailer for trailer in trailers if trailer), None)
 
     def is_only_of(self, chain_id: str, messages: Collection[str]) -> bool:
-        """Return whether all commits were made by Ricordo, and only for this chain.
+        """Return whether Ricordo made all commits, and only for this chain.
 
-        `messages` are the messages of Ricordo's other commits. It is False if there is another
-        program's commit, branch, tag or uncommitted change, or a row of another user.
+        `messages` are the messages of Ricordo's commits without a version. Returns False if there
+        is another program's commit, branch, tag or uncommitted change, or a row of another user.
         """
         if self.engine.run(_OTHERS_ROWS, self._user) or self.engine.run(_UNCOMMITTED):
             return False
@@ -395,7 +395,7 @@ class Database:
         try:
             yield
         finally:
-            # `dolt_commit` committed the changes to keep, and may have ended the transaction.
+            # `dolt_commit` has committed the wanted changes, and may have ended the transaction.
             with suppress(EngineError):
                 self.engine.run("ROLLBACK")
 
@@ -404,8 +404,8 @@ class Database:
 
         Conflicting rows are not changed; the caller writes them.
         """
-        # doltlite reports conflicts as an error, a Dolt server in its answer. Any other fault shows
-        # in the code below, or at the commit.
+        # doltlite reports conflicts as an error, but a Dolt server reports them in its answer. The
+        # code below, or the commit, reveals any other fault.
         with suppress(EngineError):
             self.engine.call("dolt_merge", branch, "--no-ff", "--no-commit")
         if self.engine.run("SELECT * FROM dolt_conflicts"):
@@ -415,7 +415,7 @@ class Database:
     def _write(self, edit: DoltEdit, before: Rows, *, is_merge: bool = False) -> bool:
         """Write the edit onto the rows `before`; return False if nothing changes.
 
-        A merge may have changed their texts since.
+        A merge may have changed these rows' texts since they were read.
         """
         targets = edit.onto(before)
         now = self.rows(None) if is_merge else before
@@ -496,7 +496,7 @@ def version_message(last: BlockVersion, reason: str | None = None) -> str:
 def trailer_of(message: str) -> Trailer | None:
     """Return the version that a commit's message names, or None.
 
-    Only the last lines of the message count.
+    Only the last lines of the message are read.
     """
     match = _TRAILER.search(message)
     if match:
@@ -576,8 +576,8 @@ def _remote_commit(
 ) -> RemoteCommit:
     """Return a commit of the log that changes the user's rows.
 
-    `new_commits` are the commits that came with it; they name the merged proposals. Its authors are
-    those of `writers`, or the commit's author if `writers` is empty.
+    `new_commits` are the commits that came with it, whose messages name the merged proposals. Its
+    authors are those of `writers`, or the commit's author if `writers` is empty.
     """
     proposal_ids = (proposal_in(new.message) for new in new_commits)
     return RemoteCommit(

@@ -29,7 +29,7 @@ Row = Sequence[Any]
 CHILD = Path(__file__).with_name("child.py")
 _TIMEOUT = 60.0  # seconds for one statement
 MOST_BYTES = 64 * 1024 * 1024  # bytes of the texts in one answer
-# The only variables of the server's environment that the child gets; it needs them to start.
+# The child process gets only these variables of the server's environment, which it needs to start.
 _CHILD_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR")
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS memory_blocks ("
@@ -153,9 +153,9 @@ def read_address(
 
 
 def marker_of(address: str) -> FolderMarker | None:
-    """Return the file that names the organization of a doltlite file.
+    """Return the marker file, which names the organization of a doltlite file.
 
-    It is next to the doltlite file; the rows in that file name their users.
+    It is next to the doltlite file. The rows of the doltlite file name only their users.
     """
     parts = urlsplit(address)
     if parts.scheme != "doltlite":
@@ -180,7 +180,7 @@ class EngineError(Unavailable):
 class Engine(ABC):
     """One connection to a Dolt database, with one statement at a time.
 
-    In all statements, `?` stands before a value is filled in.
+    In all statements, `?` is the placeholder of a value.
     """
 
     begin: str
@@ -350,7 +350,8 @@ def require_few(
 ) -> None:
     """Raise TooLong if a table has too many rows or bytes.
 
-    The bytes are those of `texts`. Other programs write these tables, so they may have any size.
+    The bytes of the columns `texts` are counted. Other programs write these tables, so they may
+    have any size.
     """
     size = " + ".join(f"LENGTH(COALESCE({text}, ''))" for text in texts)
     ((count, length),) = engine.run(

@@ -9,7 +9,7 @@ class DoltSettings(FeatureSettings):
     """The Dolt database with which the memory of all users is synced."""
 
     dolt_remote: SecretStr | None = about(
-        "Address of a Dolt database that the memory of all users is synced with: "
+        "Address of a Dolt database with which the memory of all users is synced: "
         "mysql://user:password@host/database or doltlite:///path/file.db (needs the extra `dolt` "
         "or `doltlite`). With {organization} in the address, each organization has a separate "
         "database. Otherwise only the default organization uses it."

@@ -1,8 +1,8 @@
 """Pull another program's commit in a Dolt database into a user's memory.
 
-The functions of ordinary writes make versions of it, with the author, date and message of the
-commit. Its rights are those of the owner who added the remote. A commit may also approve proposals,
-or conflict with the memory.
+The functions of ordinary writes turn the commit into versions with its author, date and message.
+They apply the rights of the owner who added the remote. A commit may also approve proposals, or
+conflict with the memory.
 """
 
 import re
@@ -56,10 +56,10 @@ def pull_commit(tx: Transaction, remote: Remote, owner: Actor, step: RemoteCommi
 def _metadata(
     tx: Transaction, owned: UserMemory, owner: Actor, step: RemoteCommit
 ) -> ChangeMetadata:
-    """Return the author, date and message of a commit.
+    """Return the metadata of a commit: author, date and message.
 
-    If the commit combines commits of several authors, the owner counts as the author. The date is
-    not in the future, and not before the last version's date.
+    If the commit combines commits of several authors, the owner is the author. A date in the
+    future, or before the last version's date, is corrected.
     """
     authors = CommitAuthors(tx, owned.scope, owner)
     newest = next(iter(history.page(tx, owned.chain.id, limit=1)), None)
@@ -113,7 +113,7 @@ class _PulledCommit:
                 text = _merged(before, after, self._find(label))
             if text is None and not (proposal.value is None and after is None):
                 continue  # it is treated like any other change
-            # The block gets the text that the remote has.
+            # The block gets the remote's text.
             outcome = approval.approve(
                 self.tx, self.owned.scope, id, self.owner, body=text, keeps_hidden_text=True
             )
@@ -178,7 +178,7 @@ class _PulledCommit:
         except Unchanged:
             return  # only a final line break differs
         self.conflicts.append(
-            f'"{label}" changed here and at the remote in the same lines. What the remote had '
+            f'"{label}" changed here and at the remote in the same lines. The text of the remote '
             f"waits as {proposal.id}."
         )
 

@@ -125,7 +125,7 @@ class DoltRemotes:
 
 
 def name_there(user: User, prefix: str) -> str:
-    """Return the user's name in the rows of the database.
+    """Return the name of the user in the database's rows.
 
     Raises Invalid if the user's identifier does not begin with the prefix. Without it, the rows
     could belong to another user.
@@ -192,16 +192,16 @@ class _DoltSync:
         return self.remote
 
     async def _drop_rewritten_history(self) -> None:
-        """If versions were rewritten here to forget something, start a new history there.
+        """If a text was forgotten here, start a new history in the database.
 
-        This is done only in a database that contains nothing but this memory, since it would remove
-        commits of others. The push then sends all present versions.
+        This removes all commits, so it is done only if the database contains only this memory. The
+        push then sends all present versions.
         """
         chain_id = self.remote.chain_id
         trailer = await asyncio.to_thread(self._database.newest_trailer, chain_id)
         if trailer is None and self.remote.followed == 0:
             return
-        was_reset = trailer is None  # and perhaps killed before its bytes were removed
+        was_reset = trailer is None  # a kill may have come before its bytes were removed
         if trailer and not await self._store.read(lambda tx: is_rewritten(tx, trailer)):
             return
         messages = task_tables.messages_of(self._name)
@@ -230,8 +230,8 @@ class _DoltSync:
         """Pull commit by commit.
 
         If a commit cannot be pulled, it is combined with all later commits, since one of them may
-        have corrected it. The first pull into an empty memory takes over the whole history. Into
-        any other memory it brings one change.
+        have corrected it. The first pull imports the whole history if the memory is empty.
+        Otherwise it makes one change.
         """
         base = self.remote.seen
         chain_id = self.remote.chain_id
@@ -331,7 +331,7 @@ class _DoltSync:
             self._open_branch(name, proposal, head)
 
     def _open_branch(self, name: str, proposal: Proposal, head: str) -> None:
-        """Create the branch of a proposal, starting at the version that it was made from."""
+        """Create the branch of a proposal, starting at the proposal's base version."""
         row = self._database.rows(head).get(proposal.label)
         body = row.body if row else None
         if proposal.base is not None and body != proposal.base_value:
@@ -477,7 +477,7 @@ def recover_progress(tx: Transaction, remote: Remote, head: RemoteHead) -> Remot
 
 
 async def _add_missing(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Make the database of all users a remote of each memory that does not have it.
+    """Make the common database a remote of each memory that does not have it yet.
 
     Users with the name of a forgotten user are left out, since the database may still contain the
     forgotten user's rows.

@@ -20,7 +20,7 @@ from ricordo.features.tutor.tasks import queries
 from ricordo.storage import activity
 from ricordo.storage.engine.store import Transaction
 
-# The columns of each table after user_id; the first belongs to the key.
+# The columns of each table after user_id. The first of them is part of the key.
 _MADE = "Make the tables of background tasks"
 _TABLES: Mapping[str, tuple[str, ...]] = {
     "background_tasks": (

@@ -20,8 +20,8 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.quotas import require_room
 from ricordo.storage.versions import Change
 
-# Returns the metadata of a commit's versions. Its author may be somebody else than the caller who
-# pushed it.
+# A function that returns the metadata of a commit's versions. The commit's author may be somebody
+# else than the caller who pushed it.
 Describe = Callable[[Commit], ChangeMetadata]
 
 
@@ -61,16 +61,16 @@ def adopt(
     """Turn the commits into versions of a user's chain.
 
     Args:
-        metadata: The caller who brought the commits; the policies decide about this caller.
-        describe: Returns the metadata for each commit's versions; None: `metadata` is used.
-        is_push: Leave read-only blocks unchanged even if the caller is the owner, because a push
-            carries every commit.
+        metadata: The author who pushed or pulled the commits; the policies apply to this author.
+        describe: A function that returns the metadata of each commit's versions; with None,
+            `metadata` is used.
+        is_push: Refuse changes of read-only blocks even by their owner.
 
     Raises:
-        Stale: The tip moved meanwhile.
-        Forbidden: The policy of a block refuses.
-        TooLong: A text or the memory would exceed its limit.
-        Conflict: The memory was erased, or an agent would have a label twice.
+        Stale: if the tip moved meanwhile.
+        Forbidden: if the policy of a block refuses the change.
+        TooLong: if a text or the memory would exceed its limit.
+        Conflict: if the memory was erased, or an agent would have two blocks with one label.
     """
     chain = versions.lock(tx, chain_id)
     if chain is None:
@@ -114,8 +114,8 @@ def require_not_rewritten(tx: Transaction, chain_id: str, commit_ids: Collection
     """Raise Conflict if the push contains commits from before the history was rewritten."""
     if not rewriting.rewritten_ids(tx, chain_id).isdisjoint(commit_ids):
         raise Conflict(
-            "This push comes from before something was forgotten, and would bring it back. Clone "
-            "the memory again, and repeat your changes there."
+            "This push is based on versions from before a text was forgotten, and would restore "
+            "that text. Clone the memory again, and repeat your changes there."
         )
 
 

@@ -1,7 +1,7 @@
 """A chain's history as git objects, in order and in portions.
 
 The objects have the ids of the versions. Commits, trees and texts are built from the rows of
-versions. Pushed objects that cannot be built from them are stored as they came.
+versions. Pushed objects that cannot be built from versions are stored unchanged.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -96,7 +96,7 @@ def following(
         head = version_rows[-1].id
     is_last = number == chain.versions
     if is_last and chain.head not in (None, head):
-        # A commit without changes has no version.
+        # The last commit may change nothing. Then it has no version.
         maker.add_pushed(chain.head)
         head = chain.head
     return HistoryPortion(tuple(maker.objects.values()), number, head, maker.files, is_last)
@@ -112,9 +112,9 @@ def tip(tx: Transaction, chain_id: str) -> bytes | None:
 
 
 def number_of(tx: Transaction, chain_id: str, id: bytes) -> int | None:
-    """Return the number of versions up to this commit, or None.
+    """Return the number of versions up to this commit.
 
-    If the commit is not on the main line, its nearest ancestor there counts. None means that there
+    If the commit is not on the main line, its nearest ancestor there counts. Returns None if there
     is no such ancestor.
     """
     waiting = [id]
@@ -200,7 +200,7 @@ class _ObjectMaker:
                 or id in self._main
                 or git_objects.number_of(self._tx, self._chain_id, id) is not None
             ):
-                continue  # versions are added in their order
+                continue  # commits with versions are added in the order of versions
             pushed_object = git_objects.pushed(self._tx, self._chain_id, id)
             if pushed_object is None:
                 continue

@@ -38,7 +38,7 @@ _HEADER = 12
 _NUMBER = re.compile(rb"[\x80-\xff]{0,9}[\x00-\x7f]")
 _sha1 = partial(hashlib.sha1, usedforsecurity=False)
 _BROKEN = (
-    "The pack that was sent is damaged. Push again; if that does not help, check the repository "
+    "The received pack is damaged. Push again; if that does not help, check the repository "
     "with `git fsck`."
 )
 

@@ -21,11 +21,11 @@ from ricordo.storage.versions import Change
 MOST_COMMITS = 500
 MOST_CHANGES = 2_000
 _MOST_FAULTS = 20
-# files and folders of a commit; even a small push can name one folder many times
+# The most files and folders of a commit. Even a small push can name one folder many times.
 MOST_FILES = 10_000
 _MOST_ENTRIES = 500_000  # the most entries that are read in all trees of a push
 _DEEPEST = 255  # characters of a path; the limit of a label
-MERGE_MESSAGE = "Merge what was committed elsewhere"
+MERGE_MESSAGE = "Merge commits from the remote"
 _TOO_MANY = (
     f"This push holds more than {MOST_COMMITS} commits. Push older ones first: "
     "git push origin <commit>:main"
@@ -37,11 +37,11 @@ _TOO_LARGE = (
     "The trees of this push hold too many files. Push fewer commits, or fewer files, at once."
 )
 _NOT_FORWARD = (
-    "The memory has commits that yours do not come after. Fetch and merge first; a forced push is "
+    "The memory has commits that your branch lacks. Fetch and merge first; a forced push is "
     "refused."
 )
 _ODD_FILES = {
-    b"100755": "an executable file. Take that from it with `git update-index --chmod=-x`",
+    b"100755": "an executable file. Remove the executable bit with `git update-index --chmod=-x`",
     b"120000": "a link. Commit the text itself",
     b"160000": "a submodule. Commit its texts, or remove it",
 }
@@ -199,9 +199,7 @@ class Push:
         return git_object
 
     def _size(self, tree: bytes, depth: int = 0) -> int:
-        """Return the number of files and folders in a tree.
-
-        Raises Refused.
+        """Return the number of files and folders in a tree. Raises Refused if there are too many.
 
         Each tree is read once, even if several commits name it.
         """
@@ -250,7 +248,7 @@ class Push:
             return None
         if entry.mode != objects.FILE:
             kind = _ODD_FILES.get(
-                entry.mode, f"something of the mode {entry.mode.decode(errors='replace')}"
+                entry.mode, f"an entry with the mode {entry.mode.decode(errors='replace')}"
             )
             return f"{path}: only plain files can be memory (mode 100644); this is {kind}."
         if not path.endswith(SUFFIX):
@@ -280,7 +278,7 @@ class Push:
         old = {label: blob for label, blob in before.items() if label not in after}
         new = {label: blob for label, blob in after.items() if label not in before}
         by_blob = {blob: label for label, blob in old.items()}
-        # If a text appears under another name, it is the same block with a new label.
+        # If a text moves to another file name, the block gets a new label.
         renamed = {label: by_blob.pop(blob) for label, blob in new.items() if blob in by_blob}
         for label in sorted(old.keys() - set(renamed.values())):
             yield Change(label, None, before=None)
@@ -313,7 +311,7 @@ class Push:
             offset = next((index for index, (old, new) in pairs if old != new), 0)
             self._fault(
                 f"{path}, line {_line(text, offset)}: this looks like a password or key, which "
-                "memory does not keep. Take it out of the commit."
+                "memory does not keep. Remove it from the commit."
             )
 
     def _commits_with_trees(self, commits: Iterable[objects.Commit]) -> tuple[GitObject, ...]:

@@ -111,7 +111,7 @@ def read_push(body: bytes) -> PushRequest:
             if nul:
                 capabilities = frozenset(rest.split())
             if text.startswith(b"shallow "):
-                continue  # the server has all commits that a shallow clone lacks
+                continue  # ignored, since the server has all commits that a shallow clone lacks
             old, new, branch = [*text.rstrip(b"\n").split(b" ", 2), b"", b""][:3]
             if not branch.startswith(b"refs/") or b" " in branch:
                 raise Invalid(_UNREADABLE)
@@ -178,8 +178,8 @@ class PushReceiver:
         try:
             return await self._receive(commands, pack)
         except Lacking:
-            # The repository may have lost objects to which the push rightly refers. Nothing was
-            # changed yet, so the push can be repeated.
+            # Our repository may have lost objects to which the push refers. Nothing was changed
+            # yet, so rebuild it and try again.
             if not await rebuilt_if_damaged(self.store, self.settings.data_dir, self.chain.id):
                 raise
         return await self._receive(commands, pack)
@@ -263,7 +263,7 @@ class PushReceiver:
                 messages.append(f"{path_of(label)}: {answer}")
                 continue
             if proposal.is_repeated:
-                outcome = f"waits for the owner already, as {proposal.id}"
+                outcome = f"already waits for the owner, as {proposal.id}"
             else:
                 outcome = f"is proposed as {proposal.id} and waits for the owner"
             messages.append(f"{path_of(label)} {outcome}.")
@@ -277,7 +277,7 @@ def _described(
 
     The pusher's commits get the pusher's metadata; other commits get that of a remote author. If
     the pusher's user has no e-mail address, the committer address of the newest commit counts as
-    the user's. Another user's address never does.
+    the user's. An address of another user is never accepted.
     """
     scope = Scope(chain.organization_id)
     authors = CommitAuthors(tx, scope, pusher.author, is_pushed=True)

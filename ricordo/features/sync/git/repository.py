@@ -1,9 +1,9 @@
 """A bare git repository for each chain, from which clones and fetches read.
 
-Its commits have the ids of the chain's versions. It is a cache in `<data>/repositories/<chain
-id>.git`. It is updated before it is read, and may be deleted at any time. It is rebuilt if it is
-missing, damaged or in too many pieces. A branch moves only after all objects that it needs are
-stored. So a kill at any point leaves a repository that is merely out of date.
+Its commits have the ids of the chain's versions. The repository is a cache in
+`<data>/repositories/<chain id>.git`, and may be deleted at any time. It is updated before it is
+read. It is rebuilt if it is missing, damaged, or split into too many packs. A branch moves only
+after all objects that it needs are stored. So after a kill the repository is at worst out of date.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ async def read_repository(
     try:
         return await asyncio.to_thread(work, path)
     except Exception as error:
-        # An error caused by the client is no reason to read every object, or to try again.
+        # After an error caused by the client, do not check every object, and do not try again.
         is_ours = isinstance(error, RicordoError)
         was_damaged = await rebuilt_if_damaged(store, data_dir, chain_id, is_thorough=not is_ours)
         if is_ours and not was_damaged:
@@ -229,7 +229,7 @@ def _packs(path: Path) -> int:
 def _begin(draft: Path) -> None:
     shutil.rmtree(draft, ignore_errors=True)
     make_repository(draft)
-    # The empty tree belongs to a memory without blocks, and to some first commits of pushes.
+    # Add the empty tree, which a memory without blocks and some first commits of pushes use.
     add_portion(draft, HistoryPortion((EMPTY_TREE,)))
 
 
@@ -246,7 +246,7 @@ def _put_in_place(draft: Path, path: Path) -> None:
 async def _locked(data_dir: Path, chain_id: str) -> AsyncIterator[None]:
     """Lock the repository against all other requests.
 
-    These may come from this server, or from a server that shares the folder.
+    They may come from this server, or from another server that shares the folder.
     """
     lock = chain_files.lock_path(data_dir, chain_id)
     lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -261,7 +261,8 @@ async def _locked(data_dir: Path, chain_id: str) -> AsyncIterator[None]:
 
 def _is_whole(repository: "Repo") -> bool:
     if BRANCH not in repository.refs:  # type: ignore[operator]
-        return True  # only for a memory without versions; any other is rebuilt before it is read
+        # Only a memory without versions has no branch. Any other is rebuilt before it is read.
+        return True
     visited: set[bytes] = set()
     waiting = [bytes.fromhex(repository.refs[BRANCH].decode())]  # type: ignore[index]
     while waiting:

@@ -51,10 +51,7 @@ _HAVE = re.compile(rb"have ([0-9a-f]{40})")
 _ODD = re.compile(rb"[0-9a-f]{4}(?:shallow|deepen)|filter[= ]")
 _CLONE = re.compile(rb"(?:[0-9a-f]{4}want [0-9a-f]{40}[^\n]*\n)+00000009done\n")
 _MOST_HAVES = 256
-_TOO_LONG = (
-    "This push is longer than {} MB, which is the most that is taken at once. Push older commits "
-    "first."
-)
+_TOO_LONG = "This push is longer than {} MB, the limit of one push. Push older commits first."
 _WANTED = re.compile(rb"want ([0-9a-f]{40})")
 _FILTER = re.compile(rb"([0-9a-f]{4})filter ")
 _SHALLOW = re.compile(rb"0034shallow ([0-9a-f]{40})|0035shallow ([0-9a-f]{40})\n")
@@ -102,7 +99,8 @@ async def send_objects(context: RequestContext, user_id: str) -> Response:
 async def receive_push(context: RequestContext, user_id: str) -> Response:
     """Turn a push into versions or proposals."""
     if context.scope.subject_id is not None or is_id(user_id, "user"):
-        # This cannot create a user, so an unknown one is refused before the body is read.
+        # A push to an unknown user is refused before the body is read, since it cannot create a
+        # user.
         await _memory(context, user_id, makes=False)
     body, is_whole = await _body(context, _WRITE)
     request = read_push(body)
@@ -162,7 +160,7 @@ async def _lacking(context: RequestContext, chain_id: str, body: bytes) -> list[
 
 
 async def _body(context: RequestContext, service: str) -> tuple[bytes, bool]:
-    """Return the unpacked body of the request, and False if it is cut.
+    """Return the unpacked body of the request, and whether it is complete.
 
     Raises Invalid, TooLong.
 
@@ -230,7 +228,7 @@ def _advertised(path: Path) -> bytes:
 
 
 def _packed(path: Path, body: bytes, lacking: list[bytes] | None) -> IO[bytes]:
-    """Return the whole answer in a file that has no name.
+    """Return the whole answer in a temporary file.
 
     So a slow reader occupies no thread, and no file of the repository stays open.
     """
@@ -282,7 +280,8 @@ def _serve(
             failure = Invalid(f"git's request cannot be answered: {error}. Fetch again.")
         except Exception as error:
             failure = error
-            # Its frames refer to open files, which otherwise could not be closed.
+            # Drop the error's frames, since they refer to open files, which could not be closed
+            # otherwise.
             traceback.clear_frames(error.__traceback__)
     if failure is not None:
         raise failure
@@ -358,7 +357,7 @@ class _OfferedRepository:
             )
         if not determine(None):
             return []
-        # In this call, server and client agree on the commits that the client has, line by line.
+        # This call exchanges lines with the client, to find out which commits it has.
         self.object_store.find_common_revisions(graph_walker)
         return [(id.hex().encode(), None) for id in self._lacking]
 

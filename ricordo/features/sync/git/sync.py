@@ -5,11 +5,10 @@ commits there become versions, as pushed commits do. Each step can be repeated, 
 remote moves only after all objects that it needs are stored. So after a kill at any point, the next
 run brings memory and remote in sync.
 
-The branch of a proposal is `agent/{label}/{id}`. It is one commit after the version that the
-proposal was made from. On request there is a branch `toml`: one commit without parents that shows
-the present memory, in the layout of YouLab's first storage: `blocks/<label>.toml` and
-`pending_diffs/<id>.json`. Each commit depends only on stored rows, so all servers make the same
-commits.
+The branch of a proposal is `agent/{label}/{id}`. It is one commit after the proposal's base
+version. On request there is a branch `toml`: one commit without parents with the present memory, in
+the layout of YouLab's first storage (`blocks/<label>.toml` and `pending_diffs/<id>.json`). Each
+commit depends only on stored rows, so all servers make the same commits.
 """
 
 import asyncio
@@ -164,7 +163,8 @@ class _GitSync:
             if (
                 remote_tip
                 and remote_tip != tip
-                # A history from before a rewriting is replaced instead of pulled.
+                # If the remote has the history from before a rewriting, replace it instead of
+                # pulling it.
                 and remote_tip not in rewritten_ids
                 and not await asyncio.to_thread(_has, path, remote_tip)
             ):
@@ -239,7 +239,8 @@ class _GitSync:
     def _described(self, tx: Transaction, chain: Chain) -> Describe:
         """Return the metadata of pulled commits.
 
-        It has the commit's author and message, or those of a proposal that was merged there.
+        The author and message are those of the commit, or of a proposal that was merged at the
+        remote.
         """
         authors = CommitAuthors(tx, self._scope, self._owner)
         merged = {branch.commit: branch.proposal for branch in open_branches(tx, chain.id)}
@@ -286,7 +287,7 @@ class _GitSync:
     ) -> None:
         """Move the remote's branches to these commits.
 
-        `objects_by_branch` are the objects of commits that the local repository lacks.
+        `objects_by_branch` has the objects of commits that are not in the local repository.
         """
         changed = {name: id for name, id in targets.items() if remote_branches.get(name) != id}
         if not changed:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _CONNECT = 10.0  # seconds to wait for a connection
 _TIMEOUT = 60.0  # seconds to wait for the next bytes
-# the most seconds of a whole exchange, for which a thread and the server's stop wait
+# The most seconds of a whole exchange. It occupies a thread, and the server's stop waits for it.
 _LONGEST = 600.0
 # the most bytes in a remote's answers besides packs; these are mostly branch names
 _MOST_ANSWERED = 16 * 1024 * 1024
@@ -58,7 +58,7 @@ class GitAddress:
         return not self.address.startswith(("http://", "https://"))
 
     def require_usable(self) -> str:
-        """Return the address; that of a folder has every link resolved.
+        """Return the address; for a folder, every link is resolved.
 
         Raises Invalid or Forbidden if it cannot be a remote.
         """
@@ -138,8 +138,8 @@ def push(
         extra: Objects to send that the repository lacks.
 
     Raises:
-        RemoteMoved: A branch is not as expected.
-        Unavailable: The remote cannot be reached or refuses.
+        RemoteMoved: if a branch is not as expected.
+        Unavailable: if the remote cannot be reached or refuses.
     """
 
     def ask(client: "GitClient", path: str) -> None:
@@ -292,7 +292,10 @@ def _http_client(address: GitAddress, connections: _GitConnections, limit: int) 
         usual["Authorization"] = f"Basic {token}"
 
     class CheckedClient(AbstractHttpGitClient):
-        """Follows no redirect, since that could lead to an unchecked address, and uses no proxy."""
+        """An HTTP client without proxies and redirects.
+
+        A redirect could lead to an unchecked address.
+        """
 
         def _http_request(
             self, url: str, headers: Any = None, data: Any = None, raise_for_status: bool = True

@@ -21,11 +21,11 @@ from ricordo.cli.client import Client, any_server, require_database
 from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
 
 Json = dict[str, Any]
-_PAUSE = 0.1  # seconds between two looks at a remote
+_PAUSE = 0.1  # seconds between two reads of a remote's state
 _PATIENCE = 120.0  # the most seconds that a remote may take to sync
 _EMBEDDED = re.compile(r"[^/]*://[^/]*:[^/]*@")
 _SERVER = typer.Option(None, help="Address of the server.  [from RICORDO_HOST and RICORDO_PORT]")
-_USER = typer.Option(..., "--user", help="Id or name of the user whose memory it is.")
+_USER = typer.Option(..., "--user", help="Id or name of the user who owns the memory.")
 _REMOTE = "The remote's id or address."
 
 app = typer.Typer()
@@ -120,7 +120,7 @@ def sync_remotes(
 
 
 def line(remote: Json) -> str:
-    state = "was not synced yet" if remote["last_at"] is None else f"looked at {remote['last_at']}"
+    state = "was not synced yet" if remote["last_at"] is None else f"checked at {remote['last_at']}"
     # The remote's error text may contain control characters for the terminal.
     error = f"\n    {_plain(remote['last_error'])}" if remote["last_error"] else ""
     return (

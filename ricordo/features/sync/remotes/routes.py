@@ -43,7 +43,8 @@ class RemoteRequest(RequestModel):
 class RemoteResponse(ResponseModel):
     """One remote.
 
-    `followed` is the number of the newest version there, `last_error` the reason why a sync failed.
+    `followed` is the number of the newest version at the remote, `last_error` the reason why a sync
+    failed.
     """
 
     id: str

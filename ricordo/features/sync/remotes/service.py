@@ -41,9 +41,9 @@ _TRIES = 5
 _AT_ONCE = 100
 CLAIMED = (
     "{} holds another user's memory, even if its remote was removed. Choose another address, or "
-    "empty this one first if that memory is no longer needed."
+    "empty this address first if that memory is no longer needed."
 )
-# Paths in these folders lead to open files of processes.
+# Paths in these folders lead to open files of processes, and are refused.
 _MAGIC = ("/proc", "/dev/fd")
 
 
@@ -122,9 +122,9 @@ async def add_for_all(
 ) -> None:
     """Add a remote at one address to each memory of an organization.
 
-    A memory that already has it is not changed. The password is not stored. Users whose identifier
-    `is_left_out` accepts get none. Raises Invalid, and Conflict if another organization has a
-    remote there.
+    A memory that already has the remote is not changed. The password is not stored. Users whose
+    identifier `is_left_out` accepts get no remote. Raises Invalid, and Conflict if another
+    organization has a remote there.
     """
     store = runtime.store
     access = await asyncio.to_thread(kind.read, requested, runtime.settings)
@@ -169,9 +169,8 @@ async def add_for_all(
 class FolderMarker:
     """A file that names the owner of a local folder.
 
-    The folder is used as a remote. The file counts as long as `content` exists. It stays when the
-    remote is removed. The folder's content belongs to that memory and must not be pulled into
-    another one.
+    The folder is used as a remote, and its content must not be pulled into another memory. So the
+    file stays when the remote is removed. It counts as long as `content` exists.
     """
 
     path: Path
@@ -180,7 +179,7 @@ class FolderMarker:
     def owner(self) -> str | None:
         """Return the id of the owner in the file, or None.
 
-        It is None too if the folder was emptied.
+        Returns None also if the folder was emptied.
         """
         try:
             if not self.content.exists():
@@ -279,7 +278,7 @@ async def sync(store: Store, settings: Settings, kind: RemoteKind, remote: Remot
     except LeaseLost:
         raise
     except Exception as error:
-        message = f"It failed ({type(error).__name__}). The server's log says more."
+        message = f"The sync failed ({type(error).__name__}). The server's log has the details."
         if isinstance(error, RicordoError):
             message = str(error)
         await store.write(lambda tx: note_error(tx, remote, message, started))
@@ -367,8 +366,8 @@ async def _sync(runtime: Runtime, job: Job, _report: Report) -> None:
     try:
         await sync(FencedStore(runtime.store, job), runtime.settings, kind, remote)
     except LeaseLost:
-        # A server that froze during a sync may since have written older content to the remote. So
-        # the next job syncs once more.
+        # A server that froze during a sync may write older content to the remote later. So the next
+        # job syncs once more.
         await runtime.store.write(lambda tx: jobs.add(tx, remote.job()))
         raise
 

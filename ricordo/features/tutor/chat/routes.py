@@ -70,8 +70,8 @@ class TutorChatRequest(LenientRequest):
 class TutorReader(AnswerReader):
     """Reads a turn as deltas of an answer, with its tool calls and artifacts.
 
-    A call counts as running from its first piece on. It ends with its result, when the model
-    restarts its message, or with the run.
+    A call counts as running from its first piece on. It ends with its result, with the run, or when
+    the model restarts its message.
     """
 
     has_called: bool = False
@@ -208,9 +208,9 @@ async def _agent(context: RequestContext, model: str | None) -> NamedAgent:
 
 
 def _of_course(agent_ids: Mapping[str, str], model: str | None) -> NamedAgent | None:
-    """Return the agent of this name in the course, or the only one.
+    """Return the course's agent with this name, or its only agent.
 
-    The turn itself checks that the caller may use it.
+    The turn itself checks that the caller may use the agent.
     """
     if model is None and len(set(agent_ids.values())) == 1:
         model = next(iter(agent_ids))
@@ -236,7 +236,7 @@ def _agents_of_courses(tx: Transaction, scope: Scope) -> Mapping[str, str]:
 
 
 def _artifact(part: ToolReturnPart) -> Json:
-    """If a tool of this server made a document to show, return its path.
+    """Return the path of the document that a tool of this server made, or None.
 
     Untrusted tools cannot show documents.
     """

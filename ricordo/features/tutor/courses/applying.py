@@ -45,7 +45,7 @@ SCOPE = Scope()
 # In an agent's settings: the course, and the agent's name in the course's file.
 MARK = "course"
 TEACHERS_SEE = "teachers_see"
-# The key in a user's block that names the course whose teachers would see the block if the user
+# A key in a block's metadata. It names the course whose teachers may see the block if the user
 # agrees.
 TEACHERS_ASK = "teachers_ask"
 _AGENT_TYPE: AgentType = "letta_v1_agent"
@@ -358,10 +358,10 @@ def _change_blocks(
 def follow_blocks(
     tx: Transaction, course: Course, old_course: Course, metadata: ChangeMetadata
 ) -> None:
-    """Change users' blocks of the course's labels in the way in which the course was changed.
+    """Apply the course's changes to users' blocks with the course's labels.
 
-    Titles, descriptions, limits and schemas follow the course if the user did not change them. So
-    do renamed labels and fields. If the owner of a block chose otherwise, it is not changed.
+    Titles, descriptions, limits, schemas, and renamed labels and fields follow the course. A
+    setting that the block's owner has changed stays as it is.
     """
     old_blocks = {
         block.label: block for block in old_course.blocks if not (block.shared or block.is_view)
@@ -384,7 +384,7 @@ def follow_blocks(
                 blocks.update(tx, block, changed, metadata)
             except Overtaken:
                 raise
-            # for example, the label looks like another label of the user
+            # the label may look like another label of the user
             except (Conflict, TooLong):
                 continue
 
@@ -418,7 +418,7 @@ def _followed(
     teachers, old_teachers = spec.metadata.get(TEACHERS_SEE), old_spec.metadata.get(TEACHERS_SEE)
     metadata = dict(block.metadata)
     if teachers and not old_teachers and TEACHERS_SEE not in metadata:
-        # Earlier text is shown only if its owner agrees.
+        # Teachers see earlier text only if its owner agrees.
         metadata[TEACHERS_ASK] = teachers
     elif not teachers:
         metadata.pop(TEACHERS_ASK, None)
@@ -433,7 +433,8 @@ def _with_new_headings(text: str, course_block: CourseBlock, old_block: CourseBl
     titles = {}
     for field in course_block.schema.fields:
         former_name = course_block.former_fields.get(field.name, field.name)
-        # The file may keep the line with the former name after the rename.
+        # The file may keep its line `was` after the rename, so check if the heading is still the
+        # former one.
         old_field = old_fields.get(field.name) or old_fields.get(former_name)
         if old_field:
             titles[heading_key(old_field.title)] = field.title
@@ -447,7 +448,7 @@ def _with_new_headings(text: str, course_block: CourseBlock, old_block: CourseBl
 
 
 def tools_of(agent: CourseAgent) -> tuple[str, ...]:
-    """Return the names of the agent's tools: those in the course, or else a tutor's."""
+    """Return the names of the agent's tools: those in its course, else a tutor's usual tools."""
     names = TUTOR_TOOLS if agent.tools is None else agent.tools
     with_files = () if agent.workspace == "none" else WORKSPACE_TOOLS
     return (*names, *with_files, *(SKILL_TOOLS if agent.notes_skills else ()))
@@ -461,9 +462,10 @@ def blocks_of(stored: StoredCourse) -> Sequence[CourseBlock]:
 
 @lru_cache(maxsize=64)
 def applied_course(source: str | None, name: str) -> Course | None:
-    """Return the course as last applied; Returns None if it was never applied.
+    """Return the course as last applied.
 
-    It is None too if an older version of Ricordo applied it under other rules.
+    Returns None if it was never applied, or if an older version of Ricordo applied it under other
+    rules.
     """
     try:
         return parse_course(source, name) if source else None

@@ -32,14 +32,14 @@ def _folder() -> Path:
 def new(
     name: str = _Name,
     like: str = typer.Option(
-        "essay-coach", help="The worked course to begin with: essay-coach or python-tutor."
+        "essay-coach", help="The example course to copy: essay-coach or python-tutor."
     ),
 ) -> None:
     """Make a working course that can then be changed."""
     example = _EXAMPLES / f"{like}.toml"
     if not example.is_file():
         examples = ", ".join(sorted(path.stem for path in _EXAMPLES.glob("*.toml")))
-        raise NotFound(f'There is no worked course "{like}". Use one of: {examples}.')
+        raise NotFound(f'There is no example course "{like}". Use one of: {examples}.')
     text = example.read_text("utf-8")
     parse_course(text, name)
     path = _folder() / name / FILE
@@ -108,7 +108,7 @@ def _count(number: int, noun: str) -> str:
 
 @app.command("apply")
 def apply(server: str | None = _Server) -> None:
-    """Bring the files into use now, and show the courses."""
+    """Apply the files now, and show the courses."""
     with any_server(server, lambda _: None) as client:
         _show(client.ask("POST", "/v1/courses/apply"))
 

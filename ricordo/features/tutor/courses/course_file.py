@@ -113,8 +113,8 @@ _EXAMPLES = {
 class CourseAgent:
     """An agent of a course.
 
-    `tools` are names (None: the base tools); `folders` are names of files to read. `notes_skills`
-    says that its course has skills. `line` is its place in the file.
+    `tools` are names (None: the base tools); `folders` are names of folders with files to read.
+    `notes_skills` is set if the course has skills. `line` is the agent's line in the file.
     """
 
     name: str
@@ -129,7 +129,8 @@ class CourseAgent:
     max_steps: int | None = None
     workspace: Workspace = "none"
     notes_skills: bool = False
-    # The line numbers of its keys, and of the names in its lists, such as ("tools", "web_search").
+    # The line numbers of the agent's keys, and of the names in its lists, such as ("tools",
+    # "web_search").
     places: Mapping[tuple[str, ...], int] = field(default_factory=dict, repr=False, compare=False)
 
     def line_of(self, *key: str) -> int:
@@ -143,8 +144,8 @@ class CourseBlock:
 
     Each student has a copy of it; a `shared` block has one text for everybody. `schema` contains
     its fields; without one it is a text that starts as `value`. `was` is its former label, and
-    `former_fields` maps names of fields to former names. With `is_view` it has no text: prompts
-    show in it what is known of their student.
+    `former_fields` maps names of fields to former names. With `is_view` it has no stored text:
+    prompts fill it with the student's skills.
     """
 
     label: str
@@ -214,8 +215,8 @@ class CourseTask:
 class Course:
     """A course whose file has no fault.
 
-    `digest` is the hash of its text. `skill_policy` is the policy for what agents note of skills,
-    and `retention_days` bounds how long it is kept (None: no bound). If `guardians_see` is set, the
+    `digest` is the hash of its text. `skill_policy` is the policy for agents' notes about skills.
+    The notes are kept for `retention_days` (None: without limit). If `guardians_see` is set, the
     guardians of students see the levels.
     """
 
@@ -290,7 +291,7 @@ def parse_course(text: str, name: str) -> Course:
     """Read a course from the TOML text of its file.
 
     Raises:
-        Invalid: the text has faults; the message has a line for each, with its place.
+        Invalid: if the text has faults. The message has a line for each fault, with its position.
     """
     file_name = f"{name}/{FILE}"
     if not _NAME.fullmatch(name):
@@ -353,7 +354,7 @@ def _entries(course: _Entry, key: str, read: Callable[[_Entry], T | None]) -> li
 
 
 def _skills(course: _Entry) -> list[CourseSkill]:
-    """Read the skills with what the course says about all of them."""
+    """Read the skills, and the course's settings for all skills."""
     table = course.table
     course.require_between("retention_days", 1, 3650)
     policy = table.get("skill_policy")
@@ -513,9 +514,9 @@ def _former_fields(entry: _Entry) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _schema_table(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the block's settings as a schema, because they are checked as one.
+    """Return the block's settings in the form of a schema, to check them as a schema.
 
-    For this, a block without fields gets a field.
+    A block without fields gets a field for this check.
     """
     return {
         "policy": table.get("policy"),
@@ -610,8 +611,8 @@ def read_courses(
 ) -> tuple[dict[str, Course], dict[str, str]]:
     """Return a folder's courses by name, and the faults of unreadable ones.
 
-    If courses give one label different fields, all of them are refused, each with the locations.
-    `new_texts` are texts by name that replace the files.
+    If courses give one label different fields, all these courses are refused, each with the
+    locations. `new_texts` are texts by name that replace the files.
 
     Raises:
         Unavailable: the folder cannot be read.
@@ -728,7 +729,7 @@ def _conflict(label: str, difference: str, location: str, other_location: str) -
 
 
 def findings(settings: Settings) -> list[str]:
-    """For `ricordo doctor`, return the faults of courses' files and the names of the others."""
+    """Return the findings for `ricordo doctor`: faulty files, and the names of sound courses."""
     try:
         courses, faults = read_courses(
             CourseSettings().courses_dir or settings.data_dir / "courses"

@@ -17,7 +17,7 @@ _FIELD_KEYS = ("kind", "description", "required", "max_length", "max_items", "de
 def schema_problems(course: Course, data_dir: Path) -> list[Problem]:
     """Return a problem for each block whose schema would replace another person's schema.
 
-    That is a schema of the same name with other fields, not written by a course.
+    Such a schema has the same name and other fields, and no course wrote it.
     """
     problems = []
     for block in course.blocks:
@@ -53,7 +53,7 @@ def _path_of(block: CourseBlock, data_dir: Path) -> Path:
 
 
 def _is_made(path: Path, file_name: str = "") -> bool:
-    """Return True if a course, or the course of this file, wrote the schema."""
+    """Return True if a course wrote the schema; with `file_name`, the course of this file."""
     return path.read_text("utf-8").startswith(_HEADER.partition("{")[0] + file_name)
 
 

@@ -1,7 +1,7 @@
 """The job that applies courses when their files change.
 
-It runs at the start of the server and each minute, so a changed file is applied within a minute.
-Unchanged files are skipped, except those with a fault, since a missing tool or file may exist now.
+The job runs at the start of the server and each minute. Unchanged files are skipped, except files
+with a fault, since a missing tool or folder may exist now.
 """
 
 import logging

@@ -8,7 +8,7 @@ from ricordo.memory.sections import Problem
 
 # The tools of an agent whose course names none.
 TUTOR_TOOLS = ("query_student", "conversation_search", "memory_insert", "memory_replace", "forget")
-# The tools that agents of a course with skills get beside theirs.
+# Additional tools for agents of a course with skills.
 SKILL_TOOLS = ("note_evidence", "propose_mastery")
 _ARCHIVE = ("archival_memory_insert", "archival_memory_search")
 _EDITS = re.compile(r"(?:memory_|core_memory_|archival_memory_insert)\w*")
@@ -67,5 +67,6 @@ def missing_tools(
         for name in dict.fromkeys(_TOOL_NAME.findall(text)):
             if name in known_names and name not in tools_here:
                 yield Problem(
-                    line, f'the words name the tool "{name}", which is not among the "tools" here.'
+                    line,
+                    f'the text names the tool "{name}", which is not in the "tools" of this agent.',
                 )

@@ -48,7 +48,7 @@ def retrieve(tx: Transaction, context: RequestContext, course_name: str) -> Stor
 
 @router.post("/apply", response_model=list[CourseResponse])
 async def apply(context: RequestContext) -> Sequence[StoredCourse]:
-    """Check the files of all courses as if to apply them, and store nothing.
+    """Apply the files of all courses.
 
     A course with a fault stays as last applied.
     """

@@ -39,7 +39,7 @@ from ricordo.runtime import Runtime
 from ricordo.storage import agents, tools
 from ricordo.storage.engine.store import Transaction
 
-_MISSING = "Its file is not there any more. Its agents stay until the course is deleted."
+_MISSING = "The course's file is missing. The course's agents stay until the course is deleted."
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ async def review_courses(
 ) -> CourseReview:
     """Find all faults of a folder's courses, and store nothing.
 
-    There is no other check: a course is applied exactly if it has no fault here. `new_texts` are
-    texts by name that replace the files; then only these courses are checked.
+    A course is applied if and only if this check finds no fault. `new_texts` are texts by name that
+    replace the files; then only these courses are checked.
     """
     folder = folder_of(runtime)
     courses, faults = await offload(lambda: read_courses(folder, new_texts), SMALL + 1)
@@ -154,7 +154,7 @@ def _applied(tx: Transaction, course: Course) -> StoredCourse | None:
 
 
 def _is_complete(tx: Transaction, stored: StoredCourse) -> bool:
-    """Return True if each agent that the applied file names exists; retired ones may be gone."""
+    """Return True if each agent in the applied file exists; retired agents may be missing."""
     return all(agents.find(tx, SCOPE, agent_id) for agent_id in named_agents(stored).values())
 
 
@@ -245,7 +245,7 @@ async def put(runtime: Runtime, name: str, text: str) -> StoredCourse:
     await offload(lambda: write_file(path, text), SMALL + 1)
     try:
         return await apply(runtime, course)
-    except RicordoError:  # something that it needs has just disappeared
+    except RicordoError:  # a tool or folder that the course needs was just deleted
         await offload(lambda: _restore(path, old_text), SMALL + 1)
         raise
 

@@ -1,1 +1,1 @@
-"""Guardians, who see those skills of a student that the student or the course lets them see."""
+"""Guardians: people who see a student's skills, as far as the student or the course allows it."""

@@ -32,9 +32,9 @@ def add(
     ),
     server: str | None = _Server,
 ) -> None:
-    """Make users guardians of students. A pair that is linked already stays as it is.
+    """Make users guardians of students. A pair that is already linked does not change.
 
-    The exit code is 1 if a pair could not be linked; the others are.
+    The exit code is 1 if a pair could not be linked. The other pairs are linked anyway.
     """
     if csv is not None and student is None:
         pairs = _pairs_in(csv)

@@ -1,4 +1,4 @@
-"""The table of guardianships: who is a guardian of which student, and what the student allows."""
+"""The table of guardianships: pairs of a guardian and a student, with the student's permission."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,8 +53,8 @@ _OF_GUARDIAN = (
 class Guardianship:
     """One end of a guardianship, with the person at the other end.
 
-    `sees` is what the student allows: `nothing`, the `levels` of skills, or also the `words` that
-    they rest on. `created_at` is in microseconds.
+    `sees` is the student's permission: `nothing`, the `levels` of skills, or `words` for levels
+    with the quotes that support them. `created_at` is in microseconds.
     """
 
     person: User
@@ -63,7 +63,10 @@ class Guardianship:
 
 
 def add(tx: Transaction, student: User, guardian: User) -> None:
-    """Make this user a guardian of the student, who allows nothing yet; once if called twice."""
+    """Make this user a guardian of the student, who allows nothing yet.
+
+    A second call changes nothing.
+    """
     tx.run(
         _INSERT,
         {

@@ -23,8 +23,8 @@ _of_guardian = Routes(prefix="/v1/guardian/students", tags=["guardians"])
 class GuardianResponse(ResponseModel):
     """A guardian of a student.
 
-    `sees` is what the student allows: `nothing`, the `levels` of skills, or also the `words` that
-    they rest on.
+    `sees` is the student's permission: `nothing`, the `levels` of skills, or `words` for levels
+    with the quotes that support them.
     """
 
     user_id: Annotated[str, From("person.id")]
@@ -37,7 +37,9 @@ class GuardianResponse(ResponseModel):
 class GuardianChoiceRequest(RequestModel):
     """What the student lets a guardian see."""
 
-    sees: Sight = Field(description="nothing, levels, or words: levels and what they rest on.")
+    sees: Sight = Field(
+        description="nothing; levels; or words: the levels and the quotes that support them."
+    )
 
 
 class WatchedCourseResponse(ResponseModel):

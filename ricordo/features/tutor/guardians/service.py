@@ -1,7 +1,7 @@
 """Link guardians with students, and decide what a guardian may see.
 
 A guardian sees the skills of a course if the student allows it, or if the course does. The student
-may allow the levels alone, or also the words that they rest on. A course allows the levels alone.
+may allow only the levels, or also the quotes that support them. A course can allow only the levels.
 """
 
 from collections.abc import Sequence

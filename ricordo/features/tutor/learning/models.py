@@ -38,7 +38,7 @@ class DisputeRequest(RequestModel):
 class NotedResponse(ResponseModel):
     """An observation, a level or a dispute, with the student's words as evidence.
 
-    `what` is observation, level or dispute.
+    `what` is `observation`, `level` or `dispute`.
     """
 
     id: str
@@ -73,7 +73,8 @@ class NotedResponse(ResponseModel):
 class SkillResponse(ResponseModel):
     """A student's state in one skill.
 
-    `due_at` is the time of the next review. `is_ready`: all prerequisites are practised or secure.
+    `due_at` is the time of the next review. `is_ready` is set if all prerequisites are practised or
+    secure.
     """
 
     name: Annotated[str, From("skill.name")]
@@ -104,8 +105,8 @@ class SkillResponse(ResponseModel):
     def shared(cls, state: SkillState, *, has_words: bool = False) -> Json:
         """Return the state for people with whom the student shares it, without waiting facts.
 
-        Without `has_words` it has no quotes, no tutors' sentences and no dispute's text. Links to
-        the student's conversations are left out in any case.
+        Without `has_words`, quotes, tutors' sentences and the text of a dispute are left out. Links
+        to the student's conversations are always left out.
         """
         skill = cls.from_state(state)
         hidden: Json = {"agent_id": None, "conversation_id": None}
@@ -125,7 +126,7 @@ class SkillResponse(ResponseModel):
 class LearningCourseResponse(ResponseModel):
     """A course with skills in which the student takes part.
 
-    `guardians_see`: the course lets the guardians of its students see the levels.
+    `guardians_see` is set if the course lets the guardians of its students see the levels.
     """
 
     name: str
@@ -141,8 +142,8 @@ class LearningCourseResponse(ResponseModel):
 class LearnerResponse(ResponseModel):
     """A student's state in a course.
 
-    `policy` decides on agents' notes: off refuses them, propose lets them wait for the student,
-    direct lets them hold at once. `kept_days` is the number of days for which evidence is kept. The
+    `policy` decides on agents' notes: `off` refuses them, `propose` lets them wait for the student,
+    `direct` applies them at once. `kept_days` is the number of days for which evidence is kept. The
     student's choice or the course sets it.
     """
 

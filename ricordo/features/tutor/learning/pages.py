@@ -17,11 +17,11 @@ from ricordo.pages.shell import Pages, done, form_of, render
 router = Pages("/ui/people/{user_id}/learning", scope="memory")
 _home = Pages("/ui/learning", scope="memory")
 _of_teachers = Pages("/ui/courses/{course_name}", scope="agents")
-# What a guardian may see, and its words on the page.
+# A guardian's permissions, and their names on the page.
 _SIGHTS = {
     "nothing": "nothing",
     "levels": "levels of skills",
-    "words": "levels, and the words they rest on",
+    "words": "levels, and the quotes that support them",
 }
 _LONGEST_DAYS = 4  # digits of a number of days
 

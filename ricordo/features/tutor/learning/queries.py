@@ -45,8 +45,8 @@ _LIVE = one_of(user_facts.c.state, "states")
 class LearnerChoice:
     """A student's choices for a course. The defaults apply to a student who chose nothing.
 
-    `is_off`: nothing is noted or shown. `shares`: the course's teachers see the levels.
-    `retention_days`: older evidence is deleted; None uses the course's setting.
+    With `is_off` nothing is noted or shown. With `shares` the course's teachers see the levels.
+    Evidence older than `retention_days` is deleted; None uses the course's setting.
     """
 
     is_off: bool = False

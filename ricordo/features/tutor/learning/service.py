@@ -82,7 +82,8 @@ class Learner:
 class Observation:
     """An agent's observation about a skill, from a message of its student.
 
-    `is_guarded`: the step had read untrusted content, so the student must approve it.
+    `is_guarded` is set if the step had read untrusted content. Then the student must approve the
+    observation.
     """
 
     skill: CourseSkill
@@ -200,8 +201,8 @@ def has_due(tx: Transaction, user: User, course: Course) -> bool:
 def policy_for(tx: Transaction, learner: Learner) -> FactPolicy:
     """Return the policy for notes: the student's, else the organization's, else the course's.
 
-    `RICORDO_FACTS` does not count. That setting is about reading facts from all conversations. A
-    course with skills asks for notes by itself.
+    `RICORDO_FACTS` does not apply here, since it is about facts from all conversations. A course
+    with skills asks for notes by itself.
     """
     if learner.choice.is_off:
         return "off"

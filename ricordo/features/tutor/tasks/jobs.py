@@ -2,7 +2,7 @@
 
 A run continues the user's last chat with the agent in a hidden fork, which is deleted at its end.
 Its changes of memory and its cost stay with the run. A killed job is repeated without asking the
-model twice, since the otid finds the turn that was already started.
+model twice, since the message's otid leads to the turn that was already started.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from ricordo.runtime import Runtime
 from ricordo.storage import activity, agents, conversations
 from ricordo.storage.engine.store import Transaction
 
-AT_ONCE = 5  # runs at the same time, each for another user
+AT_ONCE = 5  # runs at the same time, each for a different user
 log = logging.getLogger(__name__)
 
 
@@ -85,7 +85,9 @@ async def do(runtime: Runtime, run_id: str) -> None:
     except Exception:  # a run that cannot be carried out must not delay the others
         log.exception("a background task failed", extra={"run": run.id})
         ended_run = replace(
-            run, status="failed", problem="Something went wrong here. The server's log says what."
+            run,
+            status="failed",
+            problem="The task failed because of an error of the server. The server's log has the details.",
         )
     await runtime.store.write(lambda tx: _finish(tx, ended_run))
     with suppress(NotFound):

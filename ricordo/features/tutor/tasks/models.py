@@ -15,7 +15,7 @@ _YEAR_MINUTES = 525_600
 
 
 class CronTrigger(RequestPart):
-    """At the times of a cron expression."""
+    """A trigger at the times of a cron expression."""
 
     type: Literal["cron"]
     schedule: str = Field(min_length=1, max_length=200)
@@ -27,7 +27,10 @@ class CronTrigger(RequestPart):
 
 
 class IdleTrigger(RequestPart):
-    """After a user was silent for `idle_minutes`; not again within the cooldown."""
+    """A trigger after a user was silent for `idle_minutes`.
+
+    It does not fire again within the cooldown.
+    """
 
     type: Literal["idle"]
     idle_minutes: int = Field(ge=1, le=_YEAR_MINUTES)

@@ -262,7 +262,7 @@ def last_idle(tx: Transaction, task_id: str) -> dict[str, tuple[int, int]]:
 
 
 def add_runs(tx: Transaction, runs: Sequence[TaskRun]) -> int:
-    """Store those runs whose window is new; return their number."""
+    """Store the runs whose window is new; return their number."""
     return tx.run(_INSERT_RUN, [RUNS.values(run) for run in runs])
 
 
@@ -300,7 +300,7 @@ def newest_of_user(tx: Transaction, user_id: str, limit: int) -> list[TaskRun]:
 def mend_future_runs(tx: Transaction, task_id: str, now: int) -> None:
     """Set times of the task that lie in the future to now, so that its users' next windows begin.
 
-    Such times are left by a clock that had jumped ahead.
+    Such times come from a clock that had jumped ahead.
     """
     newest = (
         select(task_runs.c.seq)

@@ -23,7 +23,8 @@ from ricordo.storage.engine.store import Transaction
 log = logging.getLogger(__name__)
 RUN = "tasks.run"
 ACTIVE_DAYS = 30
-# tasks of an organization; those of courses do not count, since their files limit them
+# The most tasks of an organization. Tasks of courses do not count, since the course files limit
+# them.
 MAX_TASKS = 200
 _MINUTE = 60 * SECOND
 
@@ -150,7 +151,7 @@ def start(tx: Transaction, scope: Scope, name: str, user: str | None) -> list[Ta
 
 
 def _user_ids(tx: Transaction, scope: Scope, task: BackgroundTask, name: str | None) -> list[str]:
-    """Return the users for whom a start of the task is meant."""
+    """Return the ids of the users for whom the task is started."""
     if name:
         user = users.require(tx, scope, name)
         if user.disabled_at:
@@ -177,7 +178,7 @@ def look(tx: Transaction, task_id: str) -> int:
     if task.next_at is None or task.next_at > now:
         _plan_sooner(tx, task, now)
         return 0
-    # All times that passed while no server ran are one window, which is the first of them.
+    # If several times passed while no server ran, they count as one window: the first of them.
     since = now - task.active_days * DAY
     windows = dict.fromkeys(queries.active(tx, _counted(tx, task), since, now), task.next_at)
     queries.change(tx, replace(task, next_at=_next_time(task, now)))
@@ -200,7 +201,7 @@ def _with_due(tx: Transaction, task: BackgroundTask, windows: dict[str, int]) ->
 
 
 def _idle_windows(tx: Transaction, task: BackgroundTask, now: int) -> dict[str, int]:
-    """Return the last activity of each idle user who has had no run since."""
+    """Return the last activity of each idle user without a run since then."""
     since = now - task.active_days * DAY
     idle_before = now - (task.idle_minutes or 0) * _MINUTE
     cooled_before = now - (task.cooldown_minutes or 0) * _MINUTE
@@ -214,7 +215,7 @@ def _idle_windows(tx: Transaction, task: BackgroundTask, now: int) -> dict[str, 
 
 
 def _plan_sooner(tx: Transaction, task: BackgroundTask, now: int) -> None:
-    """Correct a next time that was planned while the clock was ahead.
+    """Correct the task's next time if it was planned while the clock was ahead.
 
     The new time is stored only if it is earlier.
     """
@@ -247,7 +248,7 @@ def _new(
 
 
 def wake(tx: Transaction) -> None:
-    """Add the job that carries out the open runs, if none waits."""
+    """Add the job that carries out the open runs, unless such a job waits."""
     if queries.are_open(tx):
         jobs.add(tx, Job(RUN, LOCAL_ORGANIZATION, key=RUN, is_single=True))
 
@@ -279,7 +280,7 @@ def _next_time(task: BackgroundTask, now: int) -> int | None:
 
 
 def _counted(tx: Transaction, task: BackgroundTask) -> Iterable[str]:
-    """Return the agents that count for activity: the task's agent, and those of its course."""
+    """Return the agents whose turns count as activity: the task's and those of its course."""
     course = courses.find(tx, SCOPE, task.course) if task.course else None
     return {task.agent_id, *(course.agents.values() if course else ())}
 

@@ -29,7 +29,7 @@ async def list_courses(request: Request) -> Response:
 @router.post("/apply")
 @_teaches
 async def apply(request: Request) -> Response:
-    """Read the files of all courses, and bring them into use."""
+    """Read the files of all courses, and apply them."""
     courses: list[Any] = await Api(request).ask("POST", "/v1/courses/apply")
     fault_count = sum(1 for course in courses if course["fault"])
     sentence = "All courses are in use."

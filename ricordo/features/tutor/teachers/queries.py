@@ -27,7 +27,7 @@ _FAILURE_PERIOD = 30 * 86_400 * SECOND
 
 @dataclass(frozen=True, slots=True)
 class Student:
-    """A user that talked with an agent of the course.
+    """A user who talked with an agent of the course.
 
     `open_proposals` counts the proposals of the course's agents, `failed_tasks` the tasks that
     failed in the last thirty days.
@@ -42,7 +42,7 @@ class Student:
 def require_teacher(scope: Scope) -> Scope:
     """Return the scope in which an organization's students are read.
 
-    A call on behalf of one user is refused with any key, since it would see only that user's data.
+    A call on behalf of one user is refused for any key, since it may see only that user's data.
 
     Raises:
         Forbidden: the caller is neither a developer nor an administrator.

@@ -1,6 +1,6 @@
 """`ricordo schema`: list block schemas, and check files and users' blocks against them.
 
-The database is read without changes, also beside a running server.
+The database is only read, so a server may be running.
 """
 
 from collections.abc import Iterator
@@ -105,7 +105,7 @@ def _of_blocks(
 ) -> "Iterator[tuple[bool, str | None]]":
     """Yield a finding for each block with a schema.
 
-    A finding has True if the block is wrong, and a sentence; the sentence is None if the block
+    A finding is a pair: True if the block is wrong, and a sentence, which is None if the block
     follows its schema.
     """
     try:

@@ -26,8 +26,8 @@ from ricordo.errors import Invalid
 from ricordo.memory import sections
 from ricordo.memory.schemas import Lines, read_toml
 
-# A text either follows its schema completely (required fields may still be empty), or counts as
-# free text.
+# A text that follows its schema completely has fields, although required ones may still be empty.
+# Any other text counts as free text.
 Form = Literal["complete", "incomplete", "free"]
 _MARKED: tuple[Form, ...] = ("incomplete", "free")  # values of `format`
 
@@ -66,7 +66,8 @@ _WORDS = re.compile(
 class ParsedText(ParsedBlock):
     """A parsed block with the values of its fields.
 
-    It is "free" if the text follows no schema. Then it has only the fields that its TOML names.
+    The form is "free" if the text follows no schema. Then `fields` has only fields that its TOML
+    names.
     """
 
     fields: Mapping[str, FieldValue] = field(default_factory=dict)
@@ -93,8 +94,8 @@ def to_markdown(block_label: str, text: str, schema: BlockSchema | None) -> str:
 def from_markdown(text: str, schema: BlockSchema | None) -> ParsedText:
     """Parse a text from `to_markdown` that people may have edited.
 
-    The text is read by the given schema, if it names no other. Raises Invalid with a sentence for
-    each faulty line.
+    If the text names no other schema, it is read by the given one. Raises Invalid with a sentence
+    for each faulty line.
     """
     text = text.removeprefix("\ufeff")
     head, below, problems = _front_matter(text)
@@ -119,7 +120,7 @@ def from_markdown(text: str, schema: BlockSchema | None) -> ParsedText:
 def to_toml(label: str, text: str, schema: BlockSchema | None) -> str:
     """Write the label and the fields as TOML.
 
-    Without a schema, or if fields could not give back the same text, write the label and a `body`.
+    Without a schema, or if fields could not reproduce the text, the label and a `body` are written.
     """
     entries: dict[str, FieldValue] = {"block": label}
     if schema is None:
@@ -219,7 +220,7 @@ def _front_matter(text: str) -> tuple[dict[str, str], str, list[sections.Problem
         len(lines) > 1 and lines[0].rstrip() == _FENCE and bool(_PAIR.fullmatch(lines[1].rstrip()))
     )
     if lines[0].endswith("\r") and (has_front_matter or text.count("\r\n") == text.count("\n")):
-        # We never write such line ends, so an editor has changed all of them.
+        # We never write CRLF, so an editor has changed all line ends.
         text = text.replace("\r\n", "\n")
         lines = text.split("\n")
     if not has_front_matter:
@@ -258,7 +259,7 @@ def _front_matter(text: str) -> tuple[dict[str, str], str, list[sections.Problem
                 )
             )
         head[key] = entry
-    return head, "", [sections.Problem(1, "the front matter has no end. Put a line --- below it.")]
+    return head, "", [sections.Problem(1, "the front matter has no end. End it with a line ---.")]
 
 
 def _unquoted(entry: str) -> str:

@@ -1,8 +1,8 @@
 """The two blocks of typed memory, and three personas.
 
 Each is read from a block's text and written to it, in the bracket format (`brackets.py`). `fitted`
-returns the part that fits the block's limits, by number and by characters. Compare it with the
-complete block to see which values are missing.
+returns the part of a block that fits its limits, which are numbers of values and of characters.
+Compare it with the complete block to see which values are missing.
 """
 
 import sys
@@ -121,9 +121,9 @@ class TypedBlock:
     def from_memory_string(cls, text: str) -> Self:
         """Read the text of a block; unknown lines become `other_lines`.
 
-        If a tag for texts has several lines the last one counts, since agents add a line instead of
-        changing one. Raises Invalid if the state is unknown, or a persona has no line `[IDENTITY]
-        name | role`.
+        If a tag for texts occurs on several lines, the last line counts, since agents add a line
+        instead of changing one. Raises Invalid if the state is unknown, or a persona has no line
+        `[IDENTITY] name | role`.
         """
         by_tag, other_lines = brackets.read_lines(text, cls.TAGS)
         values: dict[str, Any] = {"other_lines": other_lines}

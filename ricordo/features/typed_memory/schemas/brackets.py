@@ -12,8 +12,8 @@ from ricordo.errors import Invalid
 
 _TAGGED = re.compile(r"\[([A-Z]+)\] ?(.*)")
 _QUOTED = re.compile(r"\\+\[")
-# Control characters except tab and line break, and unpaired surrogates, which databases or
-# encodings refuse.
+# Characters that databases or encodings refuse: control characters except tab and line break, and
+# unpaired surrogates.
 _UNREADABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 

@@ -34,9 +34,9 @@ class MemoryManager:
     """An agent's typed memory.
 
     `max_chars` is the most characters of each block: CORE_MEMORY_MAX_CHARS, else 1500. Raises
-    Invalid if it is under 150. The methods raise the client's errors: Raises NotFound if the agent
-    has no human block, Invalid if the block cannot be read, and Conflict if others keep changing
-    it. Then nothing was written.
+    Invalid if it is under 150. The methods raise the client's errors, NotFound if the agent has no
+    human block, Invalid if the block cannot be read, and Conflict if others keep changing it. Then
+    nothing was written.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class MemoryManager:
         self.strategy = strategy or rotation.AdaptiveRotation()
         self._now = now
         self._changing = threading.Lock()
-        # The human block's text when the caller last read it, or when it was last written here.
+        # The human block's text when it was last read by the caller or written here.
         self._last_text: str | None = None
 
     def set_task(self, task: str, context: str | None = None) -> None:
@@ -212,7 +212,7 @@ class MemoryManager:
         metrics = self._metrics(len(whole.shed().to_full_string()))
         if self.strategy.should_rotate(metrics):
             rotated = self._rotate(whole).fitted(self.max_chars)
-            # Without this check, every change would archive a very long task again.
+            # Check that the cut helps. Otherwise every change would archive a very long task again.
             if rotated != whole:
                 return rotated, True
         return whole.fitted(self.max_chars), False
@@ -239,7 +239,7 @@ class MemoryManager:
         return replace(without_other_lines, other_lines=[lines]).cleaned()
 
     def _archive(self, kind: str, body: str) -> None:
-        """Archive a text, if it was not archived just before.
+        """Archive a text, unless it was archived just before.
 
         A process that was interrupted after archiving tries again.
         """

@@ -1,6 +1,6 @@
 """Rotation strategies of the human block, and the defaults of typed memory.
 
-A strategy object counts the changes of one block, so blocks do not share one.
+A strategy object counts the changes of one block, so each block needs a separate object.
 """
 
 import math
@@ -95,8 +95,8 @@ class AdaptiveRotation(RotationStrategy):
     """Adapts its threshold to the usage.
 
     It rotates above 80 percent (or ARCHIVAL_ROTATION_THRESHOLD), and keeps the most important
-    lines. After every ten changes, it uses the average usage in them. If the block was rotated and
-    is still half empty, the threshold rises by 0.05, up to 0.95. If it was nearly full (above 0.9),
+    lines. After every ten changes, it uses the average usage in them. If a rotated block is still
+    half empty, the threshold rises by 0.05, up to 0.95. If the block was nearly full (above 0.9),
     the threshold falls by 0.05, down to 0.6.
     """
 
@@ -124,7 +124,7 @@ class AdaptiveRotation(RotationStrategy):
 
     def _adjust(self, average: float) -> None:
         if self._has_rotated and average < self.HALF_EMPTY:
-            # The bounds include the chosen base, even if that lies outside of them.
+            # The bounds are widened to include the chosen base.
             self.threshold = min(
                 round(self.threshold + self.STEP, 2), max(self.HIGHEST, self.base_threshold)
             )

@@ -41,7 +41,7 @@ def read_page(name: str, base: str) -> Page:
     Args:
         name: The path below `docs/`, without `.md`. The last part of the path is enough if it
             identifies one page.
-        base: The path under which the server is reached, without a final slash.
+        base: The path prefix of the server's addresses, without a final slash.
 
     Raises:
         NotFound: If there is no such page, or this installation has no pages.
@@ -88,7 +88,7 @@ def _full_name(name: str) -> str:
 @cache
 def _rendered(name: str, base: str) -> Page:
     """Render a page once; pages do not change while a server runs."""
-    # Takes a hundredth of the start, and only pages of help need it.
+    # This import takes a hundredth of the start, and only pages of help need it.
     from markdown_it import MarkdownIt
 
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")

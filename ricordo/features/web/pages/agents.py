@@ -80,7 +80,10 @@ async def show_settings(request: Request, agent_id: str) -> Response:
 async def _render_settings(
     request: Request, agent_id: str, preview: Mapping[str, Any] | None = None
 ) -> Response:
-    """Return the page; `preview` says what another model would not see, before the change."""
+    """Return the page.
+
+    `preview` names the parts that another model would not see, before the change to it.
+    """
     api = Api(request)
     agent = await api.get(f"/v1/agents/{agent_id}")
     attached = {tool["id"] for tool in agent["tools"]}
@@ -110,7 +113,7 @@ async def _render_settings(
 
 @router.post("/{agent_id}/settings")
 async def change_agent(request: Request, agent_id: str) -> Response:
-    """Change the fields that the form contains; a missing field keeps its value."""
+    """Change the agent's fields by the form; a missing field keeps its value."""
     api = Api(request)
     form = await form_of(request)
     body: dict[str, object] = {
@@ -143,7 +146,7 @@ async def change_tool(request: Request, agent_id: str, tool_id: str) -> Response
     action = form.get("do")
     if action == "detach":
         await api.ask("PATCH", f"{home}/detach/{tool_id}")
-        notice = "The tool was taken away."
+        notice = "The tool was detached."
     elif action in ("approve", "free"):
         tool = await api.get(f"/v1/tools/{tool_id}")
         body = {"requires_approval": action == "approve"}
@@ -158,7 +161,7 @@ async def change_tool(request: Request, agent_id: str, tool_id: str) -> Response
 
 @router.post("/{agent_id}/secrets")
 async def change_secret(request: Request, agent_id: str) -> Response:
-    """Store or delete one secret of the agent; the others stay as they are."""
+    """Store or delete one secret of the agent; other secrets are not changed."""
     form = await form_of(request)
     name = form.get("name", "").strip()
     is_deleted = form.get("do") == "delete"

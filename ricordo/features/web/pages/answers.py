@@ -1,4 +1,4 @@
-"""The sources of an answer, and how it changed memory.
+"""The sources of an answer, and its changes of memory.
 
 Sources are versions of blocks, passages and messages.
 """

@@ -20,8 +20,8 @@ from ricordo.storage import agents, blocks, history, proposals, users, versions
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
-# Characters of texts whose words are counted for a timeline. For a longer history no counts are
-# shown.
+# The most characters of texts whose words are counted for a timeline. A longer history has no
+# counts.
 _MOST_COUNTED = 400_000
 
 
@@ -29,8 +29,9 @@ _MOST_COUNTED = 400_000
 class BlockAddress:
     """A block with its paths in the API and among the pages.
 
-    `block` is None if it does not exist. `decision` is what happens to a change by the caller. A
-    caller who `owns` the block may change its other fields too.
+    `block` is None if it does not exist. `decision` tells whether a change by the caller is
+    applied, proposed or refused. `owns` is set if the caller may also change the block's other
+    fields.
     """
 
     owner: MemoryOwner
@@ -138,7 +139,7 @@ def counted(
 ) -> list[TimelineEntry]:
     """Return the versions, each with its numbers of added and removed words.
 
-    The versions are newest first; each is compared with the next one.
+    The newest version comes first. Each is compared with the version after it in the list.
     """
     length = len(address.block.value) if address.block else 0
     if length * len(block_versions) > _MOST_COUNTED:

@@ -11,11 +11,11 @@ from ricordo.memory.schemas import schemas_in
 from ricordo.memory.sections import layout_of, read_sections, write_sections
 
 FIELD = "field."
-"""The beginning of a form's names for fields."""
+"""The prefix of the names of a schema's fields in a form."""
 
 
 async def text_of_form(request: Request, address: BlockAddress, form: dict[str, str]) -> str:
-    """Return the block's text with the fields of the form. Raises Invalid."""
+    """Return the block's text with the values from the form. Raises Invalid."""
     schema = None
     if address.block and address.block.schema_ref:
         schema = schemas_in(request.app.state.runtime.settings.data_dir)(address.block.schema_ref)

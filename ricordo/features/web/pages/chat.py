@@ -1,7 +1,7 @@
 """The chat with an agent: messages, changes of memory, and visible blocks.
 
 A person who opens an agent's chat gets a personal conversation. A conversation that others can read
-is opened by its address, and the page says who reads it.
+has an address, and its page names the readers.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ from ricordo.storage.engine.store import Transaction
 router = Pages("/ui/agents/{agent_id}/chat", scope="messages")
 _PANEL_CHARACTERS = 4_000  # characters of a block's text in the panel beside the chat
 _PRECONDITION_FAILED = 412
-# The state of a proposal, as the line of its tool call shows it.
+# Names of the states of a proposal, for the line of its tool call.
 _PROPOSAL_WORDS = {"open": "proposed", "conflicted": "proposed", "rejected": "declined"}
 _PAGE = 40  # stored messages on a page
 _BEFORE = 10  # messages on a page before the message that a link leads to
@@ -44,8 +44,8 @@ class ShownTurn:
     """One run on a page: its messages in order, with steps folded.
 
     The items are (kind, content): "user", "agent", "fold", "approval", "note". `changes` are its
-    changes of memory, None until they are known. `versions` are the other ways in which the
-    conversation continued at this turn.
+    changes of memory, None until they are known. `versions` are the conversations that continued
+    differently at this turn.
     """
 
     run_id: str | None
@@ -65,7 +65,7 @@ class ShownTurn:
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """Who reads a conversation, and whether the caller may write in it."""
+    """The readers of a conversation, and whether the caller may write in it."""
 
     kind: str  # "own", "shared", "other": the conversation's user
     name: str  # name of the user, if the conversation belongs to somebody else
@@ -231,12 +231,12 @@ async def change_line(request: Request, agent_id: str) -> Response:
     address = await request.app.state.runtime.store.read(
         lambda tx: find_block(tx, scope, block_keys)
     )
-    # Call it after another user's block was refused, since it may begin a conversation.
+    # Refuse another user's block before this call, which may begin a conversation.
     conversation = await _conversation(request, agent_id, form.get("conversation"))
     old = form.get("old", "")
     lines = address.block.value.split("\n") if address.block else []
     number = int(form["number"]) if form.get("number", "").isdecimal() else -1
-    notice = "This line changed since. Look at it again."
+    notice = "This line has changed meanwhile. Load the page again."
     if number < len(lines) and lines[number : number + 1] == [old]:
         lines[number : number + 1] = [form["new"]] if form.get("new", "").strip() else []
         notice = await _save_lines(request, address, lines)
@@ -250,7 +250,7 @@ async def change_line(request: Request, agent_id: str) -> Response:
 
 
 async def _save_lines(request: Request, address: Any, lines: Sequence[str]) -> str:
-    """Save the block's text, and return what failed; empty if nothing did."""
+    """Save the block's text, and return the error message; "" for no error."""
     text = "\n".join(lines)
     method, body = "PATCH", {"value": text}
     if address.owner.kind == "user":
@@ -361,8 +361,7 @@ async def _send(
     except RefusedByApi as error:
         if is_part(request):
             raise
-        # The typed text is not lost. If a turn began it is in the history, otherwise in the input
-        # box.
+        # Keep the typed text: if a turn began, it is in the history, otherwise in the input box.
         return await _page(
             request, agent_id, status=min(error.status, 502), problem=str(error), draft=draft
         )
@@ -568,7 +567,7 @@ async def _readers(request: Request, conversation: Json) -> Readers:
 
 
 async def _blocks(request: Request, agent: Json, conversation: Json) -> list[Json]:
-    """Return the conversation's visible blocks: the agent's, then its user's others."""
+    """Return the conversation's visible blocks: the agent's, then the user's further blocks."""
     scope: Scope = request.scope[REQUEST_SCOPE]
     user_id = conversation["user_id"]
     store = request.app.state.runtime.store
@@ -598,7 +597,7 @@ async def _blocks(request: Request, agent: Json, conversation: Json) -> list[Jso
 def _shown_block(
     scope: Scope, block: Json, user_id: str | None, *, is_writable: bool = True
 ) -> Json:
-    """Return the block with its page, and whether the caller may change it in place."""
+    """Return the block with its page, and whether the caller may edit it in the panel."""
     path = f"/ui/blocks/{block['id']}"
     may_edit = is_writable and scope.may("agents:write")
     if user_id:
@@ -640,7 +639,7 @@ async def _message(api: Api, message_id: str, conversation_id: str) -> Json | No
 async def _turn_after(
     api: Api, conversation_id: str, shown: Sequence[Json], first_id: str
 ) -> list[Json]:
-    """Return the messages that another version has in place of the turn `first_id`."""
+    """Return the messages of another version that replace the turn beginning with `first_id`."""
     ids = [message["id"] for message in shown]
     index = ids.index(first_id) if first_id in ids else 0
     before = ids[index - 1] if index else None
@@ -660,7 +659,7 @@ async def _version_before(request: Request, conversation: Json, message_id: str)
 async def _fork(
     request: Request, conversation: Json, message_id: str | None, *, description: str | None
 ) -> Json:
-    """Fork a conversation after a message. A version is hidden and has a description."""
+    """Fork a conversation after a message. With a `description` the fork is a hidden version."""
     api = Api(request)
     query: Json = {"hidden": "true" if description else "false"}
     if message_id:

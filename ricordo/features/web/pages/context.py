@@ -19,7 +19,7 @@ router = Pages("/ui/agents/{agent_id}/context", scope="agents")
 SECTIONS = (
     ("num_tokens_system", "Instructions", "system_prompt"),
     ("num_tokens_core_memory", "Memory blocks", "core_memory"),
-    ("num_tokens_external_memory_summary", "What lies outside", "external_memory_summary"),
+    ("num_tokens_external_memory_summary", "Outside the window", "external_memory_summary"),
     ("num_tokens_tool_usage_rules", "Rules of tools", "tool_usage_rules"),
     ("num_tokens_directories", "Open files", "directories"),
     ("num_tokens_functions_definitions", "Tools", "functions_definitions"),
@@ -68,7 +68,7 @@ async def show_context(request: Request, agent_id: str) -> Response:
 
 
 def _lessons(request: Request, handle: str) -> list[str]:
-    """Return what was learned about the agent's model, as sentences."""
+    """Return the lessons about the agent's model as sentences."""
     models = request.app.state.runtime.organization_providers.known(
         request.scope[REQUEST_SCOPE].organization_id
     )
@@ -81,7 +81,7 @@ def _lessons(request: Request, handle: str) -> list[str]:
 
 def _sections(window: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the sections with their texts and their positions in a bar."""
-    # The bar shows only what is used, because in a large window that would be too thin.
+    # The bar shows only the used part, since that part would be too thin in a large window.
     size = max(sum(window.get(count) or 0 for count, _, _ in SECTIONS), 1)
     start = 0.0
     sections = []

@@ -1,4 +1,4 @@
-"""Decisions on proposals, from any page that shows them.
+"""Decide on proposals, from any page that shows them.
 
 The page of a conflict shows both texts, and a third text resolves it.
 """

@@ -1,4 +1,4 @@
-"""Forget one fact: a list of everything that mentions it, to choose from."""
+"""Forget one fact: list the items that mention it, and remove the chosen ones."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from ricordo.storage import users
 from ricordo.storage.engine.store import Transaction
 
 router = Pages("/ui/people/{user_id}/forget-one", scope="memory")
-# The kinds of stored items, in words for people; other kinds have no such words.
+# Names of the kinds of stored items for people. Other kinds have none.
 KINDS = {
     "block": "In memory",
     "fact": "In facts",
@@ -35,7 +35,7 @@ KINDS = {
 @router.post("")
 @needs("memory:approve", "users:write")
 async def show_list(request: Request, user_id: str) -> Response:
-    """Show everything that mentions the text in the form, to choose what is removed.
+    """Show the items that mention the text in the form, to choose from.
 
     The text is sent by POST, since addresses are logged.
     """

@@ -90,7 +90,7 @@ async def compare(request: Request) -> Response:
         sha = comparison[f"{name}_version"]
         sides.append(await api.get(f"{address.api}/versions/{sha}") if sha else None)
     if sides[0] and sides[1] and sides[0]["number"] > sides[1]["number"]:
-        sides.reverse()  # the older version is on the left, whatever the order in the request
+        sides.reverse()  # the older version is always on the left
     return await render(
         request, "compare.html", address=address, older=sides[0], newer=sides[1], is_large=True
     )
@@ -139,7 +139,7 @@ async def show_blame(request: Request) -> Response:
 async def restore(request: Request) -> Response:
     """Make the text of an older version the block's next version.
 
-    A deleted block of a person comes back.
+    A person's deleted block is created again.
     """
     address = await open_block(request)
     form = await form_of(request)

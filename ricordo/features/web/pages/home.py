@@ -32,8 +32,8 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.proposals import ProposalFilter
 
 router = Pages()
-# People paste the address into a shell as part of commands, so it may only contain characters of a
-# host and port.
+# People copy commands with this address into a shell, so it may only contain characters of a host
+# and port.
 _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?")
 _MOST_SHOWN = 20
 _MOST_LINES = 6  # lines of the caller's memory
@@ -88,9 +88,10 @@ async def show_home(request: Request) -> Response:
 
 
 def _lists(tx: Transaction, me: Scope, plugins: Plugins) -> dict[str, Any]:
-    """Read the lists of the page: the caller's memory, and counts for other people's.
+    """Read the lists of the page.
 
-    Texts of proposals are read only for the caller's memory.
+    They are the caller's memory, and counts of waiting changes for other people. Texts of proposals
+    are read only for the caller's memory.
     """
     lists: dict[str, Any] = {
         "owner": None,
@@ -131,7 +132,7 @@ def _last_own(
     newest = next((one for one in recent if one.user_id == user_id), None)
     if newest or me.subject_id is not None:
         return newest
-    # Conversations of others may be newer than all of the caller's.
+    # The newest conversations may all belong to others, so read the caller's last one separately.
     return next(iter(conversation_overviews.recent_conversations(tx, me, 1, is_own=True)), None)
 
 

@@ -32,7 +32,7 @@ _CHANGED = (409, 412)
 @_by_id.get("")
 @router.get("")
 async def show_line(request: Request) -> Response:
-    """Open a line: its form, or with `who` its source.
+    """Open a line: show its form, or with `who` its source.
 
     A request by htmx gets only the line; any other request gets the page of the block.
     """
@@ -152,7 +152,7 @@ async def _section(request: Request) -> MemorySection:
 
 
 async def _source(request: Request, line: int) -> dict[str, Any]:
-    """Return the version that brought a line, and the message that it came from."""
+    """Return the version that brought a line, and the message that led to that version."""
     scope = request.scope[REQUEST_SCOPE]
     path_params = request.path_params
     store = request.app.state.runtime.store

@@ -53,7 +53,7 @@ async def log_in(request: Request) -> Response:
     address = request.client.host if request.client else ""
     await authentication.slow_down(address, key)
     caller = await authentication.scope_of(runtime, key)
-    # A browser token is for programs on other pages; it opens no page of this server.
+    # Refuse a browser token: it is for web pages of other servers.
     if caller is None or caller.reach:
         authentication.note_failure(address)
         problem = (

@@ -1,7 +1,7 @@
 """The pages of memory: blocks of a person or an agent, with an editor.
 
-The page of a block has two addresses: by a person's label, and by the block's id. Otherwise both
-are the same.
+The page of a block has two addresses: one with the person and the label, one with the block's id.
+Both show the same page.
 """
 
 from collections import Counter
@@ -65,10 +65,10 @@ _of_agent = Pages("/ui/agents/{agent_id}/memory", scope="agents")
 _BLOCK = "/{user_id}/blocks/{label:path}"
 _PAGE = 50
 _MOST_PROPOSALS = 50  # on one page, each with two texts
-_MOST_EXPECTED = 30  # blocks that courses will add
+_MOST_EXPECTED = 30  # listed blocks that courses will add
 _RECENT = 8  # versions in the timeline next to a text
-# Longer pages (characters) are rendered in a thread: Markdown and differences take up to 25 µs a
-# character.
+# Pages with more characters are rendered in a thread, since Markdown and differences take up to 25
+# µs a character.
 _LARGE = 2_000
 _CHANGED = 409
 _NOBODY = "nobody"  # in the field of an egress policy
@@ -76,8 +76,8 @@ _PRECONDITION_FAILED = 412
 # Each policy in words for people.
 POLICIES = {
     "propose": "Agents propose, you decide",
-    "explicit": "Agents write what was said word for word, and propose the rest",
-    "guarded": "Agents write, and propose what came from elsewhere",
+    "explicit": "Agents write the user's exact statements, and propose the rest",
+    "guarded": "Agents write, but propose content from other sources",
     "direct": "Agents write",
     "read_only": "Agents only read",
 }
@@ -272,8 +272,8 @@ def _block_variables(
 async def show_block_page(request: Request, **changes: Any) -> Response:
     """Render the page of the request's block.
 
-    `typed` is a text that could not be saved, and `words` is the reason why. `opened` is the piece
-    of the text that is open, showing its form or its source.
+    `typed` is a text that could not be saved, and `words` is the reason. `opened` is the piece of
+    the text that shows its form or its source.
     """
     scope: Scope = request.scope[REQUEST_SCOPE]
     path_params = request.path_params
@@ -319,7 +319,7 @@ async def show_block_page(request: Request, **changes: Any) -> Response:
 
 
 def _field_values(section: MemorySection | None) -> Mapping[str, str]:
-    """Return the values of a block's fields for its form; a free text has none."""
+    """Return the values of a block's fields for its form; empty for a free text."""
     if section is None or section.schema is None:
         return {}
     reading = read_sections(section.block.value, section.schema)
@@ -483,7 +483,7 @@ async def _make(api: Api, owner: MemoryOwner, form: dict[str, str]) -> dict[str,
 @router.post("/{user_id}/decide")
 @needs("memory:approve", "memory:override")
 async def decide(request: Request, user_id: str) -> Response:
-    """Decide on the proposals whose ids the form has.
+    """Decide on the proposals that the form names.
 
     `decision` is approve, reject, later or never. With "later" they are folded for a day. With
     "never" they are rejected, and a rule forbids to remember anything like `rule`.
@@ -495,7 +495,9 @@ async def decide(request: Request, user_id: str) -> Response:
     path = local_path(form.get("next", "")) or owner.path
     decision = form.get("decision", "reject")
     if decision == "later":
-        response = done(request, path, "Not now: it waits, and comes back here tomorrow.")
+        response = done(
+            request, path, "Not now: the suggestion waits, and is shown here again tomorrow."
+        )
         put_off(request, response, ids)
         return response
     reason = form.get("reason", "").strip() or None
@@ -538,7 +540,7 @@ async def change_rules(request: Request, user_id: str) -> Response:
         await remove_rule(api, user_id, form["remove"])
         return done(request, f"{owner.path}#rules", "The rule was deleted.")
     await add_rule(api, user_id, form.get("rule", ""))
-    return done(request, f"{owner.path}#rules", "Nothing like it will be remembered.")
+    return done(request, f"{owner.path}#rules", "Agents will remember nothing like it.")
 
 
 async def _owner_of(request: Request) -> MemoryOwner:
@@ -580,7 +582,10 @@ def _waits_for(address: BlockAddress) -> str:
 
 
 def outcome_of(address: BlockAddress, saved: dict[str, Any], verb: str) -> str:
-    """Return the notice for a change: it waits, or the block was changed (`verb`)."""
+    """Return the notice for a saved change: it waits for approval, or the block was changed.
+
+    `verb` names the change, such as "changed".
+    """
     is_proposed = saved.get("proposal_id") or "base_body" in saved
     return _waits_for(address) if is_proposed else f"{address.label} was {verb}."
 

@@ -1,4 +1,4 @@
-"""Rules against remembering, and suggestions that were put off, on pages of memory."""
+"""Rules for things never to remember, and postponed suggestions, on pages of memory."""
 
 from collections.abc import Sequence
 
@@ -39,7 +39,7 @@ async def add_rule(api: Api, user_id: str, rule: str) -> None:
 
 async def remove_rule(api: Api, user_id: str, rule: str) -> None:
     rules = [line for line in await _rules(api, user_id) if line != rule]
-    body = {"body": "\n".join(rules), "message": "Took a rule away"}
+    body = {"body": "\n".join(rules), "message": "Remove a rule"}
     await api.ask("PUT", f"/users/{user_id}/blocks/{NEVER_REMEMBER}", body)
 
 
@@ -54,7 +54,7 @@ async def _rules(api: Api, user_id: str) -> list[str]:
 
 
 def put_off(request: Request, response: Response, ids: Sequence[str]) -> None:
-    """Let this browser show these proposals folded for a day. They wait as before."""
+    """Let this browser show these proposals folded for a day; they still wait."""
     ends = dict.fromkeys([*(id[-_ID_END:] for id in ids), *_ends(request)])
     response.set_cookie(
         _COOKIE,

@@ -27,7 +27,10 @@ _MOST_CHARACTERS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class BlockRights:
-    """The rights of a caller in a block; `decision` is what happens to a change."""
+    """A caller's rights in a block.
+
+    `decision` tells whether a change is applied, proposed or refused.
+    """
 
     decision: PolicyDecision
     owns: bool
@@ -38,9 +41,9 @@ class BlockRights:
 class MemorySection:
     """A block on a page of memory.
 
-    `pieces` are empty if the text is too long to be shown in pieces; then `is_long` is set. `more`
-    is the number of pieces that the page leaves out. `reader` is the name of the only agent or
-    course that reads the block; None: all do.
+    `pieces` are empty and `is_long` is set if the text is too long to be shown in pieces. `more` is
+    the number of pieces that the page leaves out. `reader` is the name of the only agent or course
+    that reads the block; None: all do.
     """
 
     block: Block
@@ -69,7 +72,7 @@ class MemorySection:
 
     @property
     def forget_page(self) -> str:
-        """Return the page that lists everything that mentions a line of a user's block.
+        """Return the page that lists the items that mention a line of a user's block.
 
         Returns "" for other blocks.
         """

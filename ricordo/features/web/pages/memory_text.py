@@ -23,8 +23,8 @@ class TextPiece:
     """Lines of a text that people read and change together; lines count from 1.
 
     `title` is the heading of a schema's field, and `hint` its description. `day` is a date at the
-    start of the text, as YYYY-MM-DD; `text` lacks it. `has_gap` is set if the piece follows an
-    empty line.
+    start of the text, as YYYY-MM-DD; `text` is the text after it. `has_gap` is set if the piece
+    follows an empty line.
     """
 
     first: int
@@ -50,8 +50,8 @@ def pieces_of(text: str, schema: BlockSchema | None = None) -> list[TextPiece]:
     pieces = []
     position = 0
     for first, end in [*_ranges(text, lines), (len(lines), len(lines))]:
-        # Lines between the ranges, such as definitions of links, since the parser does not report
-        # them.
+        # Add lines between the ranges, such as definitions of links, which the parser does not
+        # report.
         ranges = [(index, index + 1) for index in range(position, first)]
         for begin, after in [*ranges, (first, end)]:
             last = max((index for index in range(begin, after) if lines[index].strip()), default=-1)

@@ -21,8 +21,8 @@ from ricordo.storage.engine.store import Transaction
 
 router = Pages("/ui/people/{user_id}", scope="memory")
 _receipts = Pages("/ui/receipts", scope="memory")
-# Limits of an audit on a page. It compares all pairs of lines and reads the history, which takes at
-# most a second. The command line audits longer memories.
+# Limits of an audit on a page, which compares all pairs of lines and reads the history. Within them
+# it takes at most a second. The command line audits longer memories.
 _MOST_CHARACTERS = 20_000
 _MOST_VERSIONS = 1_000
 _MOST_FINDINGS = 200
@@ -73,7 +73,7 @@ async def show_export(request: Request, user_id: str) -> Response:
 @router.get("/forget")
 @needs("memory:approve", "users:write")
 async def show_forget(request: Request, user_id: str) -> Response:
-    """Show how much data would be deleted, and ask for the name."""
+    """Show the amount of data that would be deleted, and ask for the name."""
     return await _forget_page(request, user_id)
 
 

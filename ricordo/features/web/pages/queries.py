@@ -1,6 +1,6 @@
 """Lists for pages: records of storage with the addresses of their pages.
 
-With the API, one call would be needed for each row.
+They need one statement for a list, while the API would need one call for each row.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -94,7 +94,7 @@ class WaitingCount:
 def waiting_by_owner(
     tx: Transaction, scope: Scope, limit: int, *, without: str | None = None
 ) -> list[WaitingCount]:
-    """Return the owners with waiting changes, most first, by one statement.
+    """Return the owners with waiting changes, the largest number first.
 
     `without` is the id of a user who is left out.
     """
@@ -301,7 +301,7 @@ def messages_of_runs(
 
 @dataclass(frozen=True, slots=True)
 class RunChanges:
-    """What a run changed in memory: labels by owner, and waiting proposals.
+    """The changes of a run in memory: labels by owner, and waiting proposals.
 
     `users` are the owners whose changes can be undone.
     """

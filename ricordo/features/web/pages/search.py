@@ -31,7 +31,8 @@ router = Pages("/ui/search", scope="messages")
 KINDS = ("messages", "archive", "memory")
 FACTS = "facts"
 _MOST = 20
-# The most agents whose messages are searched if none is named; each takes a fifth of a millisecond.
+# If no agent is named, at most this many agents' messages are searched. Each takes a fifth of a
+# millisecond.
 _MOST_AGENTS = 100
 
 
@@ -136,7 +137,7 @@ async def _facts(
 ) -> list[KnownFact]:
     """Return facts about the person that the search names, or about the caller.
 
-    There are none if the caller may not read that person's memory.
+    The list is empty if the caller may not read that person's memory.
     """
     scope = request.scope[REQUEST_SCOPE]
     plugins = request.app.state.runtime.plugins
@@ -161,7 +162,10 @@ async def _facts(
 
 
 async def _messages_of_all(request: Request, body: MessageSearchRequest) -> list[Any]:
-    """Return the API's search results; of very many agents, only recent ones are searched."""
+    """Return the API's search results.
+
+    If there are very many agents, only recent ones are searched.
+    """
     runtime = request.app.state.runtime
     context = await for_user(HttpCall(runtime, request.scope[REQUEST_SCOPE], request), body.user_id)
     start, end = body.span(UTC)
@@ -184,7 +188,7 @@ async def _messages_of_all(request: Request, body: MessageSearchRequest) -> list
 def _is_near(hit: dict[str, Any], beginnings: list[str]) -> bool:
     """Return True if the text itself matches, by a word or by its meaning.
 
-    Other results match only through the turns around them.
+    Other results match only by the turns around them.
     """
     relevance = hit.get("relevance") or hit["metadata"]
     text = (hit["content"] if "content" in hit else hit["passage"]["text"]).casefold()

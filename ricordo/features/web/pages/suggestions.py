@@ -1,4 +1,4 @@
-"""Proposals as people read them: changed lines; equal lines of several agents are joined."""
+"""Proposals in the form for people: changed lines, and equal proposals joined."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from ricordo.memory.unwanted import rule_of
 from ricordo.pages.reasons import own_reason
 from ricordo.pages.titles import title_of
 
-# Of a suggestion with more changed lines, only this many are shown.
+# At most this many changed lines of a suggestion are shown.
 _MOST_LINES = 12
 
 
@@ -62,7 +62,7 @@ class Suggestion:
 
     @cached_property
     def rule(self) -> str:
-        """Return the first added line as a rule against things like it."""
+        """Return the first added line, as a rule never to remember things like it."""
         return next((rule for line in self.added or () if (rule := rule_of(line))), "")
 
     @property
@@ -96,7 +96,7 @@ def joined(
 def divided(
     suggestions: Sequence[Suggestion], put_off: Container[str]
 ) -> tuple[list[Suggestion], list[Suggestion]]:
-    """Divide suggestions into those to decide now and those that are put off."""
+    """Divide suggestions into current and postponed ones."""
     later = [suggestion for suggestion in suggestions if suggestion.first.id in put_off]
     now = [suggestion for suggestion in suggestions if suggestion not in later]
     return now, later

@@ -258,7 +258,7 @@ ODDS: tuple[Odd, ...] = (
     ),
     Odd("groups: left out, since it is not a list", lambda file, _: file.update(groups="many")),
     Odd(
-        "is unknown here; it is kept aside",
+        "is unknown here; it is kept unchanged for exports",
         lambda file, _: file["groups"].append({"agent_ids": [], "mood": "good"}),
     ),
     Odd(

@@ -20,7 +20,7 @@ def test_an_export_is_brought_for_a_user(shell: Shell) -> None:
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert (
-            "Taken from claude:\n  1 chats\n  2 messages\nLeft out:\n  1 chats (no. 2): it is not "
+            "Imported from claude:\n  1 chats\n  2 messages\nLeft out:\n  1 chats (no. 2): it is not "
             "a JSON object" in done.stdout
         )
     assert json.loads((shell.folder / "report.json").read_text())["taken"] == {
@@ -48,7 +48,7 @@ def test_the_commands_of_the_page_work(shell: Shell) -> None:
         )
         done = shell.run(*command.split())
         said = done.stderr.replace("slow write\n", "")  # of a busy machine
-        assert (done.returncode, said, "Taken from" in done.stdout) == (0, "", True)
+        assert (done.returncode, said, "Imported from" in done.stdout) == (0, "", True)
         assert re.search("  1 (memories|memories proposed|chats)\n", done.stdout)
 
 
@@ -66,7 +66,7 @@ def test_a_persons_memory_is_restored_once(shell: Shell) -> None:
         (shell.data / f"ricordo.db{suffix}").unlink(missing_ok=True)
     done = shell.run("import", "memory", "memory.zip", "--report", "report.json")
     assert done.returncode == 0, done.stderr
-    assert "Taken from memory of ada:\n  1 blocks\n  1 versions\n" in done.stdout
+    assert "Imported from memory of ada:\n  1 blocks\n  1 versions\n" in done.stdout
     assert json.loads((shell.folder / "report.json").read_text())["taken"]["versions"] == 1
 
 

@@ -209,7 +209,7 @@ def test_the_report_says_what_was_left_out(api: Api, letta: LettaDatabase, url: 
     assert len(told["messages"]) == 2
     text = report_text(report)
     assert "27 messages" in text
-    assert "1 files (lost.txt): its text was not kept there" in text
+    assert "1 files (lost.txt): that server did not keep its text" in text
     with_wrong_key = left(taken_from(api, url, key="another"))
     assert with_wrong_key == told  # what was taken is not taken again
 

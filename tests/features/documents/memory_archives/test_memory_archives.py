@@ -366,7 +366,7 @@ def _changes(archive: Archive) -> Iterator[tuple[str, Archive]]:
     endless = _with(archive, "proposals.jsonl", 0, confidence=float("inf"))
     yield "line 1: confidence", endless
     yield "different blocks", _without_line(archive, "blocks.jsonl", 0)
-    yield "not the newest texts", archive | {"blocks/human.md": b"Eve."}
+    yield "differ from the newest texts", archive | {"blocks/human.md": b"Eve."}
     for name in archive:
         if name.endswith(".jsonl") and archive[name]:
             yield f"{name}, line 1", archive | {name: b"{}\n" + archive[name]}

@@ -376,7 +376,7 @@ def test_a_tool_that_is_gone_is_switched_off_with_a_reason_and_comes_back(api: A
         summary: Any = api.client.mcp_servers.refresh(made.id)
         assert (summary["added"], summary["deleted"]) == (["went"], ["unused"])
         status, told = result_of(api, agent.id, "go")
-        assert (status, "does not offer this tool any more" in told) == ("error", True)
+        assert (status, "no longer offers this tool" in told) == ("error", True)
         server.tools = [tool("go")]
         api.client.mcp_servers.refresh(made.id)
         assert result_of(api, agent.id, "go") == ("success", "ok")

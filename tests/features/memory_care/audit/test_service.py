@@ -43,9 +43,13 @@ async def wrote(
 def test_junk_is_told_by_what_it_is_and_other_lines_are_left_alone() -> None:
     for why, *lines in (
         ("says nothing", "TODO", "- n/a", "…", "[insert name here]"),
-        ("left by a model or a tool", "12→ Likes tea", '{"status": "OK", "message": "None"}'),
         (
-            "left by a model or a tool",
+            "left over from a model's or tool's output",
+            "12→ Likes tea",
+            '{"status": "OK", "message": "None"}',
+        ),
+        (
+            "left over from a model's or tool's output",
             "<think>She wants tea.</think>",
             "As an AI language model, I cannot know.",
         ),

@@ -30,7 +30,7 @@ def test_a_user_is_forgotten_without_a_server_and_the_receipt_can_be_checked(she
     assert in_files(shell.data, canary("bob")) != []
     checked = shell.run("memory", "receipt", str(receipt))
     assert checked.returncode == 0
-    assert "It is as this installation signed it." in checked.stdout
+    assert "It is unchanged since this installation signed it." in checked.stdout
     other = shell.run(
         "memory", "receipt", str(receipt), RICORDO_DATA_DIR=str(shell.folder / "other")
     )

@@ -131,7 +131,7 @@ def test_a_remote_that_others_use_too_is_named_and_left(tmp_path: Path) -> None:
     for other in ("", "/inner", "/.."):
         done = erase_files(tmp_path, None, erasure, [f"{place}{other}"])
         assert place.is_dir(), other
-        assert any("is one of others too" in line for line in done.elsewhere), other
+        assert any("belongs to others too" in line for line in done.elsewhere), other
 
 
 def test_things_in_the_folder_of_remotes_that_nobody_uses_any_more_are_counted(
@@ -144,7 +144,7 @@ def test_things_in_the_folder_of_remotes_that_nobody_uses_any_more_are_counted(
     (tmp_path / "remotes" / ".gone.db-lock").touch()
     others = [str(tmp_path / "remotes" / name) for name in ("bob.git", "team/carol.git")]
     done = erase_files(tmp_path, None, ADA, others)
-    assert any("no memory is followed any more: 1." in line for line in done.elsewhere)
+    assert any("no longer the remote of a memory: 1." in line for line in done.elsewhere)
     assert done.files == {}
 
 

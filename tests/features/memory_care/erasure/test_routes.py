@@ -338,7 +338,7 @@ def test_agents_that_are_hers_alone_go_with_her_and_what_others_have_stays(world
     assert told == {
         hers: (True, None),
         shared: (False, "others talk with it"),
-        lent: (False, "another agent has a block of its own"),
+        lent: (False, "another agent has one of its blocks"),
     }
     removed = receipt["removed"]
     assert (removed["agents"], removed["archives"], removed["chains"]) == (1, 1, 3)

@@ -221,7 +221,7 @@ async def test_without_room_for_the_rule_it_is_forgotten_all_the_same(stage: Sta
     assert await stage.store.read(in_tables) == []
     receipt = await service.find_receipt(stage.runtime, SCOPE, state["id"])
     assert receipt["status"] == "done"
-    assert any("may be remembered again" in sentence for sentence in receipt["elsewhere"])
+    assert any("may remember the text again" in sentence for sentence in receipt["elsewhere"])
 
 
 async def test_what_says_nothing_is_refused(stage: Stage) -> None:

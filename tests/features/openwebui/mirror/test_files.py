@@ -263,8 +263,8 @@ async def test_what_open_webui_does_not_take_is_said_and_not_sent_again(
     await here.write("data.bin", bytes(range(256)))
     await here.write("empty.md", "")
     told = await here.settle() or ""
-    assert "does not take b.md: Duplicate content" in told
-    assert "does not take picture.png: File type" in told
+    assert "refuses b.md: Duplicate content" in told
+    assert "refuses picture.png: File type" in told
     assert sorted(there.user_files()) == ["a.md", "data.bin"]
     before, kept = dict(there.files), await here.files()
     assert (await here.settle(), await here.files()) == (told, kept)
@@ -286,7 +286,7 @@ async def test_what_this_workspace_does_not_take_stays_there(
     there.user_uploads("odd\ue000name.md", "Odd.")
     there.user_uploads("fine.md", "Fine.")
     told = await here.settle() or ""
-    assert "large.md in Open WebUI cannot be taken: The workspace is full" in told
+    assert "large.md in Open WebUI cannot be stored here: The workspace is full" in told
     assert "has a character that cannot be shown" in told
     assert await here.files() == {"fine.md": "Fine."}
     assert len(there.user_files()) == 3

@@ -169,7 +169,7 @@ async def test_an_edit_that_memory_cannot_hold_stays_in_the_note(
     await here.settle()
     there.user_writes("human", "Ada, of whom there is much to say.")
     for _ in range(2):
-        assert 'The note of "human" cannot be taken' in (await here.settle() or "")
+        assert 'The note of "human" cannot be stored here' in (await here.settle() or "")
         assert (await here.text(), there.user_notes()["human"]) == (
             "Ada.",
             "Ada, of whom there is much to say.",

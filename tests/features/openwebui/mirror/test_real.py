@@ -538,8 +538,8 @@ def test_files_go_both_ways(stage: Stage) -> None:
     with stage.row("files: what Open WebUI does not take is named, and so is how the sync went"):
         stage.files(ada, double__md="Mine, anew.", picture__png=PICTURE, empty__md="")
         told = stage.sync(ada)
-        assert "does not take double.md: Duplicate content" in told["problem"]
-        assert "does not take picture.png: File type" in told["problem"]
+        assert "refuses double.md: Duplicate content" in told["problem"]
+        assert "refuses picture.png: File type" in told["problem"]
         assert ok(stage.http.get(f"/users/{stage.name(ada)}/workspace/sync")) == told
         assert len(texts()) == 3
     with stage.row(

@@ -94,5 +94,5 @@ def test_health_says_whether_the_server_is_ready(
             assert "secret" not in answer.text
             assert ok(stranger.get("/v1/health/live")) == {"status": "live"}
         monkeypatch.setattr(server.runtime, "is_stopping", True)
-        assert "The server stops." in refused(stranger.get("/v1/health/ready"), 503)
+        assert "The server is stopping." in refused(stranger.get("/v1/health/ready"), 503)
     assert len(server.provoked()) == 2

@@ -31,7 +31,7 @@ def test_a_database_of_every_released_schema_is_backed_up_upgraded_and_checked(
     assert done.returncode == 0, done.stdout + done.stderr
     (copy,) = (shell.data / "backups").glob("*.db")
     assert f"had {fixture.stem.replace('-', ' ')}, and has schema {NEWEST} now" in done.stdout
-    assert f"As it was, it is in {copy}." in done.stdout
+    assert f"The database before the upgrade is in {copy}." in done.stdout
     assert "none lost" in done.stdout
     for file, newest in ((copy, int(fixture.stem.split("-")[1])), (path, NEWEST)):
         with closing(sqlite3.connect(file)) as connection:

@@ -51,7 +51,7 @@ def test_everything_moves_to_postgresql_and_back(
             "db", "migrate-to", f"sqlite:///{shell.data}/ricordo.db", RICORDO_DATABASE_URL=url
         )
         assert back.returncode == 0, back.stderr
-        assert "take RICORDO_DATABASE_URL away" in back.stdout
+        assert "unset RICORDO_DATABASE_URL" in back.stdout
         for done in (there, again, back):
             assert "s3cret" not in done.stdout + done.stderr
     finally:

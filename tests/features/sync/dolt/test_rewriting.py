@@ -140,5 +140,5 @@ def test_the_receipt_says_that_the_history_was_made_again(tmp_path: Path) -> Non
         while http.get(path).json()["status"] != "done" and time.monotonic() < end:
             time.sleep(0.05)
         (sentence,) = [one for one in ok(http.get(path))["elsewhere"] if "dolt remote" in one]
-        assert "was made again" in sentence
+        assert "was created again" in sentence
         assert b"diabetes" not in (folder / "ada.db").read_bytes()

@@ -585,7 +585,7 @@ def test_a_push_that_is_too_long_says_so_on_the_screen(memory: Memory, clone: Pa
     (clone / "noise.md").write_bytes(random.Random(1).randbytes(3_000_000))  # noqa: S311
     commit(clone, "Noise")
     said = refused(clone)
-    assert "remote: This push is longer than 1 MB, which is the most that is taken at once." in said
+    assert "remote: This push is longer than 1 MB, the limit of one push." in said
     assert "[remote rejected] main -> main" in said
     assert (memory.versions(), memory.server.rows()) == (before, rows)
 

@@ -27,7 +27,7 @@ def test_a_remote_is_added_followed_listed_and_taken_away(shell: Shell, has_serv
     def go(*server: str) -> None:
         assert "has no remotes" in remotes(shell, "list", *OF_ADA, *server)
         assert str(bare) in remotes(shell, "add", "git", str(bare), *OF_ADA, *server)
-        assert "version 1, looked at 2" in remotes(shell, "sync", *OF_ADA, *server)
+        assert "version 1, checked at 2" in remotes(shell, "sync", *OF_ADA, *server)
         assert git(bare, "log", "-1", "--format=%s", "main")
         (listed,) = json.loads(remotes(shell, "list", "--json", *OF_ADA, *server))
         assert (listed["kind"], listed["address"], listed["followed"]) == ("git", str(bare), 1)

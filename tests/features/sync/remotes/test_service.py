@@ -360,7 +360,7 @@ async def test_how_following_went_is_noted(noted: SyncedMemory, tmp_path: Path) 
     assert await noted.noted() == done
     for error, said in (
         (Unavailable("The notebook is lost."), "The notebook is lost."),
-        (KeyError("s3cret"), "It failed (KeyError). The server's log says more."),
+        (KeyError("s3cret"), "The sync failed (KeyError). The server's log has the details."),
     ):
         noted.kind.fails = error
         with pytest.raises(type(error)):

@@ -25,7 +25,7 @@ def test_a_course_is_made_checked_and_mended(data: Path) -> None:
     assert str(path) in made.output
     assert run.invoke(app, ["course", "check"]).output == "essay: 1 agent, 3 blocks, 1 task\n"
     assert "already exists" in run.invoke(app, ["course", "new", "essay"]).output
-    assert "no worked course" in run.invoke(app, ["course", "new", "b", "--like", "c"]).output
+    assert "no example course" in run.invoke(app, ["course", "new", "b", "--like", "c"]).output
     assert "name of a course" in run.invoke(app, ["course", "new", "../b"]).output
     path.write_text(path.read_text("utf-8").replace("[[task]]", "[[tasks]]"), "utf-8")
     failed = run.invoke(app, ["course", "check"])

@@ -136,7 +136,7 @@ def test_files_are_applied_by_themselves_and_a_fault_stops_one_course_alone(
     (tmp_path / "courses" / "biology" / "agents.toml").unlink()
     courses = {one["name"]: one for one in ok(http.post("/v1/courses/apply"))}
     assert "no_such_tool" in courses["art"]["fault"]
-    assert "not there any more" in courses["biology"]["fault"]
+    assert "is missing" in courses["biology"]["fault"]
     say(http, agent, "ada", "You work as before.")
     path.write_text(AGENT, "utf-8")
     assert ok(http.post("/v1/courses/apply"))[0]["fault"] is None

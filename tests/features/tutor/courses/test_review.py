@@ -159,8 +159,8 @@ def test_words_that_name_a_tool_which_the_agent_lacks_are_a_warning_with_their_l
     (line,) = [one for one in ok(http.post("/v1/courses/check")) if one["name"] == "words"]
     assert line["fault"] is None
     first, second = line["warning"].splitlines()
-    assert first.startswith('words/agents.toml: Line 4: the words name the tool "archival_memory')
-    assert second.startswith('words/agents.toml: Line 8: the words name the tool "memory_insert"')
+    assert first.startswith('words/agents.toml: Line 4: the text names the tool "archival_memory')
+    assert second.startswith('words/agents.toml: Line 8: the text names the tool "memory_insert"')
 
 
 def test_a_limit_that_a_changed_shared_text_exceeds_is_found(

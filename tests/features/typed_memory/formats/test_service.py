@@ -182,9 +182,7 @@ def test_markdown_needs_no_front_matter_and_its_last_line_break_is_the_files() -
 
 
 MARKDOWN: dict[str, list[str]] = {
-    "---\nblock: a\n## Name\nAda": [
-        "Line 1: the front matter has no end. Put a line --- below it."
-    ],
+    "---\nblock: a\n## Name\nAda": ["Line 1: the front matter has no end. End it with a line ---."],
     "---\nblock: a\nblock: b\n---\n": ['Line 3: "block" occurs twice. Keep one of the two.'],
     "---\nblock: a\ntags: b\n---\n": [
         'Line 3: "tags" is not known here. Use block, schema and format, or put it below*'

@@ -86,7 +86,7 @@ def test_an_agent_is_made_and_set_up(visitor: Visitor, http: httpx2.Client) -> N
     press(page, "No approval")
     told(page, "need no approval")
     press(page, "Take away")
-    told(page, "The tool was taken away.")
+    told(page, "The tool was detached.")
     page.get_by_text("Give it another tool").click()
     press(page, "Give")
     told(page, "The tool was attached.")

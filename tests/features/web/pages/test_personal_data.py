@@ -34,7 +34,7 @@ def test_an_audit_runs_when_it_is_asked_for(browser: TestClient) -> None:
     assert "finding" not in page
     found = browser.get(f"{home(browser)}/audit", params={"run": "1"}).text
     assert "2 findings in 3 lines of 1 block<" in found
-    assert "Says nothing, or was left by a model: says nothing" in found
+    assert "Says nothing, or is left over from a model: says nothing" in found
     assert f'href="{home(browser)}/blocks/human/blame?line=3"' in found
 
 
