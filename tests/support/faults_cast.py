@@ -49,7 +49,7 @@ THEIRS = ToolSchema(
 )
 
 
-GATE = Gate()  # where the tool that hangs waits
+GATE = Gate()  # The hanging tool waits here.
 
 
 def _tool(name: str, what: str, act: Callable[[str], Awaitable[str]], **how: bool) -> ServerTool:
@@ -115,7 +115,7 @@ class Told:
 
 @dataclass
 class Subject:
-    """An agent of the campaign, with what it was told and what it told."""
+    """An agent of the campaign, with the messages of its users and its answers."""
 
     id: str
     name: str
@@ -203,7 +203,7 @@ async def flood(runtime: Runtime, subject: Subject, windows: float) -> None:
 
 
 async def waiting_of(runtime: Runtime, agent_id: str) -> Message | None:
-    """The message whose calls wait for an answer."""
+    """Return the message whose calls wait for an answer."""
 
     def read(tx: Transaction) -> Message | None:
         last = messages.by_ids(tx, agents.load(tx, Scope(), agent_id).conversation.window[-1:])
@@ -225,7 +225,7 @@ def whole_history(tx: Transaction, agent_id: str) -> list[Message]:
 
 
 async def audit(runtime: Runtime, agent_id: str, told: Told) -> list[str]:
-    """Everything that is wrong with an agent that was just answered."""
+    """Return all errors of an agent that was just answered."""
 
     def read(tx: Transaction) -> tuple[Conversation, list[Message], list[Message], list[Run]]:
         thread = agents.load(tx, Scope(), agent_id).conversation

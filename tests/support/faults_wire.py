@@ -17,7 +17,7 @@ _LONGEST_ID = 40
 
 
 def faults_of(body: dict[str, Any]) -> list[str]:
-    """Everything that is wrong in a request; which of the two formats it has is seen from it."""
+    """Return all errors of a request, whose format is recognized from its content."""
     is_claude = "system" in body or not any(
         message["role"] == "system" for message in body["messages"]
     )
@@ -148,10 +148,7 @@ def _is_said(text: Any) -> bool:
 
 
 def size_of(body: dict[str, Any]) -> int:
-    """The tokens that the provider counts in a request.
-
-    Four characters of content each, as in plain English.
-    """
+    """Return the tokens that the provider counts in a request: four characters each."""
     tools = json.dumps(body.get("tools", []))
     characters = len(tools) + len(json.dumps(body.get("system", ""), ensure_ascii=False))
     return (

@@ -20,7 +20,7 @@ class _Module:
 def summary_lines(stats: Mapping[str, Iterable[Any]]) -> list[str]:
     """Return the table of a terminal reporter's reports.
 
-    What failed comes first, then what took longest.
+    Failed modules come first, then the slowest.
     """
     modules: defaultdict[str, _Module] = defaultdict(_Module)
     for category, reports in stats.items():
