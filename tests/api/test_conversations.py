@@ -1,7 +1,4 @@
-"""Threads over HTTP, with the official client.
-
-Made, listed, changed, forked, deleted, and talked in.
-"""
+"""Conversations over HTTP, with the official client: lists, changes, forks, messages."""
 
 import json
 from datetime import UTC, datetime

@@ -1,6 +1,6 @@
-"""Requests that are about a user.
+"""Requests about a user.
 
-The default conversation, filters by `user_id`, shared blocks, and what a user may change.
+The tests cover the default conversation, filters by `user_id`, shared blocks, and allowed changes.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
-"""What a stored key costs.
+"""The cost of checking a stored key.
 
-A look-up that counts for less than a second, on each server by itself.
+A look-up is valid for less than a second, on each server separately.
 """
 
 import asyncio
@@ -32,7 +32,10 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> Iterator[People]:
 
 
 def counted_turn(people: People, key: str, path: str, *, is_fresh: bool = False) -> Counted:
-    """What a plain turn with this key costs; `is_fresh` where the server looks the key up anew."""
+    """Return the cost of a plain turn with this key.
+
+    With `is_fresh` the server looks the key up again.
+    """
     known = people.server.app.state.authentication
     said = {"messages": [{"role": "user", "content": "Hello."}], "streaming": False}
     # The first turn records the use of the key, and loads everything that is loaded once.

@@ -71,7 +71,7 @@ class Shared:
         return str(self.api.server.model.requests[-1].messages[-1].tool_returns[0].content)
 
     def passages(self) -> dict[str, str]:
-        """The ids of the passages by their texts."""
+        """Return the ids of the passages by text."""
         listed = ok(
             self.api.http.get(f"/v1/agents/{self.id}/archival-memory", params={"limit": 1000})
         )

@@ -1,7 +1,4 @@
-"""Proposals over HTTP.
-
-Made, listed, approved, edited, rejected, settled, decided many at once; and a run undone.
-"""
+"""Proposals over HTTP: made, listed, approved, edited, rejected; and a run undone."""
 
 from dataclasses import replace
 

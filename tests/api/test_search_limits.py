@@ -1,7 +1,4 @@
-"""Searches over HTTP.
-
-Further pages, how well results match, hostile queries and texts, and who is never shown.
-"""
+"""Searches over HTTP: further pages, quality of matches, hostile queries, separation."""
 
 from typing import Any
 

@@ -1,7 +1,4 @@
-"""Answers as server-sent events over HTTP.
-
-Their bytes, what the official client makes of them, and streams that are read again.
-"""
+"""Answers as server-sent events over HTTP: bytes, the official client, resuming."""
 
 import re
 import threading

@@ -1,6 +1,6 @@
-"""Text has one form wherever it enters.
+"""Text is normalized wherever it enters.
 
-By a body, a path, a query, a form, a file, a tool, or git.
+It may come by a body, a path, a query, a form, a file, a tool, or git.
 """
 
 import unicodedata

@@ -1,7 +1,4 @@
-"""A user's memory over HTTP.
-
-Blocks, versions, formats, entity tags, and the walls between users.
-"""
+"""A user's memory over HTTP: blocks, versions, formats, entity tags, separation."""
 
 import re
 from collections.abc import Iterator

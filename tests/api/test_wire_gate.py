@@ -1,10 +1,7 @@
-"""The wire gate.
+"""Every method of the installed `letta-client`, on a server with one of everything.
 
-Every method of the installed `letta-client`, strict about what it reads, against a server with one
-of everything.
-
-It makes docs/develop/compatibility.md: `python -m tests.api.test_wire_gate` writes the page, and a
-test holds it true.
+The client is in strict mode. The test makes docs/develop/compatibility.md: `python -m
+tests.api.test_wire_gate` writes the page, and a test checks that it is current.
 """
 
 import inspect

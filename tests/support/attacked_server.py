@@ -59,10 +59,7 @@ class AttackedServer:
         return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(name))
 
     def size(self, short: int, long: int) -> int:
-        """How much an attack sends.
-
-        A bit more than its bound, or in the long form many times more.
-        """
+        """Return how much to send: just over the limit, or many times more in the long form."""
         return long if self.is_long else short
 
     async def agent(self, **more: Any) -> str:

@@ -144,7 +144,10 @@ def _turns(tables: Tables, said: list[Said]) -> Iterator[str]:
 
 
 def _conversations(tables: Tables) -> Iterator[str]:
-    """The window is the whole history in order; calls have results, answers follow."""
+    """Check that the window is the whole history in order.
+
+    Results follow their calls, and answers follow messages.
+    """
     for id, window, count in tables.rows('SELECT id, "window", message_count FROM conversations'):
         rows = tables.rows(
             (

@@ -1,8 +1,7 @@
 """The servers of the crash campaign.
 
-Processes that are killed and frozen, what they run in it, and their database.
-
-`run_kills` is a campaign of its own, with agents of every type whose calls wait for approval.
+They are processes that are killed and frozen, with a plugin and a database. `run_kills` is a
+separate campaign, with agents of every type whose calls wait for approval.
 """
 
 import asyncio

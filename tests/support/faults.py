@@ -323,7 +323,7 @@ class _Campaign:
         return await self.world.store.read(lambda tx: runs.open_runs(tx, agent_id=subject.id))
 
     async def _let_out(self, subject: Subject) -> None:
-        """Calls that wait keep everything else waiting until one of the three ways out is taken."""
+        """End calls that wait for approval, which block other messages, in one of three ways."""
         for _ in range(6):
             waiting = await waiting_of(self.world.runtime, subject.id)
             if waiting is None:

@@ -1,9 +1,7 @@
-"""Who takes part in the fault campaign.
+"""The agents of the fault campaign, and its audit.
 
-Agents of every type with tools and rules, and a long history; and its audit.
-
-What must be so after a fault: nothing acknowledged is lost, the order is kept, runs are closed, and
-search finds the words.
+The agents are of every type, with tools, rules and a long history. After a fault nothing
+acknowledged is lost, the order is kept, runs are closed, and search finds the words.
 """
 
 import asyncio
@@ -98,9 +96,9 @@ _NAMES = tuple(tool.name for tool in TOOLS)
 
 @dataclass
 class Told:
-    """What an agent's users know.
+    """The knowledge of an agent's users.
 
-    The tokens they sent, those that were acknowledged, and the messages they saw saved.
+    That is the tokens they sent, the acknowledged ones, and the messages they saw saved.
     """
 
     sent: list[str] = field(default_factory=list)
@@ -172,7 +170,7 @@ _RULES: tuple[tuple[ToolRule, ...], ...] = (
 
 
 async def flood(runtime: Runtime, subject: Subject, windows: float) -> None:
-    """Put several windows of history into the agent's window, as a larger model leaves it."""
+    """Fill the window with a longer history, as after a change from a larger model."""
     words = "Much was said about gardens, trains and the weather of those days. " * 24
 
     def work(tx: Transaction) -> None:

@@ -1,9 +1,7 @@
-"""What a provider would refuse.
+"""Faults for which a provider would refuse a request.
 
-The rules of OpenAI's chat completions and of Anthropic's messages, for requests as they came.
-
-Written from the providers' documents and without any code of the server; `faults_of(body)` tells
-everything that is wrong.
+They follow OpenAI's chat completions and Anthropic's messages, and are written from the providers'
+documents, without any code of the server. `faults_of(body)` returns all faults of a request.
 """
 
 import json

@@ -200,9 +200,9 @@ class World:
         )
 
     async def open(self) -> None:
-        """Open the database as a server does at its start.
+        """Open the database as at a server's start.
 
-        Runs that nobody can be working at are closed.
+        Runs that nobody can be working on are closed.
         """
         settings = Settings(
             data_dir=self._folder, find_local_models=False, database_url=self._database

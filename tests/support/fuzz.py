@@ -129,7 +129,7 @@ class _Requests:
         return self._sent >= self._total
 
     def random(self) -> random.Random:
-        """The chance of what is sent next: the same one for the same place of the same campaign."""
+        """Return the random generator of the next request; it is repeatable."""
         return random.Random(f"{self._number} {self._sent}")  # noqa: S311
 
     def close(self) -> None:
@@ -200,10 +200,7 @@ class _Requests:
         return self._http.build_request(case.method, url, content=content, headers=headers)
 
     def _list(self, name: str, value: Any) -> list[Any]:
-        """The values of a query parameter.
-
-        One, several of a list, or twice what is to be there once.
-        """
+        """Return the values of a query parameter: one, several, or one value twice."""
         values = value if isinstance(value, list) else [value]
         values = [self._changed(self._named(name, one)) for one in values]
         return values * 2 if self._random.random() < 0.05 else values
@@ -318,9 +315,9 @@ _DONE = "data: [DONE]\n\n"
 
 
 def stream_faults(body: str, path: str = "") -> list[str]:
-    """What is wrong with server-sent events.
+    """Return the faults of server-sent events.
 
-    Lines that are none, data that is no documented event, no end.
+    These are invalid lines, undocumented events, or a missing end.
     """
     # A voice route also answers in OpenAI's format.
     known = path.replace("/v1/voice-beta/{agent_id}/", "/v1/")

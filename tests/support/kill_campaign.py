@@ -78,9 +78,9 @@ class KillCampaign:
         text: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """Say something (by default the token) until it is answered, and return the answer.
+        """Send a message until it is answered; return the answer, or None.
 
-        None where it is not.
+        The default message is the token.
         """
         body = {"messages": [{"role": "user", "content": text or token, "otid": f"otid-{token}"}]}
         deadline, last = time.monotonic() + LIMIT, ""

@@ -182,10 +182,7 @@ class LocalModel:
 
 @dataclass
 class Serving:
-    """What happened to one model.
-
-    Its requests by outcome, and the largest prompt it took, in its own tokens.
-    """
+    """Statistics of one model: its requests by outcome, and its largest accepted prompt."""
 
     model: LocalModel
     bodies: list[Json] = field(default_factory=list)

@@ -1,7 +1,4 @@
-"""What a run of the long tests prints at its end.
-
-Each module with its outcome, its tests and its minutes.
-"""
+"""The summary at the end of the long tests: each module's outcome, tests and minutes."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping

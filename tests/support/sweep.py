@@ -72,7 +72,10 @@ class Sweep:
         self._reads = [path for path, item in self._document["paths"].items() if "get" in item]
 
     def cells(self) -> list[Cell]:
-        """The documented routes; those that delete come last, and of these the agents and users."""
+        """Return the documented routes.
+
+        Routes that delete come last, and those for agents and users at the very end.
+        """
         found = [cell for cell in cells_of(self._world.server.app) if self._operation(cell)]
         asked = [
             cell for cell in found if not (cell.method != "GET" and cell.path.startswith(OUTSIDE))
@@ -256,7 +259,10 @@ def _related(cell: Cell, read: str, values: Mapping[str, str]) -> str | None:
 
 
 def sweep(folder: Path, number: int, share: float = 1, database: str = "sqlite") -> SweepReport:
-    """Try this share of all values in all places, each route that writes in a world of its own."""
+    """Try this share of all values in all fields and parameters.
+
+    Each route that writes gets a separate world.
+    """
     report = SweepReport()
     with world_on(folder / "reads", database) as world:
         swept = Sweep(world, report)
@@ -288,9 +294,9 @@ def _try_all(swept: Sweep, cell: Cell, chance: random.Random, share: float) -> N
 def sample(
     folder: Path, number: int, most: int, every: int, database: str = "sqlite"
 ) -> SweepReport:
-    """Try so many values of every so-manieth route, in one world.
+    """Try some values of some routes in one world.
 
-    And in each field that changes something, the empty text.
+    Each field of routes that write also gets the empty text.
     """
     report, chance = SweepReport(), random.Random(number)  # noqa: S311
     with world_on(folder, database) as world:

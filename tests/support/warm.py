@@ -45,7 +45,7 @@ def warm_up(folder: Path) -> None:
 @settings(max_examples=50, database=None, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.text(), st.integers(), st.floats())
 def generate_once(_text: str, _number: int, _fraction: float) -> None:
-    """Generate inputs, so that all letters and the constants of our modules are listed already."""
+    """Generate inputs once, so that hypothesis has made its lists of characters."""
 
 
 def _live_once(folder: Path) -> None:

@@ -71,7 +71,7 @@ REQUESTS: Mapping[type[RequestPart], str] = {
 
 @pytest.mark.parametrize("model", REQUESTS, ids=lambda model: model.__name__)
 def test_each_field_that_the_client_can_send_is_known_here(model: type[RequestPart]) -> None:
-    """It has an effect, is refused with a sentence, or is listed as ignored with the reason."""
+    """Each field has an effect, is refused, or is listed as ignored with the reason."""
     module, _, name = REQUESTS[model].rpartition(".")
     fields = getattr(
         import_module(f"letta_client.types.{module}".removesuffix(".")), name
