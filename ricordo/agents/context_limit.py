@@ -404,10 +404,10 @@ def _summary_message(
     turn: TurnContext, request: ModelRequest, evicting_cut: Cut, summary: Summary
 ) -> Message:
     """Return the message that replaces the evicted messages, with figures of the compaction."""
-    # The writer may have read memory too.
-    is_untrusted = any(evicted.is_untrusted for evicted in evicting_cut.evicted) or any(
-        block.is_untrusted for block in turn.state.blocks
-    )
+    # The writer may have read memory and texts of pictures too.
+    is_untrusted = any(
+        evicted.is_untrusted or evicted.picture_text for evicted in evicting_cut.evicted
+    ) or any(block.is_untrusted for block in turn.state.blocks)
     message = turn.run.new_message(
         "summary", (TextPart(summary.text),), turn.runtime.store.clock.now()
     )

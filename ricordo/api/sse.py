@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -11,30 +10,13 @@ import orjson
 from fastapi import Response
 from fastapi.responses import StreamingResponse
 
-from ricordo.api.models.base import date
-from ricordo.api.models.messages import MessageFormat, message_responses
-from ricordo.api.models.runs import StopReasonResponse, UsageResponse
+from ricordo.api.models.messages import MessageFormat
+from ricordo.api.turn_encoder import TurnEncoder, ping_json
 from ricordo.domain.clock import Clock
-from ricordo.domain.event import (
-    ApprovalAsked,
-    Compacted,
-    Delta,
-    Event,
-    Failed,
-    ReasoningDelta,
-    RunEnded,
-    RunStarted,
-    StepSaved,
-    TextDelta,
-    ToolCallDelta,
-    ToolProgress,
-)
-from ricordo.domain.ids import part_otid
-from ricordo.domain.message import Message
+from ricordo.domain.event import Event, Failed, RunEnded, RunStarted, ToolProgress
 from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED
 from ricordo.domain.text import Json
 from ricordo.errors import DatabaseFailed
-from ricordo.llm.argument_stream import ArgumentStream
 
 log = logging.getLogger(__name__)
 STREAM: dict[int | str, dict[str, Any]] = {
@@ -46,185 +28,31 @@ STREAM: dict[int | str, dict[str, Any]] = {
 DONE = b"data: [DONE]\n\n"
 _PREFIX = b"data: "
 _PING = 'data: {"message_type":"ping"'
-_TEXT_FIELDS = {"assistant_message": "content", "reasoning_message": "reasoning"}
 
 
 class SseEncoder:
-    """Encodes one turn for one reader.
+    """Encodes one turn for one reader as server-sent events.
 
-    When tokens are streamed, text that was sent as deltas is not sent again as a whole. With
-    `first`, events are numbered from there; the number is their `seq_id`.
+    The arguments are those of `TurnEncoder`. The end of the turn is followed by `[DONE]`.
     """
 
     def __init__(
         self, view: MessageFormat, clock: Clock, *, has_tokens: bool, first: int | None = None
     ) -> None:
-        self._view = view
-        self._clock = clock
-        self._has_tokens = has_tokens
-        self._next = first
-        self._sent: dict[str, str] = {}
-        self._proofs: set[str] = set()
-        self._whole: set[tuple[str, ...]] = set()
-        self._saved: set[str] = set()
-        self._speeches: set[str] = set()
-        self._speakers: dict[str, tuple[str, ArgumentStream]] = {}
+        self._turn = TurnEncoder(view, clock, has_tokens=has_tokens, first=first)
 
     def encode(self, event: Event) -> list[bytes]:
-        """Return the wire's events for an event of the turn; often there are none."""
-        match event:
-            case TextDelta() | ReasoningDelta() | ToolCallDelta():
-                return self._delta(event) if self._has_tokens else []
-            case StepSaved():
-                return self._messages(event.messages)
-            case ApprovalAsked():
-                return self._messages([event.message])
-            case Compacted():
-                return self._messages([event.summary])
-            case ToolProgress():
-                progress: Json = {"tool_call_id": event.call_id, "progress": event.text}
-                return [self._data({**_ping(event.run_id, None, self._clock), **progress})]
-            case RunEnded():
-                chunks = [self._data(StopReasonResponse.of(event.run))]
-                if event.run.stop_reason != "cancelled":
-                    chunks.append(self._data(UsageResponse.of(event.run)))
-                return [*chunks, DONE]
-            case Failed():
-                error: Json = {
-                    "message_type": "error_message",
-                    "run_id": event.run.id,
-                    "error_type": event.kind,
-                }
-                error |= {"message": event.message, "detail": event.detail, "seq_id": None}
-                reason = self._data(StopReasonResponse.of(event.run))
-                return [reason, b"event: error\n" + self._data(error), DONE]
-        return []
+        """Return the stream's events for an event of the turn; often there are none."""
+        chunks = [_named(wire) for wire in self._turn.encode(event)]
+        if isinstance(event, RunEnded | Failed):
+            chunks.append(DONE)
+        return chunks
 
     def resume(self, chunks: Iterable[bytes]) -> None:
+        """Note the events that the reader already has, so that their text is not sent again."""
         for chunk in chunks:
             if chunk.startswith(_PREFIX) and chunk != DONE:
-                self._note(wire_of(chunk))
-
-    def _note(self, wire: Json) -> None:
-        kind = wire["message_type"]
-        if field := _TEXT_FIELDS.get(kind):
-            self._add(wire["id"] + field, wire[field])
-            if signature := wire.get("signature"):
-                self._proofs.add(wire["id"] + signature)
-        elif kind == "tool_call_message":
-            calls = wire["tool_calls"]
-            for call in calls if isinstance(calls, list) else [calls]:
-                self._add(wire["id"] + call["tool_call_id"], call.get("arguments", ""))
-        elif "otid" in wire:
-            self._whole.add(_piece(wire))
-
-    def _messages(self, messages: Iterable[Message]) -> list[bytes]:
-        # A message may come in a separate event and again in the event of its step.
-        fresh = [message for message in messages if message.id not in self._saved]
-        self._saved.update(message.id for message in fresh)
-        wires = (wire for message in fresh for wire in message_responses(message, self._view))
-        return [self._data(unsent) for wire in wires for unsent in self._unsent(wire)]
-
-    def _unsent(self, wire: Json) -> list[Json]:
-        """Return the part of a saved message that was not sent yet; it may be empty."""
-        if field := _TEXT_FIELDS.get(wire["message_type"]):
-            return self._unsent_text(wire, field)
-        if wire["message_type"] == "tool_call_message":
-            return self._unsent_calls(wire)
-        if _piece(wire) in self._whole:
-            return []
-        return [wire]
-
-    def _unsent_text(self, wire: Json, field: str) -> list[Json]:
-        key = wire["id"] + field
-        if wire["id"] + (wire.get("signature") or "") in self._proofs:
-            wire = {**wire, "signature": None}
-        text = wire[field]
-        sent_text = self._sent.pop(key, "")
-        if not sent_text:
-            return [wire]
-        if sent_text.startswith(text):
-            self._sent[key] = sent_text[len(text) :]
-            # Some providers send the signature only with the whole message, so it is sent alone.
-            if wire.get("signature"):
-                return [{**wire, field: ""}]
-            return []
-        return [{**wire, field: _rest(text, sent_text)}]
-
-    def _unsent_calls(self, wire: Json) -> list[Json]:
-        whole_calls: list[Json] = []
-        rests: list[Json] = []
-        for call in wire["tool_calls"]:
-            call_id = call["tool_call_id"]
-            sent_arguments = self._sent.get(wire["id"] + call_id)
-            if sent_arguments is None:
-                whole_calls.append(call)
-            elif rest := _rest_of_call(call["arguments"], sent_arguments):
-                rests.append({"tool_call_id": call_id, "arguments": rest})
-        wires = [{**wire, "tool_call": rest, "tool_calls": rest} for rest in rests]
-        if whole_calls:
-            wires.insert(0, {**wire, "tool_call": whole_calls[0], "tool_calls": whole_calls})
-        return wires
-
-    def _delta(self, event: Delta) -> list[bytes]:
-        if isinstance(event, ToolCallDelta) and (spoken := self._spoken(event)) is not None:
-            event = TextDelta(
-                event.run_id,
-                event.step_id,
-                event.message_id,
-                event.part,
-                spoken,
-                speaker=event.speaker,
-            )
-            if not spoken:
-                return []
-        wire = {**self._base(event), **_delta_fields(event)}
-        if not self._view.keeps(wire):
-            return []
-        self._note(wire)
-        return [self._data(wire)]
-
-    def _spoken(self, event: ToolCallDelta) -> str | None:
-        """Return the new text in a delta of the speaking tool's call.
-
-        Returns None for any other call.
-        """
-        key = event.message_id + event.call_id
-        if event.name == self._view.tool_name and self._view.speaks_by_tool:
-            self._speeches.add(key)
-            self._speakers.setdefault(
-                event.message_id, (event.call_id, ArgumentStream(self._view.tool_argument))
-            )
-        if key not in self._speeches:
-            return None
-        # If a message has several such calls, the first is sent as deltas and the others as wholes,
-        # so that their pieces do not mix.
-        call_id, arguments = self._speakers[event.message_id]
-        if call_id == event.call_id:
-            return arguments.feed(event.arguments)[0]
-        return ""
-
-    def _add(self, key: str, text: str) -> None:
-        self._sent[key] = self._sent.get(key, "") + text
-
-    def _base(self, event: Delta) -> Json:
-        return {
-            "id": event.message_id,
-            "date": date(self._clock.now()),
-            "name": event.speaker,
-            "otid": part_otid(event.message_id, event.part),
-            "sender_id": None,
-            "step_id": event.step_id,
-            "is_err": None,
-            "seq_id": None,
-            "run_id": event.run_id,
-        }
-
-    def _data(self, wire: Json) -> bytes:
-        if self._next is None:
-            return encoded(wire)
-        self._next += 1
-        return encoded({**wire, "seq_id": self._next - 1})
+                self._turn.note(orjson.loads(chunk.removeprefix(_PREFIX)))
 
 
 def sse_response(chunks: AsyncIterator[bytes], cut_off: Sequence[bytes] | None = None) -> Response:
@@ -280,12 +108,6 @@ async def sse_stream(
                 yield chunk
 
 
-def wire_of(chunk: bytes) -> Json:
-    """Return the JSON of an event that `SseEncoder.encode` returned, but for errors and DONE."""
-    wire: Json = orjson.loads(chunk.removeprefix(_PREFIX))
-    return wire
-
-
 async def with_pauses(events: AsyncGenerator[Event], pause: float) -> AsyncGenerator[Event | None]:
     """Yield a turn's events to its end, and None after every silence of `pause` seconds.
 
@@ -310,11 +132,8 @@ async def with_pauses(events: AsyncGenerator[Event], pause: float) -> AsyncGener
 
 
 def ping(run_id: str, number: int | None, clock: Clock) -> bytes:
-    """Return a ping.
-
-    In a numbered stream the ping repeats the number of the last event.
-    """
-    return encoded(_ping(run_id, number, clock))
+    """Return a ping. In a numbered stream it repeats the number of the last event."""
+    return encoded(ping_json(run_id, number, clock))
 
 
 def is_ping(chunk: str) -> bool:
@@ -325,23 +144,18 @@ def is_ping(chunk: str) -> bool:
     return chunk.startswith(_PING)
 
 
-def _ping(run_id: str, number: int | None, clock: Clock) -> Json:
-    return {
-        "message_type": "ping",
-        "id": f"ping-{uuid.uuid4()}",
-        "date": date(clock.now()),
-        "run_id": run_id,
-        "seq_id": number,
-    }
-
-
 def encoded(wire: Json) -> bytes:
     return _PREFIX + orjson.dumps(wire) + b"\n\n"
 
 
+def _named(wire: Json) -> bytes:
+    """Return the event for an object of a turn. Errors have a name, which clients listen for."""
+    name = b"event: error\n" if wire["message_type"] == "error_message" else b""
+    return name + encoded(wire)
+
+
 _CUT_OFF = (
-    b"event: error\n"
-    + encoded(
+    _named(
         {
             "message_type": "error_message",
             "run_id": None,
@@ -353,43 +167,3 @@ _CUT_OFF = (
     ),
     DONE,
 )
-
-
-def _piece(wire: Json) -> tuple[str, ...]:
-    return wire["id"], wire["message_type"], str(wire["otid"])
-
-
-def _rest(text: str, sent_text: str) -> str:
-    if text.startswith(sent_text):
-        return text[len(sent_text) :]
-    return text
-
-
-def _rest_of_call(text: str, sent_text: str) -> str:
-    if text.startswith(sent_text):
-        return text[len(sent_text) :]
-    # If reasoning was removed from the arguments, the JSON that was sent is compact, unlike the
-    # stored one.
-    try:
-        arguments = orjson.loads(text)
-        compact = orjson.dumps(arguments).decode()
-        if compact.startswith(sent_text):
-            return compact[len(sent_text) :]
-        return "" if orjson.loads(sent_text) == arguments else text
-    except orjson.JSONDecodeError:
-        return text
-
-
-def _delta_fields(event: Delta) -> Json:
-    if isinstance(event, TextDelta):
-        return {"message_type": "assistant_message", "content": event.text}
-    if isinstance(event, ReasoningDelta):
-        fields = {"reasoning": event.text, "source": "reasoner_model", "signature": event.signature}
-        return {"message_type": "reasoning_message", **fields}
-    # wire fact: empty keys are left out, since clients add deltas up
-    call = {"tool_call_id": event.call_id}
-    if event.name:
-        call["name"] = event.name
-    if event.arguments:
-        call["arguments"] = event.arguments
-    return {"message_type": "tool_call_message", "tool_call": call, "tool_calls": call}

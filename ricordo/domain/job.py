@@ -55,9 +55,13 @@ class JobHandler:
     It may be killed at any point and run again, so it must be safe to repeat. Invalid and NotFound
     end the job at once. After other errors it is tried again, with growing waits, up to its number
     of attempts. With `every_seconds` one such job is added at this interval.
+
+    A job that `adds_text` adds text to messages that are already stored. Forgetting therefore waits
+    for it. Such a job names its user, or the conversation in its payload's `conversation_id`.
     """
 
     kind: str
     # The first argument is the Runtime, a type that this package cannot import.
     run: Callable[[Any, Job, Report], Awaitable[None]]
     every_seconds: float | None = None
+    adds_text: bool = False

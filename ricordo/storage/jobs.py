@@ -23,6 +23,7 @@ from ricordo.storage.engine.repository import (
     Repository,
     equal,
     new_values,
+    one_of,
     require_found,
     setter,
 )
@@ -93,6 +94,10 @@ _RUNNING = (
 _IS_SILENT = (jobs.c.status == "running") & (jobs.c.heartbeat_at < bindparam("before"))
 _SILENT = ROWS.select.where(_IS_SILENT).order_by(jobs.c.seq).with_for_update(skip_locked=True)
 _DELETE_WAITING = delete(jobs).where(equal(jobs, "key"), _IS_WAITING)
+_OPEN_OF_KINDS = ROWS.select.where(
+    equal(jobs, "organization_id"), one_of(jobs.c.kind, "kinds"), _IS_OPEN
+)
+_DELETE_WAITING_IDS = delete(jobs).where(one_of(jobs.c.id, "ids"), _IS_WAITING)
 _save_payload = ROWS.updates("payload")
 _TWIN = select(jobs.c.id).where(equal(jobs, "kind", "key"), _IS_WAITING, jobs.c.is_single)
 
@@ -125,6 +130,18 @@ def is_running(tx: Transaction, kind: str, user_id: str) -> bool:
 def delete_waiting(tx: Transaction, key: str) -> None:
     """Delete the waiting jobs with this key."""
     tx.run(_DELETE_WAITING, {"key": key})
+
+
+def open_of_kinds(tx: Transaction, organization_id: str, kinds: Sequence[str]) -> list[Job]:
+    """Return the organization's jobs of these kinds that wait or run."""
+    values = {"organization_id": organization_id, "kinds": list(kinds)}
+    return ROWS.all(tx, _OPEN_OF_KINDS, values)
+
+
+def delete_waiting_ids(tx: Transaction, ids: Sequence[str]) -> None:
+    """Delete those of these jobs that still wait."""
+    if ids:
+        tx.run(_DELETE_WAITING_IDS, {"ids": list(ids)})
 
 
 def on_wake_up(tx: Transaction, notify: Callable[[], None] | None) -> None:

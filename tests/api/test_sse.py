@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -10,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.api.models.messages import AnyMessage, MessageFormat, messages_response
-from ricordo.api.sse import sse_stream
+from ricordo.api.sse import SseEncoder, sse_stream
+from ricordo.api.turn_encoder import TurnEncoder
 from ricordo.domain.event import (
     ApprovalAsked,
     Compacted,
     Event,
+    Failed,
     MessageRestarted,
     ReasoningDelta,
     RunEnded,
@@ -22,6 +25,7 @@ from ricordo.domain.event import (
     StepSaved,
     TextDelta,
     ToolCallDelta,
+    ToolProgress,
 )
 from ricordo.domain.message import Message, Part, ReasoningPart, TextPart, ToolCallPart
 from tests.seams import make
@@ -227,6 +231,34 @@ def test_however_far_the_deltas_came_the_sum_is_what_is_stored(
     ]
     added = sums_of(asyncio.run(messages_told(event_stream(tokens=tokens), *events)))
     assert added == sums_of(messages_response(messages, MessageFormat()))
+
+
+@given(size=st.integers(1, 9), kept=st.integers(0, 90), tokens=st.booleans())
+def test_the_objects_of_a_turn_are_the_ones_of_its_stream(
+    size: int, kept: int, tokens: bool
+) -> None:
+    one = message(
+        ReasoningPart("Let me think."), TextPart("I look."), ToolCallPart("call-1", "search", "{}")
+    )
+    failed = Failed(replace(ENDED, status="failed", stop_reason="error"), "llm_error", "It broke.")
+    progress = ToolProgress(RUN.id, "call-1", "half")
+    for end in (RunEnded(ENDED), failed):
+        events = (RunStarted(RUN), *list(deltas_of(one, size))[:kept], saved(one), progress, end)
+        clock = ManualClock()
+        objects = TurnEncoder(MessageFormat(), clock, has_tokens=tokens, first=1)
+        stream = SseEncoder(MessageFormat(), clock, has_tokens=tokens, first=1)
+
+        wires = [wire for event in events for wire in objects.encode(event)]
+        chunks = [chunk for event in events for chunk in stream.encode(event)]
+
+        *told_objects, done = [value for _, value in events_of(b"".join(chunks).decode())]
+        assert done == "[DONE]"
+        assert [without_ping_id(told) for told in told_objects] == list(map(without_ping_id, wires))
+
+
+def without_ping_id(wire: Any) -> Any:
+    """The id of a ping is random."""
+    return {**wire, "id": "ping"} if wire["message_type"] == "ping" else wire
 
 
 async def test_the_words_of_a_speaking_call_are_told_as_they_come_and_not_again() -> None:

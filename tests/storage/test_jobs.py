@@ -62,6 +62,20 @@ async def test_a_single_job_that_fails_gives_way_to_the_one_that_waits(store: Sq
     assert again.id == second.id
 
 
+async def test_only_waiting_jobs_are_deleted_by_their_ids(store: SqliteStore) -> None:
+    running = await add(store, "read")
+    await claim(store)
+    waiting = await add(store, "read")
+    ended = await add(store, "write")
+    found = await store.read(lambda tx: jobs.open_of_kinds(tx, LOCAL_ORGANIZATION, ["read"]))
+    assert {job.id for job in found} == {running.id, waiting.id}
+    assert not await store.read(lambda tx: jobs.open_of_kinds(tx, "org-2", ["read"]))
+    ids = [running.id, waiting.id]
+    await store.write(lambda tx: jobs.delete_waiting_ids(tx, ids))
+    left = await store.read(lambda tx: jobs.page(tx, Scope(), Page()))
+    assert {job.id for job in left} == {running.id, ended.id}
+
+
 async def test_a_job_that_cannot_be_meant_is_refused(store: SqliteStore) -> None:
     for wrong in ({"is_single": True}, {"most_attempts": 0}):
         with pytest.raises(Invalid):

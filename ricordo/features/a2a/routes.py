@@ -13,7 +13,8 @@ from ricordo.agents.turn import collect, run_turn
 from ricordo.api.call import RequestContext
 from ricordo.api.models.messages import MessageFormat
 from ricordo.api.routing import Routes
-from ricordo.api.sse import SseEncoder, encoded, sse_response, wire_of, with_pauses
+from ricordo.api.sse import encoded, sse_response, with_pauses
+from ricordo.api.turn_encoder import TurnEncoder
 from ricordo.domain.event import Failed, RunEnded, RunStarted
 from ricordo.domain.run import DATABASE_FAILED
 from ricordo.domain.text import Json
@@ -207,7 +208,7 @@ async def _events(
 
     A client that leaves does not stop the task: it may subscribe again, or cancel.
     """
-    encoder = SseEncoder(_SHOWN, context.store.clock, has_tokens=True)
+    encoder = TurnEncoder(_SHOWN, context.store.clock, has_tokens=True)
     task: Task | None = None
     known: set[str] = set()
     events = with_pauses(turn.events(), context.runtime.settings.keepalive)
@@ -223,8 +224,8 @@ async def _events(
             elif isinstance(event, RunEnded | Failed):
                 results = [(await task_of(context, event.run)).update()]
             elif task:
-                for chunk in encoder.encode(event):
-                    results += _results_of(task, wire_of(chunk), known)
+                for wire in encoder.encode(event):
+                    results += _results_of(task, wire, known)
             for result in results:
                 yield encoded({"jsonrpc": "2.0", "id": body.id, "result": result})
     finally:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 
 from ricordo.api.models.messages import MessageFormat
-from ricordo.api.sse import SseEncoder, wire_of
+from ricordo.api.turn_encoder import TurnEncoder
 from ricordo.domain.clock import Clock
 from ricordo.domain.event import ApprovalAsked, Event, Failed, RunEnded, StepSaved
 from ricordo.domain.message import Message
@@ -41,7 +41,7 @@ class EventEncoder:
     def __init__(
         self, clock: Clock, client_tools: Collection[str], answered: Collection[str] = ()
     ) -> None:
-        self._encoder = SseEncoder(_SHOWN, clock, has_tokens=True)
+        self._encoder = TurnEncoder(_SHOWN, clock, has_tokens=True)
         self._client_tools = client_tools
         self._answered = answered
         self._text_id = ""
@@ -59,8 +59,8 @@ class EventEncoder:
             waiting = (message for message in event.messages if message.is_waiting)
             self._waiting = next(waiting, self._waiting)
         if not isinstance(event, RunEnded | Failed):
-            for chunk in self._encoder.encode(event):
-                yield from self._events_of(wire_of(chunk))
+            for wire in self._encoder.encode(event):
+                yield from self._events_of(wire)
         if isinstance(event, StepSaved | ApprovalAsked | RunEnded | Failed):
             yield from self._close()
 

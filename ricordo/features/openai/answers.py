@@ -12,7 +12,8 @@ from typing import Protocol
 import orjson
 
 from ricordo.api.models.messages import MessageFormat
-from ricordo.api.sse import DONE, SseEncoder, with_pauses
+from ricordo.api.sse import DONE, with_pauses
+from ricordo.api.turn_encoder import TurnEncoder
 from ricordo.domain.clock import SECOND, Clock
 from ricordo.domain.event import ApprovalAsked, Event, Failed, RunEnded, RunStarted, StepSaved
 from ricordo.domain.message import Message, ToolCallPart
@@ -53,13 +54,13 @@ class AnswerReader:
     text: str = ""
     reasoning: str = ""
     calls: list[ToolCallPart] = field(default_factory=list)
-    _encoder: SseEncoder | None = None
+    _encoder: TurnEncoder | None = None
     _speaker: str = ""
     _is_asked: bool = False
 
     def read(self, event: Event) -> Iterator[Json]:
         """Yield what the event adds to the message."""
-        self._encoder = self._encoder or SseEncoder(_SHOWN, self.clock, has_tokens=True)
+        self._encoder = self._encoder or TurnEncoder(_SHOWN, self.clock, has_tokens=True)
         if isinstance(event, RunStarted | RunEnded | Failed):
             self.run = event.run
             self.failed = None
@@ -70,8 +71,8 @@ class AnswerReader:
             elif isinstance(event, RunEnded) and self.has_form and self.text and not self.calls:
                 yield {"content": self.text}
             return
-        for chunk in self._encoder.encode(event):
-            yield from self._delta(orjson.loads(chunk.removeprefix(b"data: ")))
+        for wire in self._encoder.encode(event):
+            yield from self._delta(wire)
         candidates: Sequence[Message] = ()
         if isinstance(event, StepSaved):
             candidates = event.messages

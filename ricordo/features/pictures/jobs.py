@@ -21,7 +21,7 @@ from ricordo.domain.model import ModelRequest, ModelSettings
 from ricordo.domain.scope import Scope
 from ricordo.domain.text import normal_text
 from ricordo.domain.usage import Expense
-from ricordo.errors import ModelError, NotFound
+from ricordo.errors import ModelError, NotFound, Unavailable
 from ricordo.features.pictures import tesseract
 from ricordo.features.pictures.options import PictureSettings
 from ricordo.llm.chat import ChatModel
@@ -56,16 +56,24 @@ class _Reading:
 @asynccontextmanager
 async def open_reading(runtime: Runtime) -> AsyncIterator[None]:
     """Let each new message with pictures add a job, if pictures are read here."""
-    if reader():
-        await runtime.store.read(lambda tx: index.on_pictures(tx, add_job))
+
+    def add(tx: Transaction, message: Message) -> None:
+        if reader(runtime):
+            add_job(tx, message)
+
+    await runtime.store.read(lambda tx: index.on_pictures(tx, add))
     yield
 
 
-def reader() -> str:
-    """Return "tesseract" or "model"; "" if pictures are not read."""
+def reader(runtime: Runtime) -> str:
+    """Return "tesseract" or "model"; "" if pictures are not read.
+
+    tesseract reads none without a working sandbox.
+    """
     mode = PictureSettings.current().picture_text
     if mode in ("auto", "tesseract"):
-        return "tesseract" if tesseract.find_program() else ""
+        can_run = tesseract.find_program() and runtime.sandbox.why_not() is None
+        return "tesseract" if can_run else ""
     return "model" if mode == "model" else ""
 
 
@@ -74,7 +82,11 @@ def add_job(tx: Transaction, message: Message) -> None:
     new_job = Job(
         READ,
         message.organization_id,
-        {"message_id": message.id, "agent_id": message.agent_id},
+        {
+            "message_id": message.id,
+            "agent_id": message.agent_id,
+            "conversation_id": message.conversation_id,
+        },
         key=f"{READ}:{message.id}",
         is_single=True,
         most_attempts=_ATTEMPTS,
@@ -85,7 +97,7 @@ def add_job(tx: Transaction, message: Message) -> None:
 
 async def read_pictures(runtime: Runtime, job: Job, report: Report) -> None:
     """Read the pictures of a message that have no text, and index the texts."""
-    by = reader()
+    by = reader(runtime)
     stored = await runtime.store.read(
         lambda tx: messages.by_ids(tx, [str(job.payload["message_id"])])
     )
@@ -110,15 +122,31 @@ async def read_pictures(runtime: Runtime, job: Job, report: Report) -> None:
     cache = PictureCache(fetch_picture)
     for number, picture in enumerate(unread, 1):
         shown = await _fetched(cache, message, picture)
-        text = ""
+        text: str | None = ""
         if shown and model:
             text = await _ask(runtime, model, replace(message, parts=(shown,)), job, reading)
         elif shown:
-            text = await tesseract.read(runtime.sandbox, shown)
+            text = await _run_tesseract(runtime, shown, job)
+        if text is None:
+            return
         reading.texts[picture] = tidy(text)
         report(number, len(unread))
     store = FencedStore(runtime.store, job)
     await store.write(partial(_save, message_id=message.id, reading=reading))
+
+
+async def _run_tesseract(runtime: Runtime, shown: ImagePart, job: Job) -> str | None:
+    """Return the text in a picture; None without a working sandbox, which no attempt changes."""
+    try:
+        return await tesseract.read(runtime.sandbox, shown)
+    except Unavailable as error:
+        if runtime.sandbox.why_not() is None:  # it is full
+            raise
+        log.warning(
+            "a picture was not read, since the sandbox does not work",
+            extra={"job": job.id, "reason": str(error)},
+        )
+        return None
 
 
 async def _model_of(runtime: Runtime, message: Message) -> ChatModel | None:
@@ -219,4 +247,4 @@ def _with_text(part: Part, texts: Mapping[ImagePart, str]) -> Part:
     return part
 
 
-HANDLERS = (JobHandler(READ, read_pictures),)
+HANDLERS = (JobHandler(READ, read_pictures, adds_text=True),)

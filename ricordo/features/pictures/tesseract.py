@@ -10,6 +10,8 @@ from pathlib import Path
 from ricordo.domain.message import ImagePart
 from ricordo.features.pictures.options import PictureSettings
 from ricordo.llm.pictures import readable_picture
+from ricordo.sandbox.backends import candidates, why_none
+from ricordo.sandbox.options import SandboxSettings
 from ricordo.sandbox.service import Sandbox, SandboxCall, SandboxLimits
 from ricordo.settings import Settings
 
@@ -17,6 +19,7 @@ MISSING = (
     "no tesseract: text in pictures is not found by search (Debian's tesseract-ocr; or set "
     "RICORDO_PICTURE_TEXT)"
 )
+NO_SANDBOX = "text in pictures is not found by search, since tesseract has no sandbox."
 MOST_BYTES = 20 * 1024 * 1024
 _LIMITS = SandboxLimits(
     memory_mb=512, cpu_seconds=20, seconds=60, processes=16, file_mb=25, output_kb=256
@@ -57,9 +60,13 @@ async def read(sandbox: Sandbox, picture: ImagePart) -> str:
     return outcome.stdout.decode("utf-8", "replace")
 
 
-def findings(_settings: Settings) -> list[str]:
+def findings(settings: Settings) -> list[str]:
     """Return the reader of pictures as a line of `ricordo doctor`."""
     mode = PictureSettings.current().picture_text
     if mode in ("off", "model"):
         return [f"texts of pictures: {mode}"]
-    return [find_program() or MISSING]
+    program = find_program()
+    sandbox_mode = SandboxSettings.current().sandbox
+    if program and not candidates(sandbox_mode, settings.data_dir):
+        return [f"! {NO_SANDBOX} {why_none(sandbox_mode)}"]
+    return [program or MISSING]

@@ -8,10 +8,14 @@ from collections.abc import Callable, Iterator
 import httpx2
 import pytest
 from PIL import Image, ImageDraw, ImageFont
+from sqlalchemy import select
 
+from ricordo.domain.message import Message
 from ricordo.features.pictures.jobs import READ
+from ricordo.storage import messages
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import jobs
+from ricordo.storage.schema.core_tables import messages as messages_table
 from tests.seams.http import Wire, ok
 from tests.seams.jobs import quick_jobs
 from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
@@ -69,6 +73,19 @@ def send(http: httpx2.Client, agent: str, *parts: Wire, thread: str | None = Non
     path = f"/v1/conversations/{thread}/messages" if thread else f"/v1/agents/{agent}/messages"
     body = {"messages": [{"role": "user", "content": list(parts)}], "streaming": False}
     ok(http.post(path, json=body))
+
+
+def messages_with_pictures(tx: Transaction, agent: str, text: str = "image") -> list[Message]:
+    """The agent's user messages with a picture, or with this text, oldest first."""
+    rows = tx.all(
+        select(messages_table.c.id)
+        .where(messages_table.c.agent_id == agent, messages_table.c.role == "user")
+        .order_by(messages_table.c.seq)
+    )
+    found = messages.by_ids(tx, [row.id for row in rows])
+    if text == "image":
+        return [message for message in found if message.pictures]
+    return [message for message in found if text in message.text]
 
 
 def open_jobs(tx: Transaction) -> list[str]:

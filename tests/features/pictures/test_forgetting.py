@@ -1,16 +1,28 @@
 """What is forgotten or erased is gone from pictures too, and no fact is read from one."""
 
+import asyncio
+from typing import Any
+
 import httpx2
+import pytest
+from sqlalchemy import update
 
 from ricordo.domain.message import ImagePart, Message, TextPart
 from ricordo.features.knowledge.facts.evidence import is_shown
+from ricordo.features.memory_care.forgetting import jobs as forgetting_jobs
 from ricordo.features.memory_care.forgetting.needle import MARK
+from ricordo.features.pictures import jobs as reading_jobs
+from ricordo.features.pictures.jobs import READ, add_job
 from ricordo.llm.openai_format import to_messages
 from ricordo.prompt.transcript import without_pictures
 from ricordo.storage import messages
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import jobs
 from tests.features.pictures.conftest import (
     hits,
+    messages_with_pictures,
     new_agent,
+    open_jobs,
     part,
     png,
     send,
@@ -59,6 +71,102 @@ def test_an_erased_person_has_no_pictures(server: ServerInThread, http: httpx2.C
     wait_for_receipt(http, http.delete("/users/gil").json()["receipt"])
     assert not hits(http, agent, "zebra")
     assert not server.read(lambda tx: messages.by_ids(tx, [id]))
+
+
+class SlowReader:
+    """A tesseract that has seen the picture, and writes its text when it is let go."""
+
+    def __init__(self, server: ServerInThread) -> None:
+        self.is_reading = False
+        self._loop = server.loop
+        self._may_end = asyncio.Event()
+
+    async def __call__(self, *_arguments: object) -> str:
+        self.is_reading = True
+        await self._may_end.wait()
+        return WORDS
+
+    def end(self) -> None:
+        self._loop.call_soon_threadsafe(self._may_end.set)
+
+
+@pytest.fixture
+def slow_reader(server: ServerInThread, monkeypatch: pytest.MonkeyPatch) -> SlowReader:
+    reader = SlowReader(server)
+    monkeypatch.setattr(reading_jobs.tesseract, "read", reader)
+    return reader
+
+
+def test_a_picture_that_is_read_while_the_fact_is_forgotten_is_removed(
+    server: ServerInThread,
+    http: httpx2.Client,
+    slow_reader: SlowReader,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: list[bool] = []
+    end_added_texts = forgetting_jobs._end_added_texts
+
+    def noted(*arguments: Any, **named: Any) -> bool:
+        answers.append(end_added_texts(*arguments, **named))
+        return answers[-1]
+
+    monkeypatch.setattr(forgetting_jobs, "_end_added_texts", noted)
+    agent = new_agent(http)
+    send(http, agent, SAYS, part(png(WORDS)), thread=thread(http, agent, "ivy"))
+    until(lambda: slow_reader.is_reading)
+    begun = http.post("/users/ivy/forget", json={"text": WORDS, "all": True})
+    # It has removed what it found, and waits for the reader.
+    until(lambda: answers)
+    assert not any(answers)
+    slow_reader.end()
+    wait_for_receipt(http, begun.json()["receipt"])
+    assert not hits(http, agent, "zebra passport")
+    (kept,) = server.read(lambda tx: messages_with_pictures(tx, agent, MARK))
+    assert kept.parts[1] == TextPart(MARK)
+
+
+def test_a_picture_that_would_be_read_tomorrow_is_not_read(
+    server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = new_agent(http)
+    with monkeypatch.context() as patch:
+        patch.setenv("RICORDO_PICTURE_TEXT", "off")
+        for user in ("jan", "kim"):
+            send(http, agent, SAYS, part(png(WORDS)), thread=thread(http, agent, user))
+    unread = server.read(lambda tx: messages_with_pictures(tx, agent))
+    assert len(unread) == 2
+
+    def add_for_tomorrow(tx: Transaction) -> None:
+        for message in unread:
+            add_job(tx, message)
+        tx.run(
+            update(jobs)
+            .where(jobs.c.kind == READ, jobs.c.status == "waiting")
+            .values(not_before=tx.clock.now() + 10**11)
+        )
+
+    server.write(add_for_tomorrow)
+    begun = http.post("/users/jan/forget", json={"text": WORDS, "all": True, "never_again": False})
+    wait_for_receipt(http, begun.json()["receipt"])
+    assert server.read(open_jobs) == ["waiting"]
+    server.write(lambda tx: tx.run(update(jobs).where(jobs.c.kind == READ).values(not_before=0)))
+    wait_until_read(server)
+    stored = server.read(lambda tx: messages_with_pictures(tx, agent))
+    assert [message.pictures[0].text for message in stored] == [None, WORDS]
+
+
+def test_a_picture_that_is_read_while_its_person_is_erased_is_gone(
+    server: ServerInThread, http: httpx2.Client, slow_reader: SlowReader
+) -> None:
+    agent = new_agent(http)
+    send(http, agent, SAYS, part(png(WORDS)), thread=thread(http, agent, "lea"))
+    until(lambda: slow_reader.is_reading)
+    receipt = http.delete("/users/lea").json()["receipt"]
+    slow_reader.end()
+    wait_for_receipt(http, receipt)
+    wait_until_read(server)
+    assert not hits(http, agent, "zebra passport")
+    assert not server.read(lambda tx: messages_with_pictures(tx, agent))
 
 
 def said(text: str | None) -> Message:

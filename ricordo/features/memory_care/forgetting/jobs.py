@@ -50,7 +50,7 @@ _ALWAYS = (
     "them.",
     "What model providers and other connected services store of what they received.",
     "What other people wrote: their conversations, notes and blocks were not searched.",
-    "Pictures, and files that are not text.",
+    "Pictures whose text was not read, and files that are not text.",
 )
 
 
@@ -78,6 +78,7 @@ class ForgettingWork(PortionedWork[Forgetting]):
             await self._remove_all(owned)
             await self._write(_note_pass)
             await self._wait_for_turns(owned)
+            await self._wait_for_added_texts(owned)
             # A turn that ran during the first search may have written what it had read, even if it
             # has ended since.
             await self._remove_all(await self._belongings())
@@ -144,6 +145,22 @@ class ForgettingWork(PortionedWork[Forgetting]):
 
         await self._wait(
             has_ended, "A turn that read the text still runs. The removal is tried again after it."
+        )
+
+    async def _wait_for_added_texts(self, owned: Belongings) -> None:
+        """Wait for jobs that add text to older messages, such as the texts of pictures.
+
+        Jobs that would run later are deleted, so that they do not bring the fact back.
+        """
+        handlers = self._runtime.plugins.jobs()
+        kinds = [handler.kind for handler in handlers if handler.adds_text]
+        own_conversations = await self._store.read(partial(service.own_conversations, owned=owned))
+        await self._wait(
+            partial(
+                _end_added_texts, kinds=kinds, owned=owned, own_conversations=own_conversations
+            ),
+            "Text is still being added to messages. The removal is tried again after that.",
+            self._store.write,
         )
 
     async def _recompile(self) -> None:
@@ -306,6 +323,22 @@ def _remove(
     # Facts are stored under the same lock, and only from messages that then still exist.
     users.lock(tx, owned.user_id)
     source.remove(tx, owned, forgetting, items)
+
+
+def _end_added_texts(
+    tx: Transaction, kinds: Sequence[str], owned: Belongings, own_conversations: set[str]
+) -> bool:
+    """Delete the owner's jobs of these kinds that run later; return whether no others are open."""
+    now = tx.clock.now()
+    own_jobs = [
+        job
+        for job in jobs.open_of_kinds(tx, owned.organization_id, kinds)
+        if job.payload.get("conversation_id") in own_conversations
+        or (owned.user_id and job.user_id == owned.user_id)
+    ]
+    later = [job.id for job in own_jobs if job.status == "waiting" and job.not_before > now]
+    jobs.delete_waiting_ids(tx, later)
+    return len(later) == len(own_jobs)
 
 
 def _add_rule(tx: Transaction, forgetting: Forgetting) -> None:
