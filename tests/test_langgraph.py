@@ -1,5 +1,6 @@
 """The example for LangGraph and LangChain, by the real packages."""
 
+import itertools
 import re
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
 from letta_client import Letta
 
 from tests.seams.server import MODEL, ServerInThread, serving
@@ -75,6 +77,26 @@ async def test_searches_keep_to_their_namespace_and_filter(store: Any) -> None:
     assert await store.alist_namespaces() == [("users", "ada"), ("users", "bo")]
     assert await store.alist_namespaces(max_depth=1) == [("users",)]
     assert await store.alist_namespaces(suffix=("bo",)) == [("users", "bo")]
+
+
+def test_a_search_returns_as_many_items_as_the_store_of_langgraph(store: Any) -> None:
+    reference = InMemoryStore()
+    for each in (store, reference):
+        for number in range(4):
+            each.put(("notes",), f"n{number}", {"text": "Tea.", "is_even": number % 2 == 0})
+    for offset, limit, chosen in itertools.product((0, 1, 3, 9), (0, 1, 3, 4, 9), (None, True)):
+        asked: dict[str, Any] = {"offset": offset, "limit": limit}
+        asked["filter"] = None if chosen is None else {"is_even": chosen}
+        counts = [len(each.search(("notes",), **asked)) for each in (store, reference)]
+        assert counts[0] == counts[1], asked
+
+
+def test_a_history_takes_more_messages_than_one_request(example: Any, client: Letta) -> None:
+    agent = client.agents.create(model=MODEL)
+    history = example.RicordoChatMessageHistory(client, agent.id)
+    texts = [f"Message {number}." for number in range(1002)]
+    history.add_messages([HumanMessage(text) for text in texts])
+    assert [message.content for message in history.messages] == texts
 
 
 def test_a_graph_reads_what_another_run_has_stored(store: Any) -> None:

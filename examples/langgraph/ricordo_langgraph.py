@@ -26,6 +26,7 @@ from langgraph.store.base import (
 from letta_client import Letta
 
 _PAGE = 100
+_MOST_SENT = 1000  # messages of one request
 
 
 class RicordoStore(BaseStore):
@@ -91,6 +92,8 @@ class RicordoStore(BaseStore):
         tags = _prefix_tags(op.namespace_prefix)[-1:]
         items = []
         for passage, score in self._find(tags, query=op.query):
+            if len(items) >= op.offset + op.limit:
+                break
             item = _item(passage)
             if all(item.value.get(name) == value for name, value in (op.filter or {}).items()):
                 items.append(
@@ -103,8 +106,6 @@ class RicordoStore(BaseStore):
                         score if op.query else None,
                     )
                 )
-            if len(items) == op.offset + op.limit:
-                break
         return items[op.offset :]
 
     def _namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
@@ -230,9 +231,10 @@ class RicordoChatMessageHistory(BaseChatMessageHistory):
             for message in messages
             if message.type in roles and str(message.text)
         ]
-        if stored:
-            body = {"messages": stored, "conversation_id": self.conversation_id}
-            path = f"/v1/agents/{self._agent_id}/messages/import"
+        path = f"/v1/agents/{self._agent_id}/messages/import"
+        for start in range(0, len(stored), _MOST_SENT):
+            part = stored[start : start + _MOST_SENT]
+            body = {"messages": part, "conversation_id": self.conversation_id}
             self._client.post(path, body=body, cast_to=object)
 
     def clear(self) -> None:
