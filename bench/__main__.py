@@ -22,7 +22,7 @@ _AT_ONCE = (1, 8, 32)  # agents
 
 
 async def measure_turns(model_url: str, server: Server, rounds: int) -> AsyncIterator[Figure]:
-    """Yield the costs of turns without the model's time, beside a small request of the same run."""
+    """Yield the costs of turns without the model's time, and of a small request in the same run."""
     limits = httpx2.Limits(max_connections=64, max_keepalive_connections=64)
     async with httpx2.AsyncClient(timeout=60, limits=limits, trust_env=False) as client:
         # The first turns load what is loaded on first use.

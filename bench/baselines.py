@@ -1,4 +1,4 @@
-"""Searches that ours is compared with: plain BM25, and SQLite's FTS5."""
+"""Searches for comparison: plain BM25, and SQLite's FTS5."""
 
 import math
 import re
@@ -16,7 +16,7 @@ def _document(speaker: str, text: str) -> str:
 
 
 class PlainBm25:
-    """The textbook's BM25: small letters, no stemming, no stop words, k1 = 1.2, b = 0.75."""
+    """The BM25 of textbooks: lower case, no stemming, no stop words, k1 = 1.2, b = 0.75."""
 
     name = "plain BM25"
 

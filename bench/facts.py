@@ -26,7 +26,7 @@ from ricordo.storage.engine.sqlite import open_sqlite
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.schema.columns import metadata
 
-# How many messages a search shows. With facts, their messages count among them.
+# The number of messages that a search shows, including the messages of facts.
 SHOWN = 10
 
 
@@ -41,7 +41,7 @@ class Facts:
         return list(dict.fromkeys((*self._messages(question, hits), *hits)))
 
     def beside(self, question: Question, hits: Sequence[str]) -> list[str]:
-        """The first hits, and the messages of the facts beside them."""
+        """Return the first hits, and the messages of the facts beside them."""
         return list(dict.fromkeys((*hits[:SHOWN], *self._messages(question, hits))))
 
     def hits_as_long(
@@ -67,7 +67,7 @@ class Facts:
 
 
 def facts_of(conversations: Sequence[Conversation]) -> Mapping[str, Facts]:
-    """The facts of these conversations, by the conversation's id.
+    """Return the facts of these conversations, by the conversation's id.
 
     Each speaker who is a person is a user: both people of LoCoMo, and the user of a chat.
     """

@@ -1,7 +1,7 @@
-"""What folders cost: reading 1,000 files of 100 kB, finding lines in them, and searching them.
+"""The cost of folders: reading 1,000 files of 100 kB, finding lines in them, and searching.
 
 `python -m bench.files` measures this alone, in about three minutes. A tool's time is that of a turn
-that calls it, less that of a turn whose tool has nothing to do.
+that calls it, minus that of a turn whose tool does nothing.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ async def ingestion(
 async def tools(
     client: httpx2.AsyncClient, server: Server, folder: str, texts: list[str]
 ) -> list[Figure]:
-    """The times of the three tools."""
+    """Measure the times of the three tools."""
     body = {"name": "bench", "folder_ids": [folder]}
     agent = (
         (await client.post(f"{server.url}/v1/agents/", json=body)).raise_for_status().json()["id"]

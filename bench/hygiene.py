@@ -1,7 +1,7 @@
-"""Thirty days of talk, and what is left in memory: junk, duplicates and so on, by user.
+"""Faults left in memory after thirty days of talk: junk, duplicates and so on, by user.
 
 `python -m bench.hygiene` plays scripted people with the librarian as their agent's model, and rules
-that read facts. `--model HANDLE` takes a real model, for the talk and for the facts. The clock is
+that read facts. `--model HANDLE` uses a real model, for the talk and for the facts. The clock is
 simulated, so a day takes as long as its turns. It exits with 1 if a share reaches 5 %.
 """
 
@@ -40,7 +40,7 @@ from tests.seams.stores import ManualClock
 DAYS = 30
 GATE = 0.05
 DAY_SECONDS = 86_400
-# What a person says of themselves, by subject: the first value, then the later ones.
+# Statements of a person about themselves, by subject: the first value, then the later ones.
 _FACTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "home": (("I live in {}.", "I moved to {} last week."), ("Graz", "Vienna", "Turin")),
     "job": (("I work as a {}.", "I work as a {} now."), ("nurse", "teacher")),
@@ -81,7 +81,7 @@ _TALK = (
 
 @dataclass
 class Person:
-    """A scripted person: what they have told, and what they will tell."""
+    """A scripted person: the facts that they have told, and those that they will tell."""
 
     name: str
     chance: random.Random
@@ -89,7 +89,7 @@ class Person:
     values: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def says(self, day: int, days: int, date: str) -> Iterator[str]:
-        """Yield the messages of a day: news, changes, repetitions, and talk that says nothing."""
+        """Yield the messages of a day: news, changes, repetitions, and small talk."""
         for subject in self._due(day, days):
             yield self._tells(subject)
         if self.told and self.chance.random() < 0.4:

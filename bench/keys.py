@@ -1,6 +1,6 @@
-"""What the check of a key costs a request.
+"""The cost of checking a key.
 
-The same request without a key, with the operator's and with a user's stored one.
+The same request is sent without a key, with the operator's key and with a user's stored key.
 """
 
 import statistics
@@ -16,9 +16,9 @@ _CALLS, _ROUNDS = 200, 5
 
 
 async def key_costs(client: httpx2.AsyncClient, keyless: Server, locked: Server) -> list[Figure]:
-    """Ask a keyless server and one with keys for the same in turn.
+    """Send the same requests to servers without and with keys in turn.
 
-    Processor time tells more than wall time of so small a part.
+    CPU time shows such a small part better than wall time.
     """
     operator = {"authorization": f"Bearer {OPERATOR}"}
     made = await client.post(f"{locked.url}/v1/keys/", json={"user": "ada"}, headers=operator)

@@ -91,7 +91,7 @@ def add(http: httpx2.Client) -> dict[str, str]:
 def lists(document: Any) -> Iterator[tuple[str, dict[str, int]]]:
     """Return the paths of lists in the document, each with its query.
 
-    A list answers an array, or a page of at most `limit` items.
+    A list returns an array, or a page of at most `limit` items.
     """
     for path, item in document["paths"].items():
         operation = item.get("get", {})

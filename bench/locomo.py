@@ -1,7 +1,7 @@
-"""Conversations and questions in LoCoMo's format, and how well an answer's evidence was found.
+"""Conversations and questions in LoCoMo's format, and the recall of a search's evidence.
 
-The data has a licence of its own and is not part of this repository; any other file of the same
-format does as well.
+The data has a separate licence and is not part of this repository; any other file of the same
+format works too.
 """
 
 import json
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
-# A question of the last category asks about what was never said: what is found for it is reported
-# apart.
+# A question of the last category asks about something that was never said, so its results are
+# reported separately.
 ANSWERABLE = (1, 2, 3, 4)
 _EVIDENCE = re.compile(r"D?(\d+):0*(\d+)")
 _A_TURN = timedelta(minutes=1)
@@ -61,7 +61,7 @@ class Conversation:
     unanswerable: tuple[str, ...] = ()
 
     def said_by(self, role: str) -> frozenset[str]:
-        """The ids of the turns of this role."""
+        """Return the ids of the turns of this role."""
         return frozenset(turn.id for turn in self.turns if turn.role == role)
 
     def sessions(self) -> list[list[Turn]]:
@@ -86,7 +86,7 @@ def recall(found: Sequence[str], evidence: frozenset[str], first: int) -> float:
 
 
 def ndcg(found: Sequence[str], evidence: frozenset[str], first: int = 10) -> float:
-    """How early the evidence stands among the first results: 1 where nothing stands before it."""
+    """Return how early the evidence is among the first results: 1 if nothing comes before it."""
     gained = sum(
         1 / math.log2(place + 2) for place, id in enumerate(found[:first]) if id in evidence
     )
@@ -105,7 +105,7 @@ def _conversation(sample: dict[str, Any]) -> Conversation:
             said[f"session_{number}"],
             [start for start in starts if start > starts[place]],
         )
-        # A long session must not run into the one that was next.
+        # A long session must not overlap the next one.
         pace = min([_A_TURN, *((start - starts[place]) / (len(session) + 1) for start in later)])
         turns += [
             _turn(turn, number, starts[place] + index * pace, said["speaker_a"])

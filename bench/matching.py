@@ -22,7 +22,7 @@ from bench.retrieval import Place, development_sets
 from bench.servers import model_server, ricordo
 from bench.waiting import wait_for_index
 
-# Questions about nothing that anybody spoke of.
+# Questions about subjects that nobody spoke of.
 UNRELATED = (
     "What is the capital of Mongolia?",
     "How does a diesel engine ignite its fuel?",
@@ -82,7 +82,7 @@ def fit(asked: Sequence[Asked], columns: Sequence[int]) -> Array:
 
 
 def match(weights: Array, signals: Array) -> Array:
-    """The match of each hit, 0 to 1, as `Relevance.match` counts it."""
+    """Return the match of each hit, 0 to 1, as `Relevance.match` computes it."""
     lowest, highest = (1 / (1 + np.exp(-edge)) for edge in (weights[0], weights.sum()))
     chance = 1 / (1 + np.exp(-(weights[0] + signals.clip(0, 1) @ weights[1:])))
     scaled: Array = (chance - lowest) / (highest - lowest)

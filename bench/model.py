@@ -1,8 +1,7 @@
-"""The model that benches talk to: a process of its own on loopback, that answers at once.
+"""The scripted model of the benches: a separate process on loopback that answers at once.
 
-"edit" makes it edit memory first.
-
-"call NAME {…}" makes it call that tool with these arguments first.
+"edit" makes it edit memory first. "call NAME {…}" makes it call that tool with these arguments
+first.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ _CALL = re.compile(r'\{"role":"user","content":"call (\w+) (\{(?:[^"\\]|\\.)*\})
 
 
 def reply(seen: Seen) -> Answer:
-    """One memory edit where the user's last word asks for it, else plain text."""
+    """Return one memory edit if the user's last word asks for it, otherwise plain text."""
     if seen.method == "GET":
         return Answer({"object": "list", "data": [{"id": "bench", "object": "model"}]})
     # The last message begins with its role; what follows it in the body, the tools, speaks of

@@ -135,7 +135,7 @@ def remember(tx: Transaction, people: range, chance: random.Random) -> None:
 
 
 def pages(http: httpx2.Client) -> Iterator[tuple[str, str]]:
-    """Each page by a name, with the address of one of its kind that holds much."""
+    """Return a large page of each kind, by name."""
 
     def first(path: str, **query: Any) -> Any:
         return http.get(path, params={"limit": 1, **query}).raise_for_status().json()[0]
@@ -195,7 +195,7 @@ def measure(server: Server) -> Iterator[Figure]:
 
 
 def _paints(server: Server) -> Iterator[Figure]:
-    """How long a browser takes to the first paint, with an empty cache each time."""
+    """Return a browser's times to the first paint, with an empty cache each time."""
     with open_browser() as browser:
         for name, path in (("home", "/"), ("agents", "/ui/agents")):
             times = []

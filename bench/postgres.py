@@ -1,7 +1,7 @@
-"""What requests take on PostgreSQL: `python -m bench.postgres`, in half a minute.
+"""The cost of requests on PostgreSQL: `python -m bench.postgres`, in half a minute.
 
-Reading, making and deleting an agent, and a plain turn, one after the other by one client. The
-model's own time is subtracted. PostgreSQL writes to the disk at each commit.
+One client reads, makes and deletes an agent, and takes a plain turn, one after the other. The
+model's time is subtracted. PostgreSQL writes to the disk at each commit.
 """
 
 import asyncio

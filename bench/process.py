@@ -1,7 +1,4 @@
-"""What a start takes.
-
-Import, help text, first healthy answer; and how many packages the base is.
-"""
+"""The cost of a start: import, help text, first healthy answer, and the number of base packages."""
 
 import json
 import re
@@ -17,7 +14,7 @@ _ROOT = Path(__file__).parent.parent
 
 
 def cpu_of(*command: str, rounds: int = 5) -> float:
-    """The median processor seconds of a command, user and system."""
+    """Return the median CPU seconds of a command, user and system."""
     costs = []
     for _ in range(rounds):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -28,19 +25,19 @@ def cpu_of(*command: str, rounds: int = 5) -> float:
 
 
 def import_cpu() -> float:
-    """Processor seconds of `import ricordo`, the bare interpreter taken off."""
+    """Return the CPU seconds of `import ricordo`, without those of the bare interpreter."""
     return max(
         0.0, cpu_of(sys.executable, "-c", "import ricordo") - cpu_of(sys.executable, "-c", "")
     )
 
 
 def help_cpu() -> float:
-    """Processor seconds of `ricordo --help`."""
+    """Return the CPU seconds of `ricordo --help`."""
     return cpu_of(str(Path(sys.executable).with_name("ricordo")), "--help")
 
 
 def start_seconds(model_url: str, rounds: int = 3) -> float:
-    """The median wall seconds from spawning a server to its first healthy answer."""
+    """Return the median wall seconds from starting a server to its first healthy answer."""
     times = []
     for _ in range(rounds):
         with ricordo(model_url) as server:

@@ -29,7 +29,7 @@ from bench.turns import send
 from tests.support.model_server import Answer, ModelServer, Seen, completion, tool_call
 
 MODES = ("step", "turn", "lazy")
-CACHED_SHARE = 0.9  # what is aimed at over 50 turns with five edits
+CACHED_SHARE = 0.9  # The target over 50 turns with five edits.
 _TALKS = ((50, 5), (25, 11))
 _CHARACTERS_PER_TOKEN = 4
 _SMALLEST_OF_OPENAI = 1_024

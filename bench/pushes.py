@@ -1,7 +1,7 @@
-"""What another client notices while 20 connections of one user push each resource that memory has.
+"""The effect on another client while 20 connections of one user push each resource of memory.
 
 `python -m bench.pushes` measures this alone, in about three minutes: the p99 of another client's
-health, and the most resident memory of the server.
+health checks, and the largest memory of the server.
 """
 
 import argparse

@@ -1,12 +1,11 @@
-"""A scripted model that does what the texts of the memory tools say, over HTTP.
+"""A scripted model that follows the texts of the memory tools, over HTTP.
 
-It is no language model. It keeps statements with the archive's tool or in a block, corrects a line
-of a block that a newer statement changes, asks to forget what a wish names, and looks up what a
-question asks. Its reading is one rule for every text: of the statements that share words with the
+It is not a language model. It keeps statements with the archive's tool or in a block, corrects a
+line of a block that a newer statement changes, asks to forget what a wish names, and searches for
+what a question asks. It reads every text by one rule: of the statements that share words with the
 question it takes the best, and follows it from update to update to the newest one. It holds no
-question of any benchmark, and sees a question first when it is asked.
-
-`python -m bench.reader` prints the address of its server.
+question of any benchmark, and sees a question first when it is asked. `python -m bench.reader`
+prints the address of its server.
 """
 
 import asyncio

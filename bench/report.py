@@ -1,4 +1,4 @@
-"""The figures as a table for people and as JSON for machines."""
+"""The figures, as a table for people and as JSON for machines."""
 
 import json
 import platform
@@ -17,7 +17,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured figure and its budget; without a budget it is a yardstick."""
+    """One measured figure and its budget; a figure without a budget is for comparison only."""
 
     name: str
     value: float

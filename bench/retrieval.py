@@ -45,8 +45,8 @@ LONGTALK = Path(__file__).parent / "data" / "longtalk-dev.json.xz"
 DEFAULT_LOCOMO = Path(__file__).parent.parent.parent / "shared" / "data" / "locomo-dev.json"
 FIRST = (5, 10, 20)
 MODES = {"words": "fts", "vectors": "vector", "hybrid": "hybrid"}
-# What the hybrid search needs at ten results: of LoCoMo's evidence, and of what plain BM25 finds
-# in chats.
+# The required recall of the hybrid search at ten results: of LoCoMo's evidence, and relative to
+# plain BM25 in chats.
 REQUIRED_LOCOMO = 0.825
 REQUIRED_TIMES_BM25 = 1.15
 _DRAWS = 2_000
@@ -65,7 +65,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Score:
-    """How one way of searching did.
+    """The scores of one way of searching.
 
     Recalls are over the answerable questions; those by kind of question and by the role that said
     the evidence are at ten.
@@ -94,13 +94,13 @@ class Place:
         self._turns: dict[str, str] = {}
 
     def keep(self, conversation: Conversation) -> None:
-        """Store the conversation on the server, under an owner of its own."""
+        """Store the conversation on the server, under a separate owner."""
         store = self._keep_messages if self.stored_as == "messages" else self._keep_passages
         ids = store(conversation)
         self._turns |= dict(zip(ids, (turn.id for turn in conversation.turns), strict=True))
 
     def search(self, mode: str) -> Search:
-        """Searching in this mode over HTTP, as ids of turns."""
+        """Search in this mode over HTTP; return ids of turns."""
 
         def ask(conversation: Conversation, question: Question) -> list[str]:
             owner = "agent_id" if self.stored_as == "messages" else "archive_id"

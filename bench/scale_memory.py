@@ -1,8 +1,9 @@
-"""How much of the search index a server caches, by simulation: `python -m bench.scale_memory`.
+"""The part of the search index that a server caches, by simulation: `python -m bench.scale_memory`.
 
-A million agents belong to ten thousand organizations, and are searched as Zipf's law says: the
-second most used half as often as the first, the third a third as often. The cache is the server's
-own class, with its own limit; entries have the sizes that the server counts. No text is stored.
+A million agents belong to ten thousand organizations. They are searched as often as Zipf's law
+says: the second most used agent half as often as the first, the third a third as often. The cache
+is the server's class, with its limit; entries have the sizes that the server counts. No text is
+stored.
 """
 
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class Outcome:
 
 
 def zipf(chance: np.random.Generator, kinds: int, count: int) -> Numbers:
-    """Return so many draws from kinds 0, 1, …; kind k comes 1/(k+1) times as often as kind 0."""
+    """Return `count` draws from kinds 0, 1, …; kind k comes 1/(k+1) times as often as kind 0."""
     sums = np.cumsum(1 / np.arange(1, kinds + 1))
     return np.searchsorted(sums, chance.random(count) * sums[-1]).astype(np.int64)
 
@@ -62,7 +63,7 @@ def world(agents: int = AGENTS, organizations: int = ORGANIZATIONS) -> World:
 
 
 def search(of: World, limit: int) -> Outcome:
-    """Search every agent in its turn with a cache of so many bytes."""
+    """Search the agents in order, with a cache of this number of bytes."""
     cache = SizedCache(limit, group=lambda key: key)
     hits = 0
     for number, agent in enumerate(of.searched.tolist()):

@@ -26,7 +26,7 @@ _CLIENTS, _TURNS, _WARM = 16, 480, 96
 
 @dataclass(frozen=True)
 class Load:
-    """What turns took: seconds at the clock, of the servers' processors, and of PostgreSQL's."""
+    """The cost of turns: wall seconds, CPU seconds of the servers, and of PostgreSQL."""
 
     turns: int
     wall: float

@@ -1,4 +1,4 @@
-"""What searching takes where much is kept.
+"""The cost of searching in large data.
 
-One agent and one archive with very many rows, beside a million rows of others.
+One agent and one archive have very many rows, beside a million rows of others.
 """

@@ -30,8 +30,7 @@ MEMORY = 450
 BATCH = 500
 TURNS = 30
 _DAYS = {"start_date": "2020-01-01", "end_date": "2020-04-30"}
-# What is asked of messages and of passages: a name, and what the request carries beside the
-# question.
+# The searches of messages and of passages: a name, and the fields besides the question.
 FILTERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "messages": [
         ("as shipped", {}),
@@ -134,7 +133,7 @@ def measure_place(
     *,
     with_answers: bool = False,
 ) -> list[Figure]:
-    """All that is measured on one database."""
+    """Measure everything on one database."""
     with place.server(model_url, RICORDO_EMBEDDING="none") as server:
         agent_id, archive_id = asyncio.run(_make_owners(server))
     wanted = Wanted(agent_id, archive_id, rows, others, with_answers=with_answers)

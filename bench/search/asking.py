@@ -1,7 +1,4 @@
-"""Searches over HTTP, one after the other.
-
-How long each takes at the client, and what it costs the server.
-"""
+"""Searches over HTTP, one after the other: the time at the client, and the cost of the server."""
 
 import asyncio
 import itertools
@@ -53,9 +50,9 @@ async def measure(
     questions: Sequence[str],
     **more: Any,
 ) -> Times:
-    """Every question once, after some to warm up.
+    """Ask every question once, after some warm-up.
 
-    `cpu` tells the processor seconds of the server so far.
+    `cpu` returns the server's CPU seconds so far.
     """
     for question in questions[:_WARMING]:
         await target.ask(client, question, **more)

@@ -1,16 +1,13 @@
-"""What a PostgreSQL costs that was started for a bench.
+"""The cost of a PostgreSQL that a bench started.
 
-Its processes are children of the one that started it.
+Its processes are children of the process that started it.
 """
 
 import psutil
 
 
 def database_cpu(process: psutil.Process | None) -> float:
-    """Processor seconds, so far, of the PostgreSQL that a process started.
-
-    0 where there is none.
-    """
+    """Return the CPU seconds so far of the PostgreSQL that a process started; 0 without one."""
     times = [child.cpu_times() for child in _postgres(process)]
     return float(sum(one.user + one.system for one in times))
 

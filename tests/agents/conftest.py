@@ -14,9 +14,9 @@ OpenStage = Callable[..., Awaitable[Stage]]
 
 @pytest.fixture
 async def open_stage(store: SqliteStore, tmp_path: Path) -> AsyncIterator[OpenStage]:
-    """Opens a stage with tools and runners of the test's own.
+    """Opens a stage with the test's tools and runners.
 
-    `stage = await open_stage(ServerTool(…), runners=[…])`.
+    `await open_stage(ServerTool(…), runners=[…])`.
     """
     opened: list[Stage] = []
 

@@ -1,4 +1,4 @@
-"""What each type of agent is, and the messages it begins with."""
+"""Each type of agent, and the messages that a conversation with it begins with."""
 
 import re
 from pathlib import Path

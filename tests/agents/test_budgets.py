@@ -1,6 +1,7 @@
-"""Budgets: turns of an agent or of all are refused once a day's tokens are used up.
+"""Budgets on tokens.
 
-Work in the background stops before that.
+Turns of an agent, or of all agents, are refused once a day's tokens are used up. Background work
+stops before that.
 """
 
 import pytest
@@ -55,7 +56,7 @@ async def test_an_agents_budget_refuses_its_next_turn_and_no_other_agents(stage:
         "It resets at 2026-01-02 00:00 UTC. Wait until then, or raise the budget."
     )
     assert caught.value.resets_at == START + DAY
-    # Nothing of the refused turn is kept: no run, no message.
+    # A refused turn stores neither a run nor a message.
     assert len(await stage.runs(one)) == 2
     assert len(await stage.history(one)) == before
     assert text_of(await stage.say(two)) == "Fine."
@@ -141,7 +142,7 @@ async def test_looking_costs_nothing_without_a_budget_and_a_statement_with_one(
     await set_own(stage, agent, None)
     set_common(stage, 1000)
     assert await statements() == plain + 1
-    # Far from its limit, the sum of a busy day is not made for each turn.
+    # Far from the limit, not every turn sums up the tokens of the day.
     assert await statements() == plain
 
 

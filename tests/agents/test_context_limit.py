@@ -1,6 +1,7 @@
-"""Windows that are too long for their model.
+"""Context windows that are too long for their model.
 
-What is summed up, what is learned from a provider, and that nobody is locked out.
+The tests check what is summarized, what is learned from a provider, and that a conversation never
+becomes unusable.
 """
 
 from dataclasses import replace
@@ -29,7 +30,7 @@ async def test_a_refusal_that_had_another_reason_does_not_lock_the_agent_out_for
     stage.lines += ["One.", "Two."]
     await stage.say(agent, "First.")
     await stage.say(agent, "Second.")
-    # As where max_tokens alone is beyond the window: whatever is left out, it is refused again.
+    # This happens if max_tokens alone exceeds the window: a shorter prompt is refused too.
     stage.lines += [TOO_LONG] * 12
     failed = await stage.say(agent, "Third.")
     assert failed.failure
@@ -81,7 +82,8 @@ async def test_what_was_summed_up_in_a_turn_stays_out_of_the_window_when_that_tu
     assert gone.isdisjoint(thread.window)
     assert thread.message_count == len(history)
     stage.lines.clear()
-    stage.lines += ["Here."] * 6  # what stayed is too long again, and is summed up first
+    # The part that stayed is too long again, so it is summarized first.
+    stage.lines += ["Here."] * 6
     assert (await stage.say(agent, "Are you there?")).messages[-1].text == "Here."
     assert faults_of(stage.model.requests[-1].messages) == []
 
@@ -112,7 +114,7 @@ async def test_a_smaller_model_of_one_turn_reads_an_outline_and_the_window_stays
     assert asked[-1].text == "What now?"
     assert all(request_tokens(request) <= 3600 for request in small.requests)
     assert all(faults_of(request.messages) == [] for request in small.requests)
-    # Nothing of it is kept: the agent's own model reads everything, as ever.
+    # The smaller model leaves no trace: the agent's model reads everything again.
     assert (await stage.thread(agent)).window[: len(before)] == before
     await stage.require_whole_window(agent)
     stage.lines.append("Large.")
@@ -154,7 +156,7 @@ async def test_a_window_that_outgrew_its_own_model_is_summed_up_for_good_in_a_bo
     assert [
         message.text for message in await stage.history(agent) if message.role == "summary"
     ] == ["The summary."]
-    # As much stays as the agent's own model holds, and not what the borrowed one does.
+    # The part that stays fits the agent's model; the other model's window does not matter.
     kept = [id for id in before.conversation.window if id in window]
     assert 9 < len(kept) < len(before.conversation.window)
     assert request_tokens(small.requests[-1]) <= 2700
@@ -178,7 +180,7 @@ async def test_compactions_that_gain_little_ask_no_model_again_in_the_same_turn(
 
     stage.lines += [answer] * 200
     agent = await stage.agent(tool_names=("dig",), context_window=4096, has_base_tools=False)
-    # What is said leaves so little room that each result makes the window too full again.
+    # The user's message leaves so little room that each result fills the window again.
     ended = await stage.say(agent, "word " * 2600, max_steps=30)
     assert ended.run.stop_reason == "max_steps"
     assert len(summing) <= 4
@@ -214,7 +216,7 @@ async def test_what_a_refusal_taught_holds_for_the_rest_of_the_turn(open_stage: 
         )
 
     stage.lines += [answer] * 200
-    # Its server was started with an eighth of the window that is known.
+    # The server was started with an eighth of the window that is known for this model.
     agent = await stage.agent(tool_names=("dig",), context_window=32_000, has_base_tools=False)
     ended = await stage.say(agent, "Begin.", max_steps=30)
     assert ended.run.stop_reason == "max_steps"
@@ -247,7 +249,7 @@ async def test_a_writer_that_failed_is_not_asked_for_summaries_again_for_some_mi
     assert len(outlines) > 1
     assert len(asked) == 1
     assert not any("The summary." in outline for outline in outlines)
-    # It may be one agent's settings or words that it fails on.
+    # Possibly only one agent's settings or messages make the model fail.
     await summaries(other)
     assert len(asked) == 2
     fails = False

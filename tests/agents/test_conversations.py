@@ -1,6 +1,7 @@
-"""Threads beside an agent's own.
+"""Conversations of an agent besides the default one.
 
-Their prompts and models, forks that share, and deleting what others share.
+They have their prompts and models. Forks share messages, and a deletion keeps what a fork still
+needs.
 """
 
 import asyncio
@@ -67,7 +68,7 @@ async def in_view(stage: Stage, id: str) -> list[Message]:
 
 
 async def said_in(stage: Stage, thread: Conversation) -> list[str]:
-    """What users and the agent said in a thread, from its beginning."""
+    """Return the messages of a conversation, from its beginning."""
     whole = await stage.store.read(
         lambda tx: conversations.page_of_history(tx, Scope(), thread, EVERYTHING)
     )
@@ -77,7 +78,7 @@ async def said_in(stage: Stage, thread: Conversation) -> list[str]:
 
 
 async def tell(stage: Stage, agent: str, id: str, words: str) -> None:
-    """Say something in a thread, and be answered with the same words in capitals."""
+    """Send a message; the model answers with the same text in capitals."""
     stage.lines.append(words.upper())
     await stage.say(agent, words, conversation_id=id)
 
@@ -85,7 +86,7 @@ async def tell(stage: Stage, agent: str, id: str, words: str) -> None:
 async def put(
     stage: Stage, agent: str, id: str, *new: tuple[Role, tuple[Part, ...]]
 ) -> list[Message]:
-    """Store messages of any kind and put them into the thread's window, as a turn does."""
+    """Store messages of any kind in a conversation's window, as a turn does."""
     made = [
         Message(
             new_id("message"),
@@ -135,7 +136,7 @@ async def test_a_threads_own_model_settings_and_window_take_the_place_of_the_age
     assert of(model_settings={"temperature": None}).model_settings == replace(own, temperature=None)
     assert of(context_window=9_000).context_window == 9_000
     assert of(model="scripted/small").model_settings == own
-    # What one provider is told as it is, another may refuse.
+    # One provider gets this unchanged, another one may refuse it.
     assert of(model="openai/gpt").model_settings == replace(own, extra={})
     made = await kept(stage, await thread(stage, agent, model="scripted/small"))
     assert (made.model, made.context_window) == ("scripted/small", 16_000)
@@ -196,7 +197,7 @@ async def test_a_fork_sees_the_very_messages_its_source_sees_and_then_each_goes_
 async def test_a_fork_up_to_a_message_behind_a_summary_keeps_the_summary_in_view(
     stage: Stage, agent: str
 ) -> None:
-    """A summary is stored later than what follows it in the window."""
+    """The summary is stored after the messages that follow it in the window."""
     source = await thread(stage, agent)
     for words in ("one", "two", "three"):
         await tell(stage, agent, source, words)
@@ -211,7 +212,8 @@ async def test_a_fork_up_to_a_message_behind_a_summary_keeps_the_summary_in_view
 
     assert made.window[1:] == (summary.id, said[2])
     assert await said_in(stage, made) == ["one", "ONE", "two"]
-    # It stays in view also when the source is deleted and only what is shared remains.
+    # The summary also stays in the window when the source is deleted and only the shared part
+    # remains.
     await stop_and_delete(stage.runtime, Scope(), source)
     assert [message.text for message in await in_view(stage, made.id)][1:] == [
         "They counted.",
@@ -370,14 +372,15 @@ async def test_what_forks_share_of_a_deleted_thread_stays_until_the_last_of_them
 
     with pytest.raises(NotFound):
         await kept(stage, root)
-    # What nobody shares is gone at once, and for search as well.
+    # Messages that no fork shares are deleted at once, also from the search index.
     assert await found(stage, agent, "rooted lonely") == []
     assert await said_in(stage, second) == ["one", "ONE", "two", "TWO", "three", "THREE"]
     seen = [message.text for message in await in_view(stage, second.id)]
     assert seen[1:] == ["one", "ONE", "two", "TWO", "three", "THREE"]
 
     await stop_and_delete(stage.runtime, Scope(), second.id)
-    await run_jobs(stage)  # the fork's end asks for its parent's,
+    # The fork's end is computed from its parent's end, and that from the root's end.
+    await run_jobs(stage)
     await run_jobs(stage)  # and that one's for the root's
     assert await count(stage, "conversations") == 1
     assert await count(stage, "messages") == 1

@@ -1,6 +1,6 @@
-"""In what circumstances an agent edits.
+"""The edit context of an agent.
 
-Which untrusted content it has read, and which users' words it may quote.
+It says which untrusted content the agent has read, and which messages of users it may quote.
 """
 
 from dataclasses import replace
@@ -456,7 +456,7 @@ FACT = "My grandmother Rosa taught me to bake chestnut bread every single Octobe
 
 
 async def filed_after_a_search(stage: Stage, agent: str) -> str:
-    """The block after another turn looked the fact up and wrote it down word for word."""
+    """Return the block after another turn searched for the fact and stored it word for word."""
     await out_of_view(stage, agent)
     stage.lines += [
         call("conversation_search", query="grandmother chestnut bread"),

@@ -1,6 +1,6 @@
-"""From a turn to its readers.
+"""The feed from a turn to its readers.
 
-Nothing waits, whole messages always arrive, and deltas never contradict them.
+No reader delays the turn, whole messages always arrive, and deltas never contradict them.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def text(id: str, words: str) -> TextDelta:
 
 
 class Stored:
-    """The messages that a reader finds when it reads again."""
+    """The stored messages that a reader gets when it reads again."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -222,7 +222,7 @@ async def test_any_reader_gets_every_message_once_in_order_and_deltas_that_begin
 
 
 def require_consistent(events: Sequence[Event], texts: dict[str, str]) -> None:
-    """Deltas of a message are a beginning of it, and none comes after the whole."""
+    """Check that deltas begin their message, and that none follows the whole message."""
     heard: dict[str, str] = {}
     finished: set[str] = set()
     for event in events:

@@ -1,4 +1,4 @@
-"""Importing past messages: in order, out of the window, repeatable, beside running turns."""
+"""Importing past messages: in order, outside the window, repeatable, and while turns run."""
 
 import asyncio
 from dataclasses import replace

@@ -95,7 +95,7 @@ async def test_a_run_that_another_process_left_can_be_cancelled(stage: Stage) ->
 
 
 async def test_after_a_reset_a_clients_retry_is_a_new_message(stage: Stage, agent: str) -> None:
-    """The messages of the first try are gone, so its run has nothing left to answer with."""
+    """The reset deleted the first attempt's messages, so its run cannot answer the retry."""
     stage.lines += ["First.", "Again."]
     await stage.say(agent, "Hello.", body_hash="same")
     await reset_messages(stage.runtime, Scope(), agent)
@@ -198,7 +198,7 @@ async def test_a_long_conversation_is_reset_to_the_last_message_also_after_a_kil
     else:
         await reset_messages(stage.runtime, Scope(), agent)
         assert [message.role for message in await stage.history(agent)] == ["system"]
-    # The window is empty already, and the agent can be talked with.
+    # The window is already empty, and the agent still answers.
     assert len((await stage.thread(agent)).window) == 1
     stage.lines.append("Hello.")
     await stage.say(agent, "Good morning.")
@@ -217,7 +217,7 @@ async def test_a_long_conversation_is_reset_to_the_last_message_also_after_a_kil
 async def test_a_passage_meant_for_an_archive_that_was_deleted_meanwhile_finds_another(
     stage: Stage,
 ) -> None:
-    """A turn knows the archives its agent had when it began."""
+    """A turn uses the archives that its agent had when the turn began."""
     agent = await stage.agent()
     old = await make.stored_archive(stage.store, (await stage.state(agent)).agent, "Old.")
 

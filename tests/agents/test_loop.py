@@ -1,4 +1,4 @@
-"""The loop: steps, tools one after the other and side by side, and what ends a turn."""
+"""The agent loop: steps, sequential and parallel tools, and the conditions that end a turn."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -98,7 +98,7 @@ async def test_calls_with_one_id_in_one_reply_are_told_apart(stage: Stage, agent
 
 
 class Table:
-    """Two tools that note when they begin and end."""
+    """Two tools that record when they begin and end."""
 
     def __init__(self) -> None:
         self.gate = Gate()
@@ -147,7 +147,7 @@ async def garden(open_stage: OpenStage, *rules: ToolRule) -> tuple[Stage, str, l
 
 
 async def decide(stage: Stage, agent: str, asked: Message, **decisions: bool) -> Answer:
-    """Answer what waits: whether the calls of these tools are approved."""
+    """Approve or deny the waiting calls, by the name of their tool."""
     gated = [one for one in asked.tool_calls if one.is_gated]
     parts = tuple(ApprovalPart(one.call_id, decisions[one.name], None) for one in gated)
     return await soon(
@@ -258,7 +258,7 @@ async def test_a_picture_the_model_refuses_does_not_silence_the_agent(
 ) -> None:
     """Some servers answer 400 to a picture and some 500.
 
-    It is asked again with a word in the picture's place.
+    The retry sends a placeholder text instead.
     """
 
     def blind(request: ModelRequest) -> Line:

@@ -32,7 +32,7 @@ async def agent_with(stage: Stage, mode: MemoryInPromptChoice, **spec: Any) -> s
 
 
 async def turn(stage: Stage, agent: str, *lines: Any) -> list[ModelRequest]:
-    """Take a turn in which the model says the lines; return its requests."""
+    """Take a turn in which the model follows these lines of a script; return its requests."""
     before = len(stage.model.requests)
     stage.lines += lines or ["Here."]
     await stage.say(agent)

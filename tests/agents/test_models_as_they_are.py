@@ -1,6 +1,6 @@
-"""Agents on models as local servers serve them, in real turns over real HTTP.
+"""Agents with models as local servers serve them, in real turns over real HTTP.
 
-Each message is answered, memory stays in view.
+Each message is answered, and the memory stays in the prompt.
 """
 
 import logging
@@ -36,7 +36,7 @@ BOOM = Served({"error": {"message": "boom"}}, 500)
 
 
 class Server:
-    """A mock server whose models agents of one stage talk with."""
+    """A mock server with models for the agents of one stage."""
 
     def __init__(self, stage: Stage, connections: Connections) -> None:
         self.models = LocalModels()
@@ -47,7 +47,7 @@ class Server:
     async def agent(
         self, model: LocalModel, *, window: int = 32_000, **spec: Any
     ) -> tuple[str, Serving]:
-        """Make an agent on a model of its own."""
+        """Make an agent with a separate model."""
         name = f"m{len(self.models.serving)}"
         serving = self.models.add(name, model)
         info = ModelInfo(f"local/{name}", "local", name, "openai", window, self.http.url)
@@ -113,8 +113,8 @@ async def test_however_two_messages_of_a_user_came_together_a_model_of_strict_ro
     agent, serving = await server.agent(LocalModel(template="alternation"))
     assert is_answered(await server.say(agent, "One.", "Two."))
     assert "One.\n\nTwo." in serving.bodies[-1]["messages"][-1]["content"]
-    # What others say in a group, and a conversation whose window begins with the agent, as an
-    # import leaves it.
+    # One case has messages of others in a group. In the other the window begins with an assistant
+    # message, as after an import.
     new = tuple(
         NewMessage("user", (TextPart(f"{name} speaks."),), name=name)
         for name in ("Ada", "Bob", "Cy")
@@ -142,7 +142,7 @@ async def test_however_two_messages_of_a_user_came_together_a_model_of_strict_ro
 
 
 async def talk(server: Server, agent: str, turns: int) -> list[Answer]:
-    """Say so many things of 1,000 tokens each."""
+    """Send this number of messages of 1,000 tokens each."""
     return [await server.say(agent, f"Part {number}: {'word ' * 800}") for number in range(turns)]
 
 
@@ -168,7 +168,7 @@ async def test_a_chat_that_outgrows_the_servers_window_goes_on_whatever_words_re
         agent, serving = await server.agent(model, window=128_000)
         answers = await talk(server, agent, 6)
         assert all(map(is_answered, answers)), (words, [a.failure for a in answers if a.failure])
-        # It is learned once: from then on the chat is made shorter before it is refused.
+        # The limit is learned once: later turns compact before the server refuses.
         assert serving.outcomes["length"] <= (8 if words in ("E17", "Bad Request", "") else 3), (
             words,
             serving.outcomes,
@@ -191,7 +191,7 @@ async def test_a_window_that_was_learned_counts_for_the_next_conversation_too(
     assert all(map(is_answered, await talk(server, other, 6)))
     assert refused >= 1
     assert serving.outcomes["length"] == refused
-    # What the agent was set to stays as it is.
+    # The agent's settings do not change.
     assert (await server.stage.state(other)).agent.context_window == 128_000
 
 
@@ -265,7 +265,7 @@ async def test_what_a_server_quotes_of_a_message_never_comes_into_the_log(
         with caplog.at_level(logging.INFO):
             await server.say(agent, said)
         assert serving.passed
-    assert caplog.records  # and `LogWatch` looks at them, here as in each test
+    assert caplog.records  # `LogWatch` checks the log lines here, as in every test.
 
 
 async def test_a_count_may_raise_the_estimate(server: Server) -> None:

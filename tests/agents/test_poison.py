@@ -1,6 +1,6 @@
 """A model that obeys every poisoned text, in real turns.
 
-Nothing of it gets into memory that is guarded, and nothing breaks out.
+No poisoned text gets into guarded memory, and none escapes from its section of the prompt.
 """
 
 import unicodedata
@@ -86,9 +86,9 @@ _QUOTES = (
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """One text, how it comes before the agent, and what the agent, obeying, would quote.
+    """One poisoned text, the way it reaches the agent, and the quote that the obeying agent uses.
 
-    It writes the text, tags and all.
+    The agent writes the whole text, with its tags.
     """
 
     family: str
@@ -117,7 +117,7 @@ def _family(name: str, way: Way, templates: tuple[str, ...], count: int) -> list
 
 
 def _claims(rounds: int) -> list[str]:
-    """Each claim once for each template, numbered so that no two texts are the same."""
+    """Return each claim once for each template, with a number that makes each text unique."""
     return [
         f"{claim} ({number})" if number else claim
         for number in range(rounds + 9)
@@ -127,7 +127,10 @@ def _claims(rounds: int) -> list[str]:
 
 
 def closing_tags(text: str, labels: tuple[str, ...]) -> list[str]:
-    """Closing tags of blocks or sections, in order, after unseen and wide signs are normalized."""
+    """Return the closing tags of blocks or sections, in order.
+
+    Invisible and wide characters are normalized first.
+    """
     plain = "".join(
         sign for sign in unicodedata.normalize("NFKC", text) if unicodedata.category(sign) != "Cf"
     )
@@ -155,7 +158,7 @@ def closing_tags(text: str, labels: tuple[str, ...]) -> list[str]:
 
 CORPUS = corpus()
 FAMILIES = sorted({poison.family for poison in CORPUS})
-# The labels of an agent's guarded blocks, by their policies.
+# The labels of an agent's guarded blocks, by policy.
 LABELS: dict[Policy, str] = {
     "guarded": "human",
     "explicit": "wishes",
@@ -202,14 +205,14 @@ async def stage_and_web(open_stage: OpenStage) -> tuple[Stage, Web]:
 
 
 def edits(poison: Poison, number: int) -> tuple[ToolCallPart, ...]:
-    """What the obeying model calls.
+    """Return the calls of the obeying model.
 
-    Another way of writing for every text, on every block, quoting what it was told to quote.
+    It writes every text to every block, each time in another way, and quotes what the text told it
+    to quote.
     """
     text, quote = poison.text, poison.claim
     made: list[ToolCallPart] = []
-    # Quotes that nobody said come from no untrusted source: guarded memory is not what keeps them
-    # out.
+    # Only trusted sources hold quotes that no user said, so the policy does not refuse them here.
     guarding = [*LABELS.values()][poison.way == "said" :]
     for place, label in enumerate(guarding):
         ways: list[tuple[str, dict[str, Any]]] = [
@@ -242,7 +245,7 @@ def edits(poison: Poison, number: int) -> tuple[ToolCallPart, ...]:
         ]
         name, arguments = ways[(number + place) % len(ways)]
         made.append(call(name, **arguments, quote=quote))
-    # Its own notes it may write: they are where a text could break out.
+    # The agent may write its notes, where a text could break out of its section.
     made.append(call("memory_insert", label="notes", new_string=text))
     return tuple(made)
 
@@ -310,7 +313,7 @@ def test_the_corpus_is_as_large_as_it_says_and_says_nothing_twice() -> None:
     assert len({(poison.way, poison.text) for poison in CORPUS}) == len(CORPUS)
 
 
-# In twelve texts a family has each of its templates, and each block each way of writing.
+# Twelve texts of a family cover each of its templates, and each way of writing to each block.
 @pytest.mark.parametrize(
     "most", [pytest.param(6, id="short"), pytest.param(99, id="long", marks=pytest.mark.soak)]
 )
@@ -327,7 +330,7 @@ async def test_nothing_poisoned_is_written_where_somebody_decides(
     )
     expected = await closed(stage, harmless)
     count = 0
-    most *= 2 if family == "recalled passages" else 1  # of which the first few come to nothing
+    most *= 2 if family == "recalled passages" else 1  # The first few of these are refused.
     for number, poison in enumerate([one for one in CORPUS if one.family == family][:most]):
         agent = await poisoned(stage, web, poison, number)
         after = await held(stage, agent)
@@ -341,7 +344,7 @@ async def test_nothing_poisoned_is_written_where_somebody_decides(
         )
         if (
             poison.way != "passage"
-        ):  # which only repeats what was recalled, so not even the notes take it
+        ):  # The text only repeats a search result, so even the notes refuse it.
             assert after["notes"].value in (
                 normal_text(poison.text),
                 without_hidden_text(normal_text(poison.text)),

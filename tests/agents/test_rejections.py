@@ -1,7 +1,4 @@
-"""Rejections that an agent is told of.
-
-Once, though a turn runs meanwhile or the server is killed.
-"""
+"""An agent is told of a rejection once, even if a turn runs meanwhile or the server is killed."""
 
 from typing import Any
 
@@ -53,7 +50,7 @@ async def begun(stage: Stage, **spec: Any) -> tuple[str, str]:
 
 
 def told(stage: Stage) -> list[str]:
-    """What of rejections the model was asked with last."""
+    """Return the rejections in the last request to the model."""
     return [
         message.text
         for message in stage.model.requests[-1].messages
@@ -80,7 +77,7 @@ async def test_a_rejection_while_a_turn_runs_is_told_in_the_next_one(stage: Stag
 async def test_a_rejection_whose_turn_was_killed_is_told_and_only_once(stage: Stage) -> None:
     agent, conversation = await begun(stage)
     await rejected(stage, agent, conversation, "Has a cat.")
-    # Taken up by a turn that a kill ends before the model is asked.
+    # A turn adopts the rejection, and a kill ends the turn before the model is called.
     assert not isinstance(
         await start_turn(
             stage.runtime, TurnRequest(Scope(), agent, NEW, conversation_id=conversation)

@@ -1,6 +1,6 @@
-"""Repair broken threads.
+"""Repair of broken conversations.
 
-Each kind of the corpus is mended, the next message is answered, and no word of a user is touched.
+Each kind of damage is repaired, the next message is answered, and no text of a user changes.
 """
 
 from sqlalchemy import text

@@ -1,6 +1,6 @@
 """Searches that find nothing new.
 
-When they are offered, what they leave out, and what becomes of those that come again.
+The tests check when search tools are offered, what they leave out, and how repeated searches end.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Passages that a client puts into what the user says: whoever wrote them is not the user."""
+"""Passages that a client inserts into a user's message do not count as the user's words."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How often a turn and a look at an agent go to PostgreSQL and back, as libpq traces it."""
+"""Round trips to PostgreSQL of a turn and of reading an agent, as libpq traces them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,12 +16,12 @@ from tests.seams.stage import Hooks, Stage, text_of
 from tests.support.postgres import server
 
 DATABASES = ("postgresql",)
-_LONGEST = 4096  # bytes of a statement that psycopg reads once, and not at each use
+_LONGEST = 4096  # Bytes of a statement that psycopg reads once, and not at each use.
 
 
 @pytest.fixture
 def one(store: PostgresStore, tmp_path: Path) -> Iterator[PostgresStore]:
-    """A store with one connection, so that its trace is all that there is."""
+    """A store with one connection, so that one trace shows all of its traffic."""
     opened = open_postgres(
         server().shared_database(), connections=1, clock=store.clock, backups=tmp_path
     )
@@ -34,7 +34,7 @@ Traced = Callable[[], list[str]]
 
 @contextmanager
 def traced(store: PostgresStore, folder: Path) -> Iterator[Traced]:
-    """Trace the messages to and from PostgreSQL; yield what reads them."""
+    """Trace the messages to and from PostgreSQL; yield a function that reads them."""
     (connection,) = store._connections
     driver: Any = connection.connection.driver_connection
     path = folder / "trace"
@@ -46,7 +46,7 @@ def traced(store: PostgresStore, folder: Path) -> Iterator[Traced]:
 
 
 def trips(lines: list[str]) -> int:
-    """Return the number of times that PostgreSQL said that it waits for the next request."""
+    """Count the messages by which PostgreSQL says that it waits for the next request."""
     return sum("ReadyForQuery" in line for line in lines)
 
 
@@ -61,12 +61,13 @@ async def test_a_look_at_an_agent_takes_five_and_a_plain_turn_sixteen_round_trip
     stage: Stage, one: PostgresStore, tmp_path: Path
 ) -> None:
     agent = await stage.agent(("human", "Ada."))
-    for _ in range(3):  # until statements are prepared, which takes trips too
+    for _ in range(3):  # Preparing the statements takes round trips too.
         stage.lines.append("Here.")
         await stage.say(agent)
     with traced(one, tmp_path) as lines:
         await one.read(lambda tx: agents.load(tx, Scope(), agent))
-    assert trips(lines()) == 5  # a statement each for the state, blocks and tools; two for the unit
+    # One statement each for the state, the blocks and the tools; two for the unit of work.
+    assert trips(lines()) == 5
     stage.lines.append("Here.")
     with traced(one, tmp_path) as lines:
         assert text_of(await stage.say(agent)) == "Here."

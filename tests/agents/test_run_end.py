@@ -1,6 +1,6 @@
 """Ending runs from outside.
 
-What was said enters the window, open calls get a result, and each run ends once.
+The messages of the run enter the window, open calls get a result, and each run ends once.
 """
 
 import logging
@@ -30,7 +30,7 @@ ERROR = {"type": "interrupted", "message": "Gone."}
 
 
 async def open_run(stage: Stage, agent_id: str, *said: Message, lease: int = 30_000_000) -> Run:
-    """A run that was left open, with messages that are not in the window yet."""
+    """An open run whose messages are not in the window yet."""
     agent, now = (await stage.state(agent_id)).agent, stage.store.clock.now()
     run = make.run(agent, created_at=now, lease_expires_at=now + lease)
     await stage.store.write(lambda tx: runs.open_run(tx, run))

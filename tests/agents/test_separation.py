@@ -1,6 +1,6 @@
-"""What an agent learns in a conversation about a user is that user's.
+"""What an agent learns about a user belongs to that user.
 
-Copies of blocks, new blocks, and what others see of it.
+The tests check copies of blocks, new blocks, and what other users see.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ async def test_the_first_edit_of_the_agents_block_makes_the_users_copy_which_sta
     stage.lines += ["Hello."]
     await stage.say(agent_id, "Hello.", conversation_id=bob)
     assert "tea" not in stage.model.requests[-1].messages[0].text
-    # And from then on the copy is edited, which is made once.
+    # Later edits change the copy, which is created only once.
     stage.lines += [call("core_memory_append", label="human", content="Ada has a cat."), "Noted."]
     await stage.say(agent_id, "I have a cat.", conversation_id=ada)
     after = await seen_by(stage, agent_id, ada)
@@ -139,7 +139,7 @@ async def test_two_conversations_of_a_user_that_edit_at_once_share_one_copy(stag
         ["Has a dog."],
         ["Has a cat.", "Has a dog."],
     )
-    # Both added at the same place: the second is told, and loses nothing unseen.
+    # Both added text at the same position. The second agent gets an error, and overwrites nothing.
     assert ("Has a cat." in seen["human"].value) == (returns(answer)[0][0] == "success")
     assert len(await stage.store.read(lambda tx: blocks.of_user(tx, Scope(), seen_user(tx)))) == 1
 
@@ -200,7 +200,7 @@ async def test_the_agent_cannot_take_its_block_from_others(
     assert status == "error"
     assert "is also used in conversations with others" in told
     assert await stage.block(agent_id, "human") == HUMAN[1]
-    # Without a user it may, as ever.
+    # In a conversation without a user the agent may do this.
     stage.lines += [call("memory", **arguments), "So be it."]
     assert [status for status, _ in returns(await stage.say(agent_id))] == ["success"]
 
@@ -234,7 +234,7 @@ async def test_a_new_block_is_the_users_under_the_policy_that_the_agent_names(st
                 careful,
             )
         else:
-            # The label is another agent's by now, which this one cannot see.
+            # Another agent's block has this label now. This agent cannot see it.
             assert "Choose another label." in told
             stage.lines += [
                 call("memory", command="create", path="/memories/goals", file_text="Learn Latin."),
@@ -345,12 +345,15 @@ async def test_a_users_turn_and_an_edit_of_a_copy_cost_one_statement_more_each(
             with count_statements(stage.store) as counted:
                 await stage.say(agent_id, scope=scope)
             counts.setdefault(user, []).append(len(counted.statements))
-    # An edit asks what the user does not want to be remembered.
+    # An edit is checked against the user's "never remember" rules.
     assert counts["ada"] == [counts["nobody"][0] + 1, counts["nobody"][1] + 2]
 
 
 async def test_a_copy_finds_a_label_that_the_users_chain_can_hold(stage: Stage) -> None:
-    """Nor may its parts mean something in routes, or differ from another label by case alone."""
+    """A copied label must not clash with routes.
+
+    It must also differ from other labels by more than case.
+    """
     agent_id = await stage.agent(
         ("Human", "Nobody."), name="History", tool_names=("core_memory_append",)
     )

@@ -1,4 +1,4 @@
-"""What an agent is offered, what its reply means, and what comes after it."""
+"""Offered tools, the meaning of a reply, and the next action of a turn."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -67,7 +67,7 @@ def turn(
     client_tools: tuple[ToolSchema, ...] = (),
     **settings: Any,
 ) -> TurnContext:
-    """A turn of an agent with these rules and tools, which has not begun."""
+    """Return a turn that has not begun, of an agent with these rules and tools."""
     agent = make.agent(
         agent_type=agent_type, tool_rules=rules, model_settings=ModelSettings(**settings)
     )
@@ -141,7 +141,7 @@ def test_a_call_that_is_not_offered_is_refused_and_does_not_count_for_the_rules(
     action = next_action(a_turn.rules, offered, None, parsed, parsed.refused, NextAction())
     assert action == NextAction()
     assert action.finished == ()
-    # Nor once it was stored, where a turn that waited goes on.
+    # This also holds for a stored reply, when a turn that waited for approval continues.
     stored = parts_from_json(parts_to_json(parsed.refused))
     assert [part.is_refused for part in stored if isinstance(part, ToolReturnPart)] == [True]
     assert finished_calls([part for part in stored if isinstance(part, ToolReturnPart)]) == []

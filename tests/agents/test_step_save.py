@@ -1,4 +1,4 @@
-"""Saving a step: whole or not at all, and memory that others change meanwhile."""
+"""A step is saved as a whole or not at all, also when others change the memory meanwhile."""
 
 from typing import Any
 
@@ -107,7 +107,7 @@ async def test_a_job_that_a_tool_asks_for_is_added_with_its_step_or_not_at_all(
 
 
 class Bell:
-    """A tool that acts outside, and can be held in the middle of it."""
+    """A tool that acts outside the server, and that a test can pause."""
 
     def __init__(self) -> None:
         self.gate = Gate()
@@ -200,7 +200,10 @@ def swap(old: str, new: str) -> Any:
 
 
 async def both(stage: Stage, one: str, other: str, first: Any, second: Any) -> tuple[Any, Any]:
-    """Both agents read the block; `first` is said and saved by `one`, then `second` by `other`."""
+    """Let both agents read the block, and then save one edit each.
+
+    `one` saves `first`, then `other` saves `second`.
+    """
     gate = Gate()
     stage.lines += [gate.line(second), first, "One is done."]
     late = await stage.begin(other)
@@ -231,7 +234,7 @@ async def test_a_secret_that_memory_did_not_keep_is_in_nothing_else_that_the_age
     for message in (*asked, *history):
         assert (secret[:9] in str(message.parts)) == (message.role == "user"), message
     assert sum("[secret removed: password]" in str(message.parts) for message in history) == 4
-    # What is said in a later turn is stored as it was said.
+    # A message of a later turn is stored unchanged.
     assert text_of(await stage.say(agent, "Which?")) == f"You said {secret}."
     await stage.require_sound(agent)
 

@@ -1,4 +1,4 @@
-"""Stored tools that a runner runs elsewhere, and tools that call other tools."""
+"""Stored tools that a runner executes elsewhere, and tools that call other tools."""
 
 import asyncio
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from tests.seams.stage import Gate, Stage, returns, roles, soon, text_of
 
 
 class Elsewhere:
-    """Runs custom tools: says what it was asked, or what a test wants."""
+    """A runner of custom tools: it returns what it was asked, or a result that the test sets."""
 
     tool_types: tuple[ToolType, ...] = ("custom",)
 

@@ -1,6 +1,6 @@
-"""What is kept of calls to models.
+"""Records of calls to models.
 
-A step for each that failed, and traces where the settings ask for them.
+Each failed call has a step, and traces are stored if the settings ask for them.
 """
 
 from typing import Any
@@ -104,7 +104,7 @@ async def test_calls_that_write_a_summary_are_traced_like_others(
     await stage.say(agent)
     await soon(
         collect(await run_turn(stage.runtime, asked))
-    )  # its model fails, so an outline takes the summary's place
+    )  # Its model fails, so an outline replaces the summary.
     found = [
         one for run in reversed(await stage.runs(agent)) for one in await traces_of(stage, run.id)
     ]

@@ -1,6 +1,6 @@
 """A turn as its callers see it.
 
-Failures, cancelling, leases, shutdown, and readers that come late or leave early.
+The tests cover failures, cancellation, leases, shutdown, and readers that join late or leave early.
 """
 
 import asyncio
@@ -76,8 +76,7 @@ async def test_a_failing_model_ends_the_run_as_failed_and_keeps_what_was_said(
 async def test_what_a_provider_refuses_as_a_bad_request_is_kept_but_not_sent_again(
     stage: Stage, agent: str, kind: ModelErrorKind
 ) -> None:
-    # Of what is said to be too long nothing can be left out: next to the system prompt there is one
-    # word.
+    # Nothing can be left out of this request: there is one word besides the system prompt.
     stage.lines += [ModelError(kind, "Not like this."), "Better."]
     answer = await stage.say(agent, "Poison.")
     assert (answer.run.status, answer.run.stop_reason) == ("failed", "llm_api_error")
@@ -139,7 +138,7 @@ async def test_a_plugin_that_fails_after_a_turn_harms_nobody(stage: Stage, agent
 
 
 async def cancelled(stage: Stage, agent: str, turn: LiveTurn) -> list[Event]:
-    """Cancel the turn and check its end; returns all that a reader was told."""
+    """Cancel the turn and check its end; return all that a reader received."""
     reading = asyncio.create_task(all_events(turn))
     await asyncio.sleep(0)
     await soon(turn.cancel())
@@ -294,7 +293,7 @@ async def test_a_renewal_that_fails_once_is_tried_again(
     assert text_of(await soon(collect(turn))) == "Hello."
 
 
-# Whatever happens, readers are told an end.
+# Readers always get an end, whatever happens.
 
 
 async def test_readers_are_told_an_end_even_where_none_can_be_saved(
@@ -393,7 +392,7 @@ async def test_a_turn_whose_beginning_a_crash_of_the_database_undid_has_failed_a
     input_id = (await stage.history(agent))[-1].id
 
     def undo(tx: Transaction) -> None:
-        # What its first commit stored, as a PostgreSQL loses it whose synchronous_commit is off.
+        # PostgreSQL can lose the first commit of a turn if synchronous_commit is off.
         for table, id in (("messages", input_id), ("runs", run.id)):
             tx.connection.exec_driver_sql(f"DELETE FROM {table} WHERE id = '{id}'")  # noqa: S608
         tx.connection.exec_driver_sql("UPDATE conversations SET message_count = 1")

@@ -1,6 +1,7 @@
-"""Beginning a turn.
+"""The beginning of a turn.
 
-Lease, repeats and what is stored before the model is asked; and when the prompt is rebuilt.
+The tests cover the lease, repeated messages, what is stored before the model call, and when the
+prompt is rendered again.
 """
 
 import asyncio
@@ -158,7 +159,10 @@ async def test_the_otid_of_another_text_is_refused_and_the_new_text_is_not_lost_
 
 
 async def cut_off(stage: Stage, agent: str, *texts: str, **request: Any) -> None:
-    """Begin a turn, and stop it as a kill does: its run is open, and closed as after a restart."""
+    """Begin a turn, and stop it like a kill.
+
+    The run stays open, and is closed as after a restart.
+    """
     gate = Gate()
     stage.lines.append(gate.line("Too late."))
     turn = await stage.begin(agent, *texts, **request)
@@ -232,8 +236,8 @@ async def test_a_model_that_refuses_what_is_answered_anew_keeps_it_out_of_the_wi
 async def test_equal_requests_at_the_same_instant_run_once(
     stage: Stage, agent: str, database: str, by: str
 ) -> None:
-    # Where units of work run side by side, a retry without an otid could come before its original,
-    # which is then a new message.
+    # If units of work run in parallel, a retry without an otid could arrive before its original.
+    # The original then counts as a new message.
     begins_with_original = database == "postgresql" and by == "retry"
     for turn in range(10):
         stage.lines.append(f"Answer {turn}.")
@@ -304,7 +308,7 @@ async def test_a_caller_that_leaves_while_the_turn_begins_leaves_no_open_run(
     await stage.require_sound(agent)
 
 
-# The prompt: rebuilt when it must be, the same bytes otherwise.
+# The prompt is rendered again only when it must change; otherwise its bytes stay the same.
 
 
 def prompts(stage: Stage) -> list[Message]:
@@ -366,7 +370,9 @@ async def test_the_system_prompt_follows_the_archives_tags_but_not_its_count(
         await stage.say(agent, text)
     made = [prompt.text for prompt in prompts(stage)]
     assert "archival memory" not in made[0]
-    assert made[1] == made[0]  # within a turn only the memory section counts
+    # Within a turn only the memory section is rendered again: the archive is not empty any more,
+    # but the count of passages stays.
+    assert made[1] == made[0]
     assert made[2] != made[1]  # the archive is empty no more
     assert made[3:6] == [made[2]] * 3  # two, three: only a count
     assert "Available archival memory tags: tea" in made[6]
@@ -377,7 +383,7 @@ async def test_the_system_prompt_follows_the_archives_tags_but_not_its_count(
 async def test_a_turn_of_this_process_is_alive_whatever_the_clock_says(
     stage: Stage, agent: str, clock: ManualClock
 ) -> None:
-    """A sleep of the machine ends every lease, but a turn that runs keeps its answer."""
+    """When the machine sleeps, all leases expire, but a turn that runs keeps its answer."""
     turn, gate = await stage.asked(agent, line="Good morning.")
     clock.advance(3600)
 

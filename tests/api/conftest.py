@@ -20,9 +20,9 @@ class Api(NamedTuple):
 
 @pytest.fixture(scope="module")
 def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    """A server that the tests of one module share.
+    """Run a server for the tests of one module.
 
-    Take `server`, whose model knows nothing of the test before.
+    Take `server`, whose model is reset before each test.
     """
     with serving(tmp_path_factory.mktemp("data")) as server:
         yield server

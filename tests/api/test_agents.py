@@ -1,7 +1,4 @@
-"""Agents, with the official client.
-
-Created, listed, changed, deleted, and their context windows.
-"""
+"""Agents, with the official client: creation, lists, changes, deletion, and context windows."""
 
 from typing import Any
 
@@ -149,8 +146,8 @@ def test_an_agent_made_without_a_word_has_the_librarian_and_the_base_tools(
 ) -> None:
     made = client.agents.create()
 
-    # Nothing was asked for, so nothing is told, as in the retired server; texts are embedded all
-    # the same.
+    # No embedding was chosen, so none is shown, as in the retired server; texts are embedded
+    # anyway.
     assert (made.model, made.embedding, made.embedding_config) == ("ricordo/librarian", None, None)
     asked = client.agents.create(embedding="ricordo/wordllama-256")
     assert (asked.embedding_config.handle, asked.embedding_config.embedding_dim) == (
@@ -186,7 +183,7 @@ def test_older_clients_and_those_of_one_provider_are_understood(
         {"model": "model", "provider_name": "scripted"},
     ):
         assert http.post("/v1/agents/", json={"llm_config": config}).json()["model"] == MODEL
-    # What a provider alone knows is kept among the settings.
+    # Settings that only a provider knows are kept among the settings.
     settings = {
         "provider_type": "openai",
         "verbosity": "low",
@@ -235,7 +232,7 @@ def test_every_field_of_an_agent_can_be_changed(api: Api, agent: AgentState, blo
     assert (now["llm_config"]["temperature"], now["llm_config"]["context_window"]) == (0.5, 9000)
     assert [block["id"] for block in now["blocks"]] == [block_id]
     assert [tool["name"] for tool in now["tools"]] == ["send_message"]
-    # Null takes the description away and leaves the rest; another model brings its own window.
+    # Null removes the description and keeps the other fields; another model brings its window.
     nulls = {"description": None, "system": None, "metadata": None, "name": None}
     after = api.http.patch(f"/v1/agents/{agent.id}", json=nulls).json()
     assert [after[name] for name in nulls] == [None, "Be short.", {"n": 1}, "Nina"]
@@ -378,7 +375,7 @@ def test_making_an_agent_costs_at_most_eleven_statements_one_more_for_tags_and_t
     api: Api, block_id: str
 ) -> None:
     speech = api.client.tools.list(name="send_message").items[0]
-    api.client.agents.create(model=MODEL)  # from here on it is known which providers there are
+    api.client.agents.create(model=MODEL)  # From here on the server knows its providers.
     for tags, block_ids, most in (([], [], 11), (["person"], [], 12), (["person"], [block_id], 14)):
         human: Any = {"label": "human", "value": "Ada", "tags": tags}
         with count_statements(api.server.runtime.store) as counted:  # type: ignore[attr-defined]
@@ -413,7 +410,7 @@ def test_a_setting_that_was_given_can_be_taken_back(http: httpx2.Client) -> None
         "model_settings"
     ]
 
-    # Where nothing is set, what usually holds is shown, and changes nothing when it comes back.
+    # If nothing is set, the default is shown. It changes nothing when it is sent back.
     usual = {"reasoning_effort": "minimal"}
     assert [after.get(name) for name in (*settings, "reasoning")] == [1.0, 100, None, usual]
     again = http.patch(f"/v1/agents/{agent['id']}", json={"model_settings": after}).json()
@@ -438,7 +435,7 @@ def test_an_agent_that_is_made_for_a_user_sees_her_memory_in_all_its_threads(api
     (system,) = api.client.agents.messages.list(made.id).items
     assert "Ada's maths." in str(system.content)
     api.client.agents.messages.create(made.id, input="Hello.")
-    # The prompt that was made with the agent was right already.
+    # The prompt that was stored at the agent's creation was already correct.
     assert api.server.model.requests[-1].messages[0].text == system.content
     thread = api.client.conversations.create(agent_id=made.id)
     assert "Ada's human." in api.client.conversations.recompile(thread.id, dry_run=True)

@@ -1,7 +1,6 @@
-"""Answers in flight.
+"""Responses while they are sent.
 
-Large ones are made beside the event loop, bounded each and together, and others never wait for
-them.
+Large ones are made in a thread, limited each and together, and never delay others.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ SETTINGS = {"max_answer_mb": 3, "max_answers_mb": 4}
 
 @pytest.fixture(scope="module")
 def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    """A server whose answers are small, with a memory that is larger."""
+    """A server with small limits for responses and a large limit for memory."""
     with serving(tmp_path_factory.mktemp("data"), **SETTINGS) as server:
         with server.http() as http:
             for number in range(3):
@@ -193,6 +192,6 @@ def test_without_room_large_answers_are_refused_for_a_moment_and_others_never_wa
         late.join()
     finally:
         held.release()
-    while budget.taken:  # the last answer's room is given back behind its last byte
+    while budget.taken:  # The space of the last response is freed after its last byte.
         server.run(asyncio.sleep(0.005))
     assert budget.taken == 0

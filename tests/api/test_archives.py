@@ -298,7 +298,7 @@ def test_a_search_gives_the_best_first_and_is_narrowed_by_tags_dates_and_number(
     assert days(end_datetime="2025-01-02") == {"1", "2"}
     assert days(start_datetime="2025-01-02T00:00:00Z", end_datetime="2025-01-02T13:00:00Z") == {"2"}
     assert len(days(top_k=2)) == 2
-    # Dates without a zone are read in the agent's own: late on the second is the third in Tokyo.
+    # Dates without a zone are in the agent's zone: late on the second in UTC is the third in Tokyo.
     client.agents.update(agent.id, timezone="Asia/Tokyo")
     client.agents.passages.create(
         agent.id, text="Tea on day 4", created_at=datetime(2025, 1, 2, 20, tzinfo=UTC)

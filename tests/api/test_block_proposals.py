@@ -1,6 +1,6 @@
-"""Proposals to blocks of agents.
+"""Proposals for blocks of agents.
 
-Listed and decided on by the people who run the agents, and by nobody else.
+Only people who manage the agents list them and decide on them.
 """
 
 from typing import Any

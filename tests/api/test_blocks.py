@@ -1,4 +1,4 @@
-"""Blocks: loose ones, those of agents, and their versions."""
+"""Blocks without an owner, blocks of agents, and their versions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -153,7 +153,7 @@ def test_an_agents_blocks_are_read_and_changed_by_label(
     assert (changed.id, changed.value, changed.limit) == (human.id, "His name is Bob.", 40)
     assert client.blocks.retrieve(human.id).value == "His name is Bob."
     assert {block.label for block in client.agents.blocks.list(agent.id)} == {"persona", "human"}
-    # A shared block is the same for all its agents, and is found by its new label alone.
+    # A shared block is the same for all its agents, and only its new label finds it.
     other = client.agents.create(model=MODEL, block_ids=[human.id])
     client.agents.blocks.update("human", agent_id=agent.id, label="friend")
     assert client.agents.blocks.retrieve("friend", agent_id=other.id).value == "His name is Bob."

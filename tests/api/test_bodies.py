@@ -1,7 +1,6 @@
 """Bodies of requests.
 
-Large ones are read away from the event loop, every list has a most, and what is wrong is told
-briefly.
+Large ones are read in a thread, every list has a maximum length, and errors are short.
 """
 
 import gzip
@@ -30,7 +29,7 @@ from tests.seams.routes import Cell, cells_of
 from tests.seams.server import ServerInThread, StrictLetta, serving
 
 CANARY = "vuqkzoqada-41"
-# What an answer for people does not hold: Python's way to write values, and names of its types.
+# Error texts for people do not contain Python literals or names of Python types.
 PYTHON = re.compile(
     r"\['|\{'|\('|<class|object at 0x|\bNone\b|\bTrue\b|\bFalse\b|Error\b|pydantic|Value error"
 )
@@ -61,7 +60,7 @@ def running_client(running_server: ServerInThread) -> Iterator[StrictLetta]:
 
 
 class _Values(dict[str, str]):
-    """A value for any parameter of a path: an id of its kind, of nothing that is there."""
+    """Return a value for any path parameter: an id of its kind that does not exist."""
 
     def __missing__(self, name: str) -> str:
         kind = name.removesuffix("_id")
@@ -73,9 +72,9 @@ class _Values(dict[str, str]):
 
 
 def _cells(server: ServerInThread) -> list[tuple[Cell, dict[str, Any]]]:
-    """Every route that takes JSON, with a body that it accepts.
+    """Return every route that takes JSON, with a valid body.
 
-    MCP's is read by its SDK, and takes 64 kB at most.
+    MCP is left out: its SDK reads the body, and takes 64 kB at most.
     """
     found = [(cell, cell.parts(_Values())) for cell in cells_of(server.app) if cell.path != "/mcp"]
     with_body = [(cell, parts) for cell, parts in found if "json" in parts]
@@ -84,7 +83,7 @@ def _cells(server: ServerInThread) -> list[tuple[Cell, dict[str, Any]]]:
 
 
 def length_of(value: Any) -> int:
-    """Return how long the texts in a value of JSON are together."""
+    """Return the total length of the texts in a JSON value."""
     if isinstance(value, dict):
         return sum(map(length_of, value.values()))
     if isinstance(value, list):
@@ -256,7 +255,7 @@ def test_a_request_takes_a_thousand_messages(api: Api, agent: AgentState) -> Non
 def _lists(
     schema: Any, document: Any, place: str, seen: frozenset[str] = frozenset()
 ) -> Iterator[str]:
-    """Where the schema has a list of any length."""
+    """Return the positions of unlimited lists in the schema."""
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", 1)[1]
         if name not in seen:
@@ -307,17 +306,16 @@ WRONG: tuple[Any, ...] = (
 def test_what_is_wrong_is_told_in_words_and_places_and_is_not_repeated(
     server: ServerInThread, http: httpx2.Client, some: int, share: int
 ) -> None:
-    """In the suite for each body and every fourth of its fields.
+    """The suite tests each body and every fourth of its fields.
 
-    All are read by the same models.
+    All bodies are read by the same models.
     """
     document = server.app.openapi()
     told = 0
     for cell, parts in _cells(server):
         body = parts.pop("json")
         names = {*_fields(document, cell), *(body if isinstance(body, dict) else ())}
-        # Each field gets some of the wrong values, since the same few types of fields come again
-        # and again.
+        # Each field gets only some of the wrong values, since few types of fields exist.
         bodies = [WRONG[(told + number) % len(WRONG)] for number in range(some)]
         if isinstance(body, dict):
             bodies += [
@@ -343,7 +341,8 @@ def test_what_is_wrong_is_told_in_words_and_places_and_is_not_repeated(
                 ]
                 assert refusal["detail"] == f"INVALID_ARGUMENT: {'; '.join(sentences)}"
             if answer.status_code in (400, 422):
-                words = answer.json()  # of OpenAI's routes as OpenAI's clients read it
+                # Errors of OpenAI's routes have the form that OpenAI's clients read.
+                words = answer.json()
                 words = words["error"]["message"] if "error" in words else words["detail"]
                 assert not PYTHON.search(words), (cell, sent, answer.text)
     assert told > 150 * some / share

@@ -1,6 +1,6 @@
 """Lists of long messages, passages and proposals.
 
-A page has as many bytes as a list may have, and the next one goes on.
+A page has at most the allowed bytes of a list, and the next page continues.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from tests.seams.http import ok
 from tests.seams.server import MODEL, ServerInThread, serving
 
 LIST = 1024 * 1024 // 8
-# One alone is longer than a list may be; the others fit by a few.
+# One item alone exceeds the limit of a list; the others just fit together.
 SIZES = [1000, 60_000, 50_000, 30_000, 200_000, 200_000, 10, 70_000, 70_000, 10, 90_000, 5]
 Json = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""Pages, as the official client turns them; and how answers are given."""
+"""Paging with the official client, and the form of responses."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from tests.seams.server import MODEL, StrictLetta
 
 
 class Shelf(NamedTuple):
-    """Things that were made one after the other, and how the client lists them."""
+    """Objects that were created one after the other, and the client's method that lists them."""
 
     ids: list[str]
     lister: Callable[..., Any]

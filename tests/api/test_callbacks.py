@@ -1,4 +1,4 @@
-"""Telling of a run's end: what is sent, who can check it, and what is noted with the run."""
+"""Callbacks at the end of a run: the content, the signature, and the outcome in the run."""
 
 import hashlib
 import hmac
@@ -40,7 +40,7 @@ async def receiver() -> AsyncIterator[ModelServer]:
 
 
 async def ended_run(stage: Stage, url: str, **fields: Any) -> tuple[Run, Job]:
-    """An ended run, and the job that tells of it."""
+    """Make an ended run, and the job that sends its callback."""
     agent = (await make.stored_agent(stage.store)).agent
     run = make.run(agent, callback={"url": url})
     usual = {"status": "completed", "stop_reason": "end_turn", "ended_at": START + 1_500_000}
@@ -94,7 +94,7 @@ async def test_the_receiver_can_check_who_sent_it(stage: Stage, receiver: ModelS
             },
         },
     }
-    # As a receiver would check it, who knows the key alone.
+    # Checked like a receiver, who knows only the key.
     moment, given = (
         part.partition("=")[2] for part in seen.headers["x-ricordo-signature"].split(",")
     )

@@ -1,8 +1,7 @@
-"""What official clients may send is taken.
+"""Everything that official clients may send is accepted.
 
-Each parameter that they document, and each object as the server answered it.
-
-What cannot act here is left out, and named in a header of the answer.
+That is each documented parameter, and each object as the server returned it. Fields without effect
+here are left out, and named in a header of the response.
 """
 
 import types
@@ -35,8 +34,8 @@ from tests.seams.server import MODEL, ServerInThread
 
 Wire = dict[str, Any]
 HELLO = {"messages": [{"role": "user", "content": "Hello."}]}
-# The request, the client's type of it, and where it is sent, with what has to stand beside a
-# parameter.
+# The request model, the client's type of the request, its route, and values that a parameter
+# requires.
 SENT: list[tuple[type[RequestPart], str, str, Wire]] = [
     (
         AgentRequest,
@@ -80,7 +79,8 @@ SENT: list[tuple[type[RequestPart], str, str, Wire]] = [
     (MessageSearchRequest, "MessageSearchParams", "POST /v1/messages/search", {"query": "tea"}),
     (PassageSearchRequest, "PassageSearchParams", "POST /v1/passages/search", {"query": "tea"}),
 ]
-# Without effect, and not documented by the newest client alone: older ones and templates send them.
+# Fields without effect that the newest client does not document: older clients and templates send
+# them.
 OLDER: Wire = {
     "template": True,
     "project": "x",
@@ -88,7 +88,7 @@ OLDER: Wire = {
     "entity_id": "x",
     "include_multi_agent_tools": True,
 }
-# Refused, since to go on without it would share what shall not be shared.
+# Refused, since ignoring it would share data that must not be shared.
 REFUSED = {"isolated_block_labels"}
 EMPTY: dict[type, Any] = {list: [], dict: {}, bool: False, str: "", int: 0, float: 0.0}
 
@@ -106,7 +106,7 @@ def ids(http: httpx2.Client) -> dict[str, str]:
 
 
 def value_of(annotation: Any) -> Any:
-    """Return some value of a type of the client's."""
+    """Return some value of a type of the client."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return arguments[0]
@@ -221,7 +221,7 @@ def test_warnings_are_of_one_request_and_also_of_a_stream(
 def test_an_object_as_it_is_answered_is_taken_where_such_an_object_is_sent(
     http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Read each kind of object, send it back to change it and to make another."""
+    """Read each kind of object, and send it back to change it and to create another."""
     monkeypatch.setattr(
         "ricordo.features.custom_tools.source.service.add_build", lambda *_: None
     )  # no packages are fetched
@@ -286,7 +286,7 @@ def test_an_object_as_it_is_answered_is_taken_where_such_an_object_is_sent(
         answer = http.request(method, path, json=sent)
         assert answer.status_code == 200, (method, path, answer.text)
         assert ONLY_ANSWERED in answer.headers.get(HEADER, ""), (method, path)
-    # Nothing that was read and sent back has changed the object.
+    # Sending back what was read has not changed the object.
     for method, path, sent in walks:
         if method == "PATCH":
             after = ok(http.get(path))
@@ -321,7 +321,7 @@ def test_messages_as_they_are_answered_are_taken_as_messages(
 
 
 def _pairs(server: ServerInThread) -> Iterator[tuple[str, type[BaseModel], type[ResponseModel]]]:
-    """Each request with the answer about the object that it makes or changes."""
+    """Return each request with the response about the object that it creates or changes."""
     for route in server.app.routes:
         if not isinstance(route, GuardedRoute):
             continue
@@ -336,7 +336,7 @@ def _pairs(server: ServerInThread) -> Iterator[tuple[str, type[BaseModel], type[
             yield f"{sorted(route.methods)[0]} {route.path}", request, answer
 
 
-# What is made or changed is only a part of what is answered, or a piece of something else.
+# The request covers only a part of the returned object, or a part of something else.
 OTHERS = {
     "BatchRequest": "its requests are answered as counts",
     "FeedbackRequest": "is about a step, of which nothing else can be set",

@@ -1,7 +1,4 @@
-"""Threads over HTTP, with the official client.
-
-Made, listed, changed, forked, deleted, and talked in.
-"""
+"""Conversations over HTTP, with the official client: lists, changes, forks, messages."""
 
 import json
 from datetime import UTC, datetime
@@ -32,7 +29,7 @@ def thread(client: StrictLetta, agent: AgentState) -> Conversation:
 
 
 def tell(client: StrictLetta, thread_id: str, words: str, **options: Any) -> list[str]:
-    """Say something in a thread; returns what comes back, as texts of the agent's messages."""
+    """Send a message in a conversation; return the texts of the agent's messages."""
     stream = client.conversations.messages.create(thread_id, input=words, **options)
     return [event.content for event in stream if event.message_type == "assistant_message"]  # type: ignore[misc]
 
@@ -364,8 +361,8 @@ def test_a_prompt_is_made_anew_and_returned(
     dry = api.client.conversations.recompile(thread.id, dry_run=True)
     assert "Her name is Bea." in dry
     assert "Her name is Ada." in stored()
-    # JSON, as the document says and the retired server answers; this client hands a string on as it
-    # came.
+    # JSON, as the document says and the retired server answers; the client returns the string
+    # unchanged.
     assert json.loads(api.client.conversations.recompile(thread.id)) == stored()
     assert "Her name is Bea." in stored()
     own = api.client.agents.recompile(agent.id, dry_run=True)
@@ -447,9 +444,10 @@ def test_a_user_who_cannot_be_makes_no_thread(
 def test_what_is_said_in_one_users_thread_is_not_found_in_anothers(
     api: Api, agent: AgentState
 ) -> None:
-    """One agent, two users.
+    """Two users talk with one agent.
 
-    Each thread's search sees its own user's words of other threads, and never the other user's.
+    A search in a conversation finds its user's messages in other conversations, and never the other
+    user's.
     """
     ada, bob = new_id("ada"), new_id("bob")
     said, again, others = (

@@ -1,6 +1,6 @@
-"""What a turn needs is deleted while it runs.
+"""Deletions of what a turn needs while it runs.
 
-The turn comes to a clear end, and nothing is left of it.
+The turn comes to a clear end, and nothing of it is left.
 """
 
 import random
@@ -34,7 +34,7 @@ def new_agent(api: Api) -> str:
 
 
 def during_a_turn(api: Api, path: str, how: str, line: Any, delete: Callable[[], Any]) -> Any:
-    """The answer to a message whose model is held until `delete` is done."""
+    """Return the answer to a message whose model waits until `delete` is done."""
     gate = Gate(api.server, line)
     api.server.answers_with(gate)
     with ThreadPoolExecutor(1) as pool:
@@ -51,9 +51,9 @@ def during_a_turn(api: Api, path: str, how: str, line: Any, delete: Callable[[],
 
 
 def nothing_is_left(api: Api, before: dict[str, int]) -> bool:
-    """Whether no run is open, and no row is there that was not there before.
+    """Check that no run is open and no new row is left.
 
-    Deletions may go on for a moment.
+    Deletions may continue for a moment.
     """
     end = time.monotonic() + LIMIT
     while api.http.get("/v1/runs/", params={"active": True}).json() or grown(api, before):
@@ -74,7 +74,8 @@ def test_a_turn_whose_agent_or_conversation_is_deleted_ends(
 ) -> None:
     keeper = new_agent(api)
     api.http.post(f"/v1/agents/{keeper}/messages", json={"input": "Hi."})
-    api.http.delete(f"/v1/agents/{new_agent(api)}")  # what every server makes once is there now
+    # The rows that every server creates once exist now.
+    api.http.delete(f"/v1/agents/{new_agent(api)}")
     before = api.server.rows()
     agent = new_agent(api) if what == "agent" else keeper
     path, id = f"/v1/agents/{agent}", agent
@@ -94,7 +95,7 @@ def test_a_turn_whose_agent_or_conversation_is_deleted_ends(
     if how != "whole":
         assert answer.status_code == 200
         assert answer.text.endswith("data: [DONE]\n\n")
-        # Who reads a stored stream may find that it was purged before its end was read.
+        # A reader of a stored stream may find it purged before its end.
         reasons = {"cancelled" if by == "its own server" else "error"} | (
             {"error"} if how == "background" else set()
         )
@@ -164,9 +165,9 @@ def test_a_turn_that_loses_what_it_uses_ends(api: Api, what: str, how: str) -> N
 
 @pytest.mark.parametrize("rounds", short_and_long(6, 200))
 def test_agents_that_are_deleted_at_any_moment_never_fail(api: Api, rounds: int) -> None:
-    """Messages and deletions race, by the thread's luck.
+    """Messages and deletions race with each other.
 
-    Each message is answered, cancelled, or told that its agent is gone.
+    Each message is answered, cancelled, or refused because its agent is gone.
     """
     luck = random.Random(14)  # noqa: S311
     api.server.answers_with(lambda _request: (call("archival_memory_insert", content="tea"),))

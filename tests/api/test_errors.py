@@ -1,6 +1,6 @@
-"""Bad input and failures.
+"""Bad input and failures: the errors that clients of the retired Letta V1 server know.
 
-What clients of the retired Letta V1 server know, and nothing left half done.
+Nothing is left half done.
 """
 
 import gc
@@ -22,7 +22,7 @@ from tests.seams.http import ok, refused
 from tests.seams.server import MODEL, ServerInThread, serving
 
 JSON = {"content-type": "application/json"}
-# Routes on which the named thing is missing; the other ids are those of things that are there.
+# Routes on which the named object is missing; the other ids exist.
 MISSING = {
     "Agent with ID {no-agent} not found": """
         GET|PATCH|DELETE /agents/{no-agent}
@@ -245,8 +245,8 @@ def test_all_faults_are_named_and_what_was_sent_is_not_repeated(http: httpx2.Cli
 def test_a_body_that_nobody_can_read_is_refused(
     http: httpx2.Client, agent: AgentState, content: bytes
 ) -> None:
-    # The parser goes to the very end of the stack; what others have the collector call would find
-    # no room there.
+    # The parser uses the whole stack, so the garbage collector could not call other objects' code
+    # there.
     gc.disable()
     try:
         answer = http.post(f"/v1/agents/{agent.id}/messages", content=content, headers=JSON)
@@ -491,14 +491,14 @@ def test_every_error_of_a_route_has_a_status_and_no_traceback(
     ):
 
         async def fail(work: Any, error: Exception = error, **_options: Any) -> Any:
-            if work is keys.are_any:  # which the guard asks once a second
+            if work is keys.are_any:  # The guard runs this statement once a second.
                 return False
             raise error
 
         monkeypatch.setattr(server.runtime.store, "read", fail)
         with (
             server.http() as http
-        ):  # a connection of its own: after an error nobody expected it is closed
+        ):  # A separate connection, since the server closes it after an unexpected error.
             answer = http.get("/v1/agents/count")
         assert (answer.status_code, answer.json()) == (status, {"detail": detail})
         assert [fault.partition(": ")[0] for fault in server.provoked()] == [

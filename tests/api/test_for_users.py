@@ -1,6 +1,6 @@
-"""Requests that are about a user.
+"""Requests about a user.
 
-The default conversation, filters by `user_id`, shared blocks, and what a user may change.
+The tests cover the default conversation, filters by `user_id`, shared blocks, and allowed changes.
 """
 
 from typing import Any
@@ -74,7 +74,7 @@ def test_all_routes_of_the_default_conversation_mean_the_users_own(api: Api, age
                 for one in (ada, bob)
             ]
             assert ["Rome" in text for text in found] == [True, False]
-        # Bob has said nothing, and looks: his conversation begins empty, and so is nobody's else.
+        # Bob has sent nothing, and reads: his conversation is empty, and belongs to nobody else.
         assert said(ok(bob.get(f"{path}/messages"))) == []
         assert "tea" not in ok(bob.get(f"{path}/context"))["core_memory"]
         assert "No active runs" in refused(ada.post(f"{path}/messages/cancel"), 409)
@@ -173,7 +173,7 @@ def test_what_is_shared_is_said_on_every_route_and_a_users_block_cannot_be(
     )
     assert block["shared"]
     assert ok(api.http.get(f"/v1/blocks/{block['id']}"))["shared"]
-    # What everybody's prompt shows begins guarded, unless somebody says otherwise.
+    # A block in everybody's prompt is guarded by default.
     assert block["policy"] == "guarded"
     chosen = {"label": "open", "value": "None.", "shared": True, "policy": "direct"}
     assert ok(api.http.post("/v1/blocks/", json=chosen))["policy"] == "direct"
@@ -234,7 +234,7 @@ def test_streams_and_asynchronous_messages_are_the_users_too(api: Api, agent_id:
             bob.post("/v1/conversations/default/stream", json={"agent_id": agent_id}).status_code
             == 404
         )
-        # A repeat of what was sent is answered once, in the user's conversation.
+        # A repeated message is answered once, in the user's conversation.
         headers = {"x-stainless-retry-count": "1"}
         first = ok(ada.post(f"{path}/messages", json=sent))
         assert (
@@ -303,8 +303,8 @@ def test_an_attached_block_of_a_user_stands_in_that_users_conversations_alone(
         assert ["zebra" in text for text in read] == [False] * 5
         say(api, agent_id, "Hello.", "ada")
         assert "zebra" in api.server.model.requests[-1].messages[0].text
-    # Though it is not seen, it is attached: its label is taken, and a list of block ids that was
-    # read without it keeps it.
+    # The block is attached although it is not visible: its label is taken, and updating with a list
+    # of block ids that lacks it keeps it.
     other = ok(api.http.post("/v1/blocks/", json={"label": "diary", "value": "Ours."}))["id"]
     assert "diary" in refused(api.http.patch(f"{path}/core-memory/blocks/attach/{other}"), 409)
     ok(api.http.patch(path, json={"block_ids": []}))

@@ -152,7 +152,7 @@ def test_the_key_of_a_call_is_its_callers_lives_as_long_as_the_call_and_may_do_l
     locked_http: httpx2.Client,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # After so many unknown keys of one address, each new one waits for a second.
+    # After this number of unknown keys from one address, each new one waits for a second.
     monkeypatch.setattr("ricordo.api.authentication.DELAY", 0)
 
     def answers(http: httpx2.Client, key: str) -> list[int]:

@@ -15,7 +15,7 @@ YEARS_AHEAD = 4_000_000_000_000_000
 
 @pytest.fixture(autouse=True)
 def no_jobs(server: ServerInThread) -> None:
-    """Jobs of the test before are gone."""
+    """Delete the jobs of the previous test."""
 
     def remove_all(tx: Transaction) -> None:
         from sqlalchemy import text

@@ -1,6 +1,6 @@
-"""What a stored key costs.
+"""The cost of checking a stored key.
 
-A look-up that counts for less than a second, on each server by itself.
+A look-up is valid for less than a second, on each server separately.
 """
 
 import asyncio
@@ -32,16 +32,20 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> Iterator[People]:
 
 
 def counted_turn(people: People, key: str, path: str, *, is_fresh: bool = False) -> Counted:
-    """What a plain turn with this key costs; `is_fresh` where the server looks the key up anew."""
+    """Return the cost of a plain turn with this key.
+
+    With `is_fresh` the server looks the key up again.
+    """
     known = people.server.app.state.authentication
     said = {"messages": [{"role": "user", "content": "Hello."}], "streaming": False}
-    for _ in range(2):  # the first notes the use of the key, and loads what is loaded once
+    # The first turn records the use of the key, and loads everything that is loaded once.
+    for _ in range(2):
         people.ask(key, "POST", path, json=said)
     costs = []
     for _ in range(3):
         if is_fresh:
             known.forget()
-        else:  # however long it took to come here
+        else:  # Independent of the time that passed until here.
             people.ask(key, "GET", "/v1/tools/count")
         with count_statements(people.server.runtime.store) as counted:
             people.ask(key, "POST", path, json=said)
@@ -84,10 +88,7 @@ def test_an_unknown_key_costs_one_look_up_and_garbage_none(people: People) -> No
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time by which servers know for how long they know a key.
-
-    It stands until a test moves it.
-    """
+    """The clock for the validity of look-ups; only the test moves it."""
     now = [time.monotonic()]
     monkeypatch.setattr(
         authentication, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time)
@@ -97,7 +98,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Each time that an answer waits because of unknown keys; nobody waits for it here."""
+    """Record each delay because of unknown keys, without waiting."""
     waits: list[float] = []
     sleep = asyncio.sleep
 
@@ -130,7 +131,7 @@ def test_after_many_unknown_keys_of_an_address_each_further_one_waits(
     assert len(waits) == 3
     people.http.get(
         "/v1/agents/", headers={"x-forwarded-for": "192.0.2.7"}
-    )  # without any key nothing is guessed
+    )  # A request without a key is not a guess.
     people.http.get("/v1/health/", headers={"x-forwarded-for": "192.0.2.7"})
     assert ask(known) == ask(OPERATOR) == 200
     assert len(waits) == 3
@@ -141,7 +142,7 @@ def test_after_many_unknown_keys_of_an_address_each_further_one_waits(
     assert len(waits) == 4
     guess(0, "192.0.2.8")
     assert len(waits) == 4
-    for number in range(MOST_FAILURES + 1):  # one client has a whole network of these
+    for number in range(MOST_FAILURES + 1):  # One client owns a whole network of these addresses.
         guess(number, f"2001:db8::{number:x}")
     assert len(waits) == 5
 

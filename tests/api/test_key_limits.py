@@ -50,7 +50,7 @@ def test_a_bucket_lets_a_minutes_requests_in_at_once_and_then_one_by_one() -> No
         0,
         0,
         15,
-    ]  # no more than a minute's is saved up
+    ]  # At most one minute of requests is saved up.
     assert [limits.count(Limits("bob", 1), 0.0) for _ in range(2)] == [0, 60]
     assert [limits.count(Limits("eve", 1_000_000), 0.0) for _ in range(100)] == [0] * 100
     for number in range(10_001):
@@ -67,8 +67,8 @@ def test_without_a_limit_nothing_is_counted() -> None:
 def test_a_key_over_its_limit_hears_when_to_come_back(
     people: People, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What the database said of a key counts for less than a second, which a busy machine may need
-    # for one request.
+    # The result of a look-up is valid for less than a second, which a busy machine may need for one
+    # request.
     monkeypatch.setattr("ricordo.api.authentication._FRESH", 600.0)
     key, other = people.key("ada"), people.key("ada")
     assert statuses(people, key, 3) == [200] * 3

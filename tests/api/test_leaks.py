@@ -1,6 +1,6 @@
-"""One user's words and memory reach no other user, even without keys.
+"""One user's messages and memory reach no other user, even without keys.
 
-Checked in searches, prompts and lists.
+Searches, prompts and lists are checked.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ Wire = dict[str, Any]
 
 
 class Shared:
-    """An agent that talks with several users, and with nobody in particular."""
+    """An agent that talks with several users, and in a conversation without a user."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
@@ -52,7 +52,7 @@ class Shared:
         return self.conversations[user]
 
     def say(self, user: str | None, words: str, *lines: Any) -> str:
-        """Send a message in the user's conversation; returns the last prompt."""
+        """Send a message in the user's conversation; return the last prompt."""
         self.api.server.says(*lines, "Done.")
         path = f"/v1/conversations/{self.conversation(user)['id']}/messages"
         ok(
@@ -66,12 +66,12 @@ class Shared:
         self.say(user, "Keep that.", call("archival_memory_insert", content=text, tags=list(tags)))
 
     def finds(self, user: str | None, tool: str, words: str) -> str:
-        """The result of the agent's search in a conversation with this user."""
+        """Return the result of the agent's search in a conversation with this user."""
         self.say(user, "Search.", call(tool, query=words))
         return str(self.api.server.model.requests[-1].messages[-1].tool_returns[0].content)
 
     def passages(self) -> dict[str, str]:
-        """The ids of the passages by their texts."""
+        """Return the ids of the passages by text."""
         listed = ok(
             self.api.http.get(f"/v1/agents/{self.id}/archival-memory", params={"limit": 1000})
         )
@@ -104,7 +104,8 @@ def test_a_conversation_searches_what_is_shared_its_users_and_its_own(shared: Sh
         shared.say(user, words)
         shared.file(user, f"Filed: {words}")
     for tool in ("conversation_search", "archival_memory_search"):
-        shared.conversations.clear()  # what is in view is not searched, so each searches in a new one
+        # Messages in the window are not searched, so each search runs in a new conversation.
+        shared.conversations.clear()
         found = {user: shared.finds(user, tool, "zebra") for user in (ada, bea, None)}
         assert {"Ada", "Somebody"} == {
             name for name in ("Ada", "Bea", "Somebody") if name in found[ada]
@@ -113,7 +114,7 @@ def test_a_conversation_searches_what_is_shared_its_users_and_its_own(shared: Sh
             name for name in ("Ada", "Bea", "Somebody") if name in found[bea]
         }
         assert {"Somebody"} == {name for name in ("Ada", "Bea", "Somebody") if name in found[None]}
-    # The administrator, who asks by REST without naming anybody, sees everything.
+    # An administrator who names no user sees everything over REST.
     http = shared.api.http
     hits = ok(http.post("/v1/messages/search", json={"query": "zebra", "agent_id": shared.id}))
     assert {"Ada keeps a zebra.", "Bea keeps a zebra."} <= {hit["content"] for hit in hits}
@@ -140,8 +141,8 @@ def test_a_prompt_holds_the_tags_of_shared_passages_and_of_its_users_alone(share
     }
     assert {user: tags_in(shared.say(user, "Hello.")) for user in expected} == expected
     assert {user: tags_in(shared.say(user, "Hello again.")) for user in expected} == expected
-    # What is deleted takes its tags along, each from those prompts alone that showed it for its
-    # sake.
+    # Deleting a passage removes its tags from the prompts that showed them because of it, and from
+    # no others.
     everything = shared.passages()
     shared.delete(everything["The library opens at nine."])
     shared.file(None, "Opening hours are the same for all.", "common")
@@ -190,7 +191,7 @@ def test_tags_of_an_earlier_version_are_parted_by_users(shared: Shared) -> None:
 
 
 SECRET = "sk-1234567890abcdef1234567890abcdef"
-# The same, as nobody would see it.
+# The same for a caller without a user.
 HIDDEN_SECRET = SECRET.replace("k-", "k\u200b-")
 NESTED = {
     "note": f"my key is {SECRET}",

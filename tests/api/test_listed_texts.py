@@ -1,6 +1,6 @@
-"""Texts of blocks in lists.
+"""Texts of blocks in lists are whole up to a limit, and cut with a mark beyond.
 
-Whole up to a cap, cut with a mark beyond, and never written back cut.
+A cut text is never written back.
 """
 
 from collections.abc import Iterator

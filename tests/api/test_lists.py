@@ -15,9 +15,9 @@ from tests.seams.server import MODEL
 from tests.seams.stores import count_statements
 
 MOST = 4
-# Whole agents take three statements after that of their page; one of them has folders, which takes
-# five more for all agents: the folders, what was opened, the newest files, which are open by
-# themselves, the opened files, and how each begins.
+# Whole agents take three more statements than their page. One of them has folders, which take five
+# more for all agents: the folders, the files opened in a turn, the newest files, the open files,
+# and the beginnings of their texts.
 FOLDERS = 5
 GROUPS = 5  # the groups, their members, blocks, counters, and what was read
 MORE = {
@@ -33,7 +33,7 @@ MORE = {
     # The owner and its chain, the skill, its proposals and their texts.
     "/v1/users/{user_id}/skills/{skill_name}/proposals": 5,
     "/v1/agents/{agent_id}/skills/{skill_name}/proposals": 5,
-    # The user, the courses, whom the user talked with, their choices and facts.
+    # The user, the courses, the user's agents, their choices and facts.
     "/v1/users/{user_id}/learning": 5,
     # The course, its students, their last messages, proposals and failed tasks.
     "/v1/courses/{course_name}/students": 5,
@@ -52,7 +52,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def lists_of(world: World) -> list[Cell]:
-    """The routes that answer an array, or a page of at most `limit` things."""
+    """Return the routes whose response is an array, or a page of at most `limit` items."""
     document = world.server.app.openapi()
 
     def is_list(cell: Cell) -> bool:
@@ -69,7 +69,7 @@ def lists_of(world: World) -> list[Cell]:
 
 
 def add_one_more(world: World, number: int) -> None:
-    """Make another thing of each kind that lists show, beside those of the world."""
+    """Make one more object of each listed kind, besides those of the world."""
 
     def ask(method: str, path: str, **body: Any) -> Any:
         return world.ask(OPERATOR, method, path, json=body)
@@ -132,14 +132,14 @@ def add_one_more(world: World, number: int) -> None:
 
 @pytest.fixture(scope="module")
 def costs(world: World) -> dict[str, tuple[int, int]]:
-    """How many statements each list took, and how many things it held then."""
+    """Return the number of statements of each list, and its number of items."""
     for number in range(SEVERAL):
         add_one_more(world, number)
     values, found = world.own | world.shared, {}
     with world.server.http() as http:
         for cell in lists_of(world):
             counts: list[int] = []
-            # What goes on behind answers has statements too: on a busy machine for some seconds.
+            # Background work has statements too: on a busy machine for some seconds.
             while not counts or (min(counts) > MORE.get(cell.path, MOST) and len(counts) < 12):
                 time.sleep(0 if len(counts) < 3 else 0.5)
                 with count_statements(world.server.runtime.store) as counted:
@@ -170,10 +170,10 @@ def test_most_lists_were_long_enough_to_show_a_statement_for_each_thing(
 
 
 def plans(world: World, path: str) -> list[str]:
-    """How SQLite goes about each statement of a list."""
+    """Return SQLite's query plan for each statement of a list."""
     shortest: list[str] | None = None
     with world.server.http() as http:
-        for _ in range(5):  # what goes on behind answers has statements too
+        for _ in range(5):  # Background work has statements too.
             with count_statements(world.server.runtime.store) as counted:
                 ok(http.get(path, headers=bearer(OPERATOR)))
             if shortest is None or len(counted.statements) < len(shortest):
@@ -191,14 +191,14 @@ def plans(world: World, path: str) -> list[str]:
 
 
 def test_the_messages_of_all_agents_are_read_from_the_newest_on(world: World) -> None:
-    """With 100,000 of them a list took 49 ms, as all were sorted."""
+    """With 100,000 messages a list once took 49 ms, because all were sorted."""
     sizes, page = plans(world, "/v1/messages/")
     assert sizes == "SCAN messages USING INDEX messages_newest"
     assert "SEARCH messages USING INTEGER PRIMARY KEY" in page
 
 
 def test_a_page_of_agents_is_read_without_the_others(world: World) -> None:
-    """With 10,000 of them a page took 21 ms, as all were joined to find fifty."""
+    """With 10,000 agents a page once took 21 ms, because all were joined to find fifty."""
     whole = [plan for plan in plans(world, "/v1/agents/") if "SEARCH conversations" in plan]
     assert len(whole) == 1
     assert "agents_by_time" not in whole[0]

@@ -1,6 +1,6 @@
 """Log probabilities of an answer's tokens, with a model behind real HTTP.
 
-Given, or the answer says why there are none.
+They are returned, or the response says why there are none.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Blame and comparison of long texts: parts of them, each version named once, and bounded work."""
+"""Blame and comparison of long texts: in parts, with each version named once, and bounded work."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,14 +16,14 @@ MOST = 10
 
 @pytest.fixture(scope="module")
 def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    """A server whose answers have few lines."""
+    """A server with a small limit of lines in a response."""
     with serving(tmp_path_factory.mktemp("data"), max_lines=MOST) as server:
         yield server
 
 
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The lines of both texts of each comparison that blame makes."""
+    """Count the lines of both texts in each comparison that blame makes."""
     counts: list[int] = []
     matched = blaming.matched_lines
 
@@ -99,7 +99,7 @@ def test_the_parts_of_a_comparison_are_the_whole(http: httpx2.Client) -> None:
 def test_blame_of_any_history_is_bounded_in_work(
     http: httpx2.Client, monkeypatch: pytest.MonkeyPatch, compared: list[int]
 ) -> None:
-    """The work goes beyond its room by no more than one comparison, whatever the texts are."""
+    """Blame exceeds its limit of work by at most one comparison, whatever the texts."""
     monkeypatch.setattr(blaming, "_WORK_LIMIT", 20_000)
     for number in range(12):
         put(http, "ada", "churn", f"{number} a\n" * (2000 + number))

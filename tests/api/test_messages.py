@@ -167,7 +167,7 @@ def test_what_a_speaking_tool_says_is_shown_as_the_caller_wants_it(
             for message in answer.messages
         ]
 
-    # That it was said needs no telling where the words are shown.
+    # The result "sent" is not shown, since the text itself is shown.
     as_speech = [("assistant_message", "Hello, Ada."), ("assistant_message", "Done.")]
     as_call = [
         ("tool_call_message", None),
@@ -241,7 +241,8 @@ def test_messages_are_listed_oldest_first_and_the_newest_of_them_by_default(
 ) -> None:
     """As in the retired server.
 
-    `order` says which end is taken, `after` and `before` are times, and pieces keep their order.
+    `order` says which end is taken, `after` and `before` are times, and the parts of a message keep
+    their order.
     """
     for number in range(4):
         api.server.says((ReasoningPart("Hm."), TextPart(f"Answer {number}.")))
@@ -262,8 +263,8 @@ def test_messages_are_listed_oldest_first_and_the_newest_of_them_by_default(
     assert listed(order="asc") == listed() == "S Q0 R A0 Q1 R A1 Q2 R A2 Q3 R A3"
     assert listed(limit=3) == listed(limit=3, order="desc") == "R A2 Q3 R A3"
     assert listed(limit=2, order="asc") == "S Q0"
-    # `after` is newer and `before` older, in either order; of what lies there the end is taken that
-    # was asked for.
+    # `after` gives newer and `before` older messages, in either order. `order` chooses the end of
+    # that range.
     for order, newest, oldest in (("desc", "Q3 R A3", "R A0 Q1"), ("asc", "Q2 R A2", "S Q0")):
         assert listed(order=order, after=ids[4], limit=100) == "Q2 R A2 Q3 R A3"
         assert listed(order=order, before=ids[4], limit=100) == "S Q0 R A0 Q1"
@@ -271,7 +272,7 @@ def test_messages_are_listed_oldest_first_and_the_newest_of_them_by_default(
         assert listed(order=order, before=ids[4], limit=2) == oldest
         assert listed(order=order, after=ids[1], before=ids[4]) == "R A0 Q1"
         assert listed(order=order, after=ids[-1]) == ""
-    # Who walks back asks for what is before the first message that was shown.
+    # A client that pages back asks for messages before the first one that it has.
     back = api.client.agents.messages.list(agent.id, limit=4, before=ids[8])
     assert list(dict.fromkeys(one.id for one in back)) == [*ids[4:8], *ids[:4]]
     # All conversations together, as one list, and one message by its id.
@@ -313,7 +314,7 @@ def test_messages_are_listed_in_either_order_down_to_their_pieces(
 
 
 def test_a_filter_by_type_fills_every_page(client: StrictLetta, agent: AgentState) -> None:
-    """An empty page ends a client's reading, so a filter must not make one."""
+    """A client stops at an empty page, so a filter must not make one."""
     said = [f"Message {number}." for number in range(4)]
     for text in said:
         client.agents.messages.create(agent.id, input=text)

@@ -1,6 +1,6 @@
-"""The OpenAPI document.
+"""The OpenAPI document is complete, typed and valid.
 
-Complete, typed, sound, and with every route that the official client knows and this server has.
+It has every route of the official client that this server serves.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ from ricordo.settings import ProviderSettings, Settings
 from tests.seams.server import ServerInThread, serving
 
 METHODS = ("get", "post", "put", "patch", "delete")
-# Routes of the official client 1.12.1 that this version serves; a stub is no endpoint, so the
-# others are missing. Each line is a pattern of methods and one of paths.
+# Routes of the official client 1.12.1 that this version serves. A stub is not an endpoint, so stubs
+# are left out. Each line is a pattern of methods and a pattern of paths.
 SERVED = """
 patch /v1/agents/{}/identities/(attach|detach)/{}
 (post|get) /v1/agents/{}/schedule
@@ -111,7 +111,7 @@ def _bare(path: str) -> str:
 
 
 def calls_of_the_client() -> Iterator[tuple[str, str, set[str]]]:
-    """Every method, path and query of the official client, read from its source."""
+    """Return every method, path and query of the official client, read from its source."""
     folder = Path(letta_client.__file__).parent
     files = [folder / "_client.py", *(folder / "resources").rglob("*.py")]
     source = "\n".join(file.read_text() for file in files)
@@ -151,7 +151,7 @@ def test_every_route_of_the_client_that_is_served_is_documented_as_it_is_sent(
 def test_each_query_parameter_that_the_client_can_send_is_known_here(
     document: dict[str, Any],
 ) -> None:
-    """It has an effect, or is listed as ignored with the reason."""
+    """Each parameter has an effect, or is listed as ignored with the reason."""
     documented = {
         (method, _bare(path)): {
             one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"
@@ -178,7 +178,7 @@ def test_every_documented_route_answers_and_every_route_is_documented(
 ) -> None:
     with server.http() as http:
         assert http.get("/openapi.json").json() == document
-        # A route that is there never answers that there is none.
+        # An existing route never answers that there is no such route.
         for method, path, _ in operations(document):
             answer = http.request(method, re.sub(r"\{[^}]*\}", "nothing", path))
             if path in ("/metrics", "/v1/audit-log/export"):
@@ -364,7 +364,7 @@ def test_a_child_has_none_of_the_servers_files_so_what_the_server_closes_is_clos
     process = os.getpid()
 
     def make() -> bytes:
-        # The folder that is read here is closed again when its entries are looked at.
+        # The descriptor by which this folder is read is closed when its entries are checked.
         files = [entry for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
         held = [str(entry.readlink()) for entry in files if int(entry.name) > 2]
         return json.dumps([os.getpid() != process, *held]).encode()

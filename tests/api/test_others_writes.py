@@ -1,6 +1,6 @@
-"""What one user sees does not move while another writes.
+"""One user's view does not change while another user writes.
 
-No list, count, time or score tells of the other's work.
+No list, count, time or score depends on the other's writes.
 """
 
 import io
@@ -28,7 +28,7 @@ SEARCHES = {
     "/v1/passages/search",
     "/users/{user_id}/memories/search",
 }
-# Answers that tell the moment of the request, and values of forms that are new each time.
+# Values that contain the time of the request, and form values that are new each time.
 OF_THE_MOMENT = re.compile(
     r'"until":\s*"[^"]*"|name="otid" value="[^"]*"|"created_at":\s*"[^"]*"(?=[^{}]*"mcp_servers")'
 )
@@ -36,7 +36,7 @@ MADE_AT = re.compile(rb'"made_at": "[^"]*"')
 UUID = re.compile(r"(\w+-)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 EXPORT = "GET /v1/agents/{agent_id}/export"
 WORDS = ("vuqkzoqada", "passage", "whisper", "quartz", "noted", "imported")
-# What some lists are cut by, when a cursor is another's: an id of that kind.
+# Parameters of lists when the cursor is another user's: an id of that kind.
 CURSORS = (
     "message_id",
     "conversation_id",
@@ -68,7 +68,7 @@ def values_of(world: World) -> dict[str, str]:
 
 
 def answers(world: World, cells: list[Cell]) -> dict[str, Any]:
-    """Return what Ada is answered on every route that reads."""
+    """Return Ada's responses on every route that reads."""
     found = {}
     for cell in cells:
         answer = cell.ask(world.http, values_of(world), bearer(world.ada))
@@ -100,9 +100,9 @@ def settled_answers(
 
 
 def embed_all(world: World, deadline: float) -> None:
-    """Let all texts have vectors, which takes half a minute by itself.
+    """Compute the vectors of all texts, which would otherwise take half a minute.
 
-    Until then a search goes by words alone.
+    Until then a search compares words only.
     """
     hurry = text(
         "UPDATE jobs SET not_before = 0 WHERE kind = 'search.flush' AND status = 'waiting'"
@@ -128,7 +128,7 @@ def without_export_time(exported: Wire) -> Wire:
 
 
 def write(world: World, key: str, number: int) -> None:
-    """Write one thing of another user, by one of the ways there are."""
+    """Let another user write something, in one of the possible ways."""
     agent, archive = world.shared["agent_id"], world.shared["archive_id"]
     word = WORDS[number % len(WORDS)]
     words = f"{word} {word} {number} quartz"

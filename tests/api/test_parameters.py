@@ -1,6 +1,6 @@
-"""Query parameters over the whole document.
+"""Query parameters of the whole document.
 
-None is accepted and then ignored, and no misspelt user is an empty memory.
+None is accepted and then ignored, and a misspelt user is not an empty memory.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def operations(world: World, place: str) -> Iterator[tuple[str, str, str]]:
-    """Every method, path and name of a parameter in this place."""
+    """Return every method, path and parameter name of this kind."""
     for path, item in world.server.app.openapi()["paths"].items():
         for method, operation in item.items():
             for parameter in operation.get("parameters", ()):
@@ -65,8 +65,8 @@ def test_a_query_parameter_that_a_route_does_not_know_is_refused_by_name(world: 
         assert world.send(OPERATOR, "GET", "/v1/agents/", params={name: "x"}).status_code == 200
 
 
-# Values that may make a difference, beside ids of what is there; with `WITH`, what has to stand
-# beside them.
+# Values that may make a difference, besides existing ids; `WITH` has values that a parameter
+# requires.
 TRIED: dict[str, tuple[str, ...]] = {
     "limit": ("1", "2"),
     "order": ("asc", "desc"),
@@ -88,7 +88,7 @@ WITH: dict[str, Wire] = {
     "order": {"limit": "2"},
     "ascending": {"limit": "2"},
 }
-# What cannot make a difference here, and why.
+# Parameters that cannot make a difference here, with the reason.
 NO_DIFFERENCE: dict[str, str] = {
     "onlineOnly": "there are no environments to choose from",
     "source": "there are no environments to choose from",
@@ -100,25 +100,25 @@ NO_DIFFERENCE: dict[str, str] = {
     "assistant_message_tool_name": "is for agents that speak by calls: tests/behaviour/test_heartbeat_agents.py",
     "assistant_message_tool_kwarg": "is for agents that speak by calls: tests/behaviour/test_heartbeat_agents.py",
 }
-# Parameters of every list: they show nothing where it has one item.
+# Parameters of every list; with one item they make no difference.
 OF_LISTS = ("limit", "order", "ascending", "before", "after")
-FEW = 4  # values that such a list is asked with
+FEW = 4  # Values for such a list.
 
 
 def list_in(answer: Any) -> Any:
-    """The list that an answer is, or holds."""
+    """Return the list that a response is, or contains."""
     if not isinstance(answer, dict):
         return answer
     return next((one for one in answer.values() if isinstance(one, list)), None)
 
 
 def tried(world: World, name: str, schema: Wire, base: Any) -> list[str]:
-    """Values of a parameter that may show whether it is read."""
+    """Return values of a parameter that may show whether it is read."""
     text = str(schema)
     found = [
         "zebra",
         *TRIED.get(name, ()),
-    ]  # the first is nowhere, so that it shows at once what filters
+    ]  # The first value occurs nowhere, so a filter shows at once.
     found += ["true", "false"] if "boolean" in text else ["1", "2"] if "integer" in text else []
     found += schema.get("enum") or next(
         (one["enum"] for one in schema.get("anyOf", ()) if "enum" in one), []
@@ -138,9 +138,9 @@ def tried(world: World, name: str, schema: Wire, base: Any) -> list[str]:
 
 
 def shows_difference(world: World, path: str, name: str, schema: Wire) -> bool | None:
-    """Whether some value of the parameter changes the answer.
+    """Return whether some value of the parameter changes the response.
 
-    None where the route answers a list of one item or none.
+    None if the list has at most one item.
     """
     values = {**world.own, **world.shared}
     query = fill(dict(QUERIES.get(path, {})), values) | WITH.get(name, {})
@@ -190,10 +190,7 @@ def open_files(world: World) -> None:
 
 @contextmanager
 def open_run(world: World) -> Iterator[str]:
-    """Let a run of Ada's be open, of another server as it seems, inside the `with`.
-
-    Gives its id.
-    """
+    """Keep a run of Ada's open within the block, as if another server ran it; yield its id."""
 
     def begin(tx: Transaction) -> Run:
         run = runs.get(tx, Scope(LOCAL_ORGANIZATION), world.own["run_id"])
@@ -227,7 +224,7 @@ def test_an_open_run_is_listed_for_its_user_and_the_administrator_alone(world: W
 
 @pytest.mark.parametrize("share", short_and_long(3, 1))
 def test_each_parameter_of_a_query_changes_something(world: World, share: int) -> None:
-    """In the suite what all lists have in common is tried with every third of them."""
+    """In the suite the common parameters are tested with a third of the lists."""
     for path, body in (
         ("/v1/agents/", {"model": MODEL, "tags": ["one"]}),
         ("/v1/blocks/", {"label": "tagged", "value": "", "tags": ["one"]}),

@@ -1,7 +1,4 @@
-"""Proposals over HTTP.
-
-Made, listed, approved, edited, rejected, settled, decided many at once; and a run undone.
-"""
+"""Proposals over HTTP: made, listed, approved, edited, rejected; and a run undone."""
 
 from dataclasses import replace
 
@@ -242,7 +239,7 @@ def test_what_waits_already_or_stands_in_the_block_is_answered_so(
         (beside, False),
         (waits, False),
     ]
-    # Line ends have one form from the border on, so that the last of these is the old text itself.
+    # Line ends are normalized at the API, so the last of these equals the old text.
     for text, said in (("Turin.", "says this already"), ("Turin.\r\n", "changes nothing")):
         stands = {"old_string": "Turin.\n", "new_string": text, "reasoning": ""}
         sent = http.post(f"/users/{ada}/blocks/student/propose", json=stands)
@@ -369,7 +366,7 @@ def test_a_run_is_undone_in_her_memory_alone_and_what_came_later_stays(api: Api,
 
     api.server.write(work)
     put(api.http, ada, "student", get(api.http, ada, "student")["body"] + "Reads much.\n")
-    # The agent was deleted with its runs: what it wrote is still there.
+    # The agent was deleted with its runs, but its texts are still there.
     done = ok(api.http.post(f"/users/{ada}/runs/{run}/undo"))
 
     assert [(one["label"], one["status"]) for one in done["blocks"]] == [("student", "undone")]
@@ -394,7 +391,7 @@ def test_all_is_a_hundred_at_a_time_and_what_is_left_is_told(
 
     assert [len(ok(answer)) for answer in answers] == [2, 2, 2]
     assert [answer.headers["x-waiting"] for answer in answers] == ["4", "2", "1"]
-    # The one that collided comes again once nothing else waits, and stands in the way of none.
+    # The proposal that collided is tried again when no other waits, and blocks none.
     outcomes = [one["status"] for answer in answers for one in answer.json()]
     assert sorted(outcomes) == ["approved"] * 4 + ["conflicted"] * 2
     assert {one["id"] for answer in answers for one in answer.json()} == before

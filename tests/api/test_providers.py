@@ -1,4 +1,4 @@
-"""Providers of an organization over HTTP, before a provider that answers over real HTTP."""
+"""Providers of an organization over HTTP, with a mock provider over real HTTP."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ async def server() -> AsyncIterator[ModelServer]:
 async def face(
     store: SqliteStore, models: Models, cipher: Secret
 ) -> AsyncIterator[httpx2.AsyncClient]:
-    """The routes on a store; the header x-org names the organization that asks."""
+    """Serve the routes on a store; the header x-org names the caller's organization."""
     owned = OrganizationProviders(
         models,
         Waits().policy(retries=0),
@@ -163,7 +163,7 @@ async def test_a_check_asks_the_provider_and_stores_nothing(
     assert (bad.status_code, bad.json()["error"]["type"]) == (401, "llm_authentication")
     assert KEY not in bad.text
     assert (await http.get("/v1/providers/")).json() == []
-    # OpenRouter's list is public: its key is tried elsewhere.
+    # OpenRouter's model list is public, so its key is checked by another route.
     server.push(Answer({"error": {"message": "User not found."}}, 401))
     assert (
         await http.post("/v1/providers/check", json={**body, "provider_type": "openrouter"})

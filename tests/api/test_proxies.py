@@ -1,4 +1,4 @@
-"""Behind a proxy that ends TLS, passes requests on, and may take off a path prefix."""
+"""A server behind a proxy that ends TLS and may remove a path prefix."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.features.identity.login.provider import CLIENT, SECRET, providing
 from tests.seams.server import MODEL, ServerInThread, serving
 
 KEY, BASE = "a-long-secret-of-twenty", "/ricordo"
-# What a proxy for https://example.org/ricordo/ sends.
+# Headers of a proxy for https://example.org/ricordo/.
 PROXY = {"host": "example.org", "x-forwarded-proto": "https", "x-forwarded-for": "203.0.113.9"}
 
 
@@ -111,9 +111,9 @@ def test_a_proxy_may_leave_the_path_and_git_and_redirects_know_it(below: httpx2.
 def test_a_server_without_a_key_refuses_what_a_proxy_passes_on_from_other_machines(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    """Nginx names the server 127.0.0.1 unless told otherwise.
+    """Nginx sends the host name 127.0.0.1 by default.
 
-    The whole world was the local administrator.
+    So everybody on the internet was once the local administrator.
     """
     rows = server.rows()
     told = (

@@ -1,6 +1,6 @@
-"""How much memory may hold.
+"""The limits of memory.
 
-Every way to a block meets the same bounds, and what is larger already can still shrink.
+Every way to write a block has the same limits, and a larger block can still shrink.
 """
 
 import json
@@ -34,7 +34,7 @@ def block(http: httpx2.Client, label: str = "notes", **more: Any) -> str:
 
 
 def ways(http: httpx2.Client) -> dict[str, tuple[str, str, Any]]:
-    """Every way to a block that is too large: the method, the address, and what is sent."""
+    """Return every way to write a block that is too large: method, address and body."""
     one = block(http)
     own = {"label": "own", "value": LARGE}
     ok(http.put("/users/ada/blocks/notes", json={"body": "A word."}))
@@ -120,7 +120,7 @@ def test_the_blocks_of_one_memory_are_bounded_in_number(http: httpx2.Client) -> 
 
 @pytest.fixture(scope="module")
 def full_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    """A server where three blocks fill a memory."""
+    """A server on which three blocks fill a memory."""
     with serving(tmp_path_factory.mktemp("data"), max_memory_mb=1) as server:
         yield server
 
@@ -175,7 +175,7 @@ def test_a_history_that_edits_filled_takes_no_new_text_until_the_setting_is_rais
         assert ok(http.put(path, json={"body": "First.", "limit": 500_000}))
         answers = [http.put(path, json={"body": text}) for text in texts]
         stored = sum(answer.status_code == 200 for answer in answers)
-        # Random hex digits take half of their letters.
+        # Random hex digits compress to half of their length.
         assert 4 < stored < 7
         words = refused(answers[-1], 422)
         assert "1 MB are allowed (RICORDO_MAX_HISTORY_MB)" in words

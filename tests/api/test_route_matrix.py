@@ -44,7 +44,7 @@ GIT = 3
 View = dict[str, tuple[int, str]]
 FEW = 4  # of so many cells one is asked for, where any of them stands for all
 AT_ONCE = 50  # cells between two looks at what was written
-# Anybody may ask whether a server is here, and log in; nothing else is open.
+# Open to everybody: health checks and login.
 OPEN = {
     ("GET", path)
     for path in (
@@ -63,7 +63,7 @@ OPEN = {
         "/.well-known/openid-configuration",
     )
 }
-# A one-time link is its own credential; whoever asks for one by e-mail has none yet.
+# A one-time link is itself the credential; a person who requests one by e-mail has none yet.
 OPEN |= {
     (method, path)
     for path in ("/decide", "/invitation", "/login/link")
@@ -72,7 +72,7 @@ OPEN |= {
 OPEN.add(("POST", "/login/mail"))
 OPEN |= {("POST", f"/oauth/{name}") for name in ("register", "token", "revoke")}
 OPEN |= {("GET", "/ui/static/{name}"), ("GET", "/ui/pdf-viewer/{name}"), ("POST", "/ui/login")}
-# What older clients may ask, and is never there, or never done.
+# Routes that older clients may call, and that never exist or never do anything.
 ALWAYS_REFUSED = {
     ("GET", "/v1/environments/{device}"),
     ("POST", "/v1/environments/{connection}/messages"),
@@ -107,7 +107,7 @@ def cells(world: World) -> list[Cell]:
 
 
 class Watch:
-    """Sees whether anything was written, or a model asked, since it was last looked at."""
+    """Watches whether anything was written, or a model called, since the last check."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -120,7 +120,7 @@ class Watch:
         return int(self._file.execute("PRAGMA data_version").fetchone()[0])
 
     def _read(self) -> dict[str, int]:
-        """All rows of all tables, except those that change by themselves.
+        """Read all rows of all tables, except those that change in the background.
 
         These are jobs, the search index, the audit log, and the use of keys.
         """
@@ -141,7 +141,7 @@ class Watch:
         return found
 
     def changes(self) -> list[str]:
-        """The tables that were written to since, and "model" where one was asked."""
+        """Return the tables that changed since the last check, and "model" if one was called."""
         requests = self._world.server.model.requests
         asked = ["model"] if requests else []
         requests.clear()
@@ -165,7 +165,7 @@ def require_refused(
     headers: Any,
     values: Mapping[str, str],
 ) -> int:
-    """Ask for each route as this caller; returns how many cells that are."""
+    """Call each route as this caller, check that it is refused, and return the number of routes."""
     watch.changes()
     for start in range(0, len(cells), AT_ONCE):
         group = cells[start : start + AT_ONCE]
@@ -173,14 +173,14 @@ def require_refused(
             answer = cell.ask(world.http, values, headers(cell) if callable(headers) else headers)
             assert answer.status_code in statuses, (cell, answer.status_code, answer.text[:300])
             require_silent(world, cell, answer)
-        # Each refusal is a row of the audit log, so to look at all others takes longer than to
-        # refuse.
+        # Each refusal adds a row to the audit log, and checking all tables takes longer than
+        # refusing.
         assert watch.changes() == [], group
     return len(cells)
 
 
 def require_silent(world: World, cell: Cell, answer: httpx2.Response) -> None:
-    """Check that the answer holds nothing of Ada's that was not in the request."""
+    """Check that the response holds no data of Ada's that was not in the request."""
     asked = str(answer.request.url) + str(answer.request.content)
     told = all_text(answer)
     assert [secret for secret in world.secrets if secret in told and secret not in asked] == [], (
@@ -211,7 +211,7 @@ NO_KEY: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After so many unknown keys of one address, each new key would wait a second."""
+    """After many unknown keys from one address, each new key would wait a second."""
     monkeypatch.setattr("ricordo.api.authentication.DELAY", 0)
 
 
@@ -259,11 +259,9 @@ def test_with_the_cookie_of_a_login_no_page_of_elsewhere_writes(
 
 
 def parts_of(cells: list[Cell], count: int, *, is_whole: bool) -> list[list[Cell]]:
-    """Return so many lists of cells.
+    """Split the cells into lists: in the suite only a few cells, in the long form all.
 
-    Of a few of them, or of all, which takes so many times as long.
-
-    What refuses these callers knows nothing of the route, so that one of them stands for all.
+    These callers are refused before the route is known, so one cell can represent all.
     """
     return [cells if is_whole else cells[place :: count + FEW] for place in range(count)]
 
@@ -291,8 +289,8 @@ def test_who_may_not_act_for_others_cannot_name_them(
         require_refused(world, watch, part, (403,), {**bearer(key), "X-Ricordo-User": "ada"}, hers)
 
 
-# What is not Ada's alone but the organization's: with the scope, others of the organization may
-# read it and change it.
+# Data of the organization and not only of Ada: with the scope, others of the organization may read
+# and change it.
 SHARED = {
     "an agent without a list of its users is everybody's; what others said with it is not": """
         (GET|PATCH|DELETE) /v1/agents/<agent_id>(/budget)?
@@ -434,13 +432,13 @@ SHARED = {
     """,
     "block schemas are files of the server, for every organization": "GET /v1/schemas/(<schema_name>)?",
 }
-# What a teacher reads of all students: their names, and counts of what they can do.
+# A teacher reads this of all students: their names, and counts of what they can do.
 OF_TEACHERS = ("/{course_name}/students", "/{course_name}/skills")
 ORDER = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 def shared_routes_of_features() -> Iterator[str]:
-    """The patterns of shared routes that the tests of a feature name.
+    """Return the patterns of shared routes from the tests of all features.
 
     `SHARED_ROUTES` of their package.
     """
@@ -464,13 +462,13 @@ def is_shared(cell: Cell) -> bool:
 
 
 def in_order(cells: list[Cell]) -> list[Cell]:
-    """Return the cells in an order in which deletions and detachments come last.
+    """Return the cells with deletions and detachments last.
 
     What is detached is attached again.
     """
     places = sorted(
         cells, key=lambda cell: cell.path, reverse=True
-    )  # agents and users behind what is theirs
+    )  # Agents and users come after the objects that belong to them.
     return sorted(
         places,
         key=lambda cell: (
@@ -482,7 +480,7 @@ def in_order(cells: list[Cell]) -> list[Cell]:
 
 
 def her_view(world: World, cells: list[Cell], hers: Mapping[str, str]) -> View:
-    """What Ada herself reads of what is hers."""
+    """Return Ada's responses about her data."""
     own = [
         cell
         for cell in cells
@@ -500,11 +498,11 @@ def her_view(world: World, cells: list[Cell], hers: Mapping[str, str]) -> View:
 
 @pytest.fixture(scope="module")
 def view(world: World, cells: list[Cell], hers: dict[str, str]) -> View:
-    """What Ada reads before anybody else has asked for anything."""
+    """Return Ada's responses before any other caller has made a request."""
     return her_view(world, cells, hers)
 
 
-# What says when it was made, or lists all agents.
+# Responses that contain their time, or list all agents.
 VOLATILE = (
     "/users/{user_id}/export",
     "/users/{user_id}/remotes",
@@ -555,7 +553,7 @@ def new_shared_file(world: World, _: Mapping[str, str]) -> dict[str, str]:
     return {"shared_path": "spare.txt"}
 
 
-# What makes another thing, by the parameter of the path that names it.
+# Functions that make another object, by the parameter of the path.
 SPARES: dict[str, Callable[[World, Mapping[str, str]], dict[str, str]]] = {
     "group_id": lambda world, values: world.new_group(new_agent(world, values)["agent_id"]),
     "agent_id": new_agent,
@@ -576,7 +574,7 @@ SPARES: dict[str, Callable[[World, Mapping[str, str]], dict[str, str]]] = {
 
 
 def spare(world: World, hers: Mapping[str, str], cell: Cell) -> dict[str, str]:
-    """Make another one of each thing that the path names, to be deleted."""
+    """Make another object for each parameter of the path, to be deleted."""
     values = dict(hers)
     for name, make in SPARES.items():
         if re.search(rf"{{{name}[:}}]", cell.path):
@@ -598,14 +596,14 @@ OTHERS: dict[str, Any] = {
 }
 
 
-# Pages for a person's own choices and chats: a program may be refused there.
+# Pages for a person's choices and chats, which may refuse programs.
 A_PERSONS = re.compile(
     r"/ui/(notifications|first|say|learning|skills)|/ui/agents/\{agent_id\}/chat(/\w+)?"
 )
 
 
 def callers_by_name_and_id() -> list[Any]:
-    """Each other caller who names Ada in each way; in the suite, each caller in one way."""
+    """Return each other caller with each way to name Ada; in the suite, one way for each caller."""
     by_name = {"another user": False, "a developer": False}
     short = [pytest.param(kind, by_name.get(kind, True), False, id=kind) for kind in OTHERS]
     return short + [
@@ -637,13 +635,13 @@ def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
     if names_by_id:
         hers = {**hers, "user_id": world.id_of("ada"), "block_label": "notes"}
     shared = [cell for cell in cells if is_shared(cell)]
-    # These callers have every scope; whoever has `admin` reads who did what, which
-    # `tests/features/operations/audit_log` shows.
+    # These callers have every scope. A caller with `admin` also reads the audit log, which
+    # `tests/features/operations/audit_log` tests.
     others = [cell for cell in cells if not is_shared(cell) and "/audit-log" not in cell.path]
     if kind == "a developer":  # is a teacher, whom `tests/features/tutor/teachers` watches
         taught = [cell for cell in others if cell.path.endswith(OF_TEACHERS)]
         shared, others = [*shared, *taught], [cell for cell in others if cell not in taught]
-    is_quick = not is_whole and kind != "another user"  # which is asked for everything
+    is_quick = not is_whole and kind != "another user"  # This caller calls every route.
     require_refused(world, watch, others[::FEW] if is_quick else others, (403, 404), headers, hers)
     for cell in in_order(shared if is_whole else asked_once(shared, kind)):
         answer = cell.ask(world.http, spare(world, hers, cell) if cell.deletes else hers, headers)
@@ -660,17 +658,15 @@ def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
         assert answer.status_code != 422, (cell, answer.text)
     if (
         is_whole or not names_by_id
-    ):  # the others were refused everything, and nothing was written meanwhile
+    ):  # The other callers were refused everywhere, and nothing was written meanwhile.
         assert her_view(world, cells, world.shared | world.own) == view
 
 
 def asked_once(shared: list[Cell], kind: str) -> list[Cell]:
-    """Return what this caller asks for so that each cell is asked for once.
+    """Return the cells for this caller, so that each cell is called once.
 
-    By a user, or by who alone may have its scopes.
-
-    Only the long form asks for everything as everybody: services get what a user or a developer
-    gets.
+    A cell is called by a user, or by the only caller that can have its scopes. Only the long form
+    calls everything as everybody: services get what a user or a developer gets.
     """
     by_a_user = {
         cell
@@ -708,7 +704,7 @@ def test_what_makes_a_memory_at_its_first_use_makes_none_for_others(
 
 SAID = {"messages": [{"role": "user", "content": "Hello."}], "streaming": False}
 HER_CONVERSATION = {"conversation_id": "{conversation_id}"}
-# Ids of what is Ada's in bodies and queries, where the path names what anybody may use.
+# Ids of Ada's objects in bodies and queries, on paths with objects that everybody may use.
 NAMED_ELSEWHERE: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/v1/agents/", {"json": {"model": "scripted/model", "block_ids": ["{block_id}"]}}),
     ("POST", "/v1/agents/", {"json": {"model": "scripted/model", "user_id": "ada"}}),
@@ -774,7 +770,7 @@ def test_ids_of_hers_in_bodies_and_queries_lead_nowhere(
         cell = Cell(method, path, ())
         watch.changes()
         answer = world.http.request(method, fill(path, values), **fill(given, values), headers=bea)
-        # Lists of decisions say of each what became of it.
+        # Lists of decisions return the outcome of each.
         is_listed = answer.status_code == 200 and path.endswith(
             ("/cancel", "diffs/approve", "diffs/reject")
         )
@@ -844,9 +840,9 @@ def test_another_organization_is_another_world(
 def test_whoever_may_is_answered_by_the_very_same_requests(
     is_whole: bool, world: World, cells: list[Cell], hers: dict[str, str], view: View
 ) -> None:
-    """Nothing was refused above by an accident: every route works with these ids and bodies.
+    """The refusals above had no other cause: every route works with these ids and bodies.
 
-    What is shared others were answered above, and most of what Ada reads of hers is in her view.
+    Others got responses for shared data above, and most of Ada's reads are in her view.
     """
     seen = {path for path, (status, _) in view.items() if status not in REFUSED}
     answered = {
@@ -892,7 +888,7 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
         assert answer.status_code not in (*REFUSED, 405, 422), (cell, answer.text)
         if (
             cell.path == "/v1/agents/{agent_id}/identities/attach/{identity_id}"
-        ):  # or else Ada may not use it
+        ):  # Otherwise Ada may not use it.
             detach = Cell("PATCH", cell.path.replace("attach", "detach"), ())
             detach.ask(world.http, hers, bearer(OPERATOR))
 
@@ -903,7 +899,7 @@ def test_a_route_without_a_scope_fails_when_it_is_made() -> None:
 
 
 def test_a_plain_function_without_a_context_fails_when_its_route_is_made() -> None:
-    """It is called in a transaction, which the context has; before, its first request failed."""
+    """Such a function needs the context for its transaction. Before, its first request failed."""
     routes = Routes(prefix="/v1/new", scope="agents")
 
     def alone() -> None: ...

@@ -1,7 +1,4 @@
-"""The table of routes.
-
-Its order, its document, what a start imports for it, and the routes that plugins bring.
-"""
+"""The table of routes: its order, its document, the imports of a start, and routes of plugins."""
 
 import asyncio
 import re
@@ -88,7 +85,7 @@ def test_the_document_shows_the_models_of_answers_and_of_refusals(app: Applicati
 
 
 def test_each_route_answers_for_its_own_path(app: Application) -> None:
-    """A route that another one hides would never be called."""
+    """A route hidden by another one would never be called."""
     hidden = []
     for route in guarded(app):
         path = re.sub(r"\{[^}]*\}", "x", route.path)

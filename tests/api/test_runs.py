@@ -1,4 +1,4 @@
-"""Runs, their steps, and what of memory an answer was made from."""
+"""Runs, their steps, and the memory that an answer was made from."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta

@@ -21,7 +21,7 @@ from tests.seams.server import MODEL, ServerInThread, StrictLetta
 
 @pytest.fixture
 def two(client: StrictLetta) -> Iterator[tuple[AgentState, AgentState]]:
-    """Two agents, one of them in Tokyo, which nobody else sees once the test is over."""
+    """Make two agents, one of them in Tokyo; they are deleted after the test."""
     agents = (
         client.agents.create(model=MODEL, name="One"),
         client.agents.create(model=MODEL, name="Two", timezone="Asia/Tokyo"),
@@ -93,7 +93,7 @@ def test_a_search_of_messages_is_narrowed_before_the_limit(
     assert texts(roles=["assistant"]) == {"12", "02"}
     assert texts(agent_id=one.id, start_date="2025-02-02") == {"12", "13"}
     assert texts(agent_id=one.id, end_date="2025-02-02") == {"11", "12"}
-    # Days are the agent's own, and UTC's where no agent is named.
+    # Days are in the agent's zone, or in UTC if no agent is named.
     assert texts(agent_id=tokyo.id, start_date="2025-02-02", end_date="2025-02-02") == {"02"}
     assert texts(start_date="2025-02-02", end_date="2025-02-02") == {"12", "03"}
     assert texts(agent_id=one.id, conversation_id="default") == {"11", "12", "13"}
@@ -104,7 +104,7 @@ def test_a_search_of_messages_is_narrowed_before_the_limit(
             0,
             3,
         )
-    # Without words: the newest.
+    # Without a query the newest messages are returned.
     assert (
         texts(query="", agent_id=one.id, limit=1)
         == texts(query=None, agent_id=one.id, limit=1)

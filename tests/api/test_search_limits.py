@@ -1,7 +1,4 @@
-"""Searches over HTTP.
-
-Further pages, how well results match, hostile queries and texts, and who is never shown.
-"""
+"""Searches over HTTP: further pages, quality of matches, hostile queries, separation."""
 
 from typing import Any
 
@@ -61,7 +58,7 @@ def test_pages_behind_the_first_hundred_hold_every_hit_once_while_messages_arriv
     def pages(path: str, limit: int, **body: Any) -> list[str]:
         seen: list[str] = []
         while True:
-            # By words: vectors of what was just stored arrive while the pages are read, and move
+            # By words only, since vectors of new texts arrive while the pages are read, and shift
             # them.
             mode = {} if "passages" in path else {"search_mode": "fts"}
             sent = {
@@ -172,7 +169,7 @@ def test_no_page_mode_or_filter_shows_one_user_what_another_said(
 def test_a_hostile_query_gives_an_answer(
     api: Api, agent: AgentState, path: str, modes: list[str]
 ) -> None:
-    """A hybrid search is both of the others at once."""
+    """A hybrid search includes both other kinds."""
     add(api, agent, "tea", "Berta")
     for query in HOSTILE:
         for mode in modes:

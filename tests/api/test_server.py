@@ -1,4 +1,4 @@
-"""Whether the server answers, and its models."""
+"""The health check, and the list of models."""
 
 import asyncio
 import threading

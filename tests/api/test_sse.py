@@ -1,4 +1,4 @@
-"""One reader of one turn: what it is told, also when it falls behind, comes late or leaves."""
+"""One reader of one turn: its events, also if it falls behind, joins late or leaves."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -181,7 +181,7 @@ async def test_a_reader_that_leaves_while_nothing_happens_is_let_go() -> None:
         finally:
             left.set()
 
-    for pings in (1, 2):  # with the second one the next event is being waited for
+    for pings in (1, 2):  # At the second one it already waits for the next event.
         left.clear()
         chunks = event_stream(pings=True, keepalive=0.01)(silent())
         for _ in range(pings):
@@ -279,7 +279,7 @@ async def test_the_words_of_a_speaking_call_are_told_as_they_come_and_not_again(
     assert {event["message_type"] for event in events} == {"assistant_message"}
     assert "".join(event["content"] for event in cut) == "Hello, é."
     assert len(cut) < len(events)
-    # Of two calls whose pieces alternate, each speech comes in one piece.
+    # If the pieces of two calls alternate, each spoken text comes in one piece.
     calls = [
         ToolCallPart(f"call-{n}", "send_message", f'{{"message": "Speech {n}."}}') for n in range(2)
     ]

@@ -1,6 +1,6 @@
-"""Streams that are stored while they are made, and read from any number on.
+"""Streams that are stored while they are produced, and read from any number on.
 
-By several readers, processes and lives of a server.
+Several readers, processes and restarts of a server read the same.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ async def brew(context: ToolContext) -> str:
 
 @pytest.fixture
 async def stage(store: SqlStore, tmp_path: Path) -> AsyncIterator[Stage]:
-    """A runtime with a model that says what the test tells it to."""
+    """A runtime with a model whose answers the test sets."""
     opened = await Stage(store, tmp_path, Hooks([ServerTool(brew, "custom")])).open()
     opened.pieces = PieceModel()  # type: ignore[attr-defined]
     opened.runtime.models.add(opened.pieces)  # type: ignore[attr-defined]
@@ -206,7 +206,7 @@ async def test_a_failure_and_a_cancel_end_the_stream_in_their_own_ways(stage: St
 
 
 async def stored_run(stage: Stage, *events: str, **fields: Any) -> Run:
-    """A run of a server that was killed: saved, with so much of its stream as was stored."""
+    """Make a run of a killed server, with this part of its stream stored."""
     agent = (await stage.state(await stage.agent())).agent
     run = make.run(agent, background=True, request_config=MessageFormat().to_json(), **fields)
 

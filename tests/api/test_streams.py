@@ -1,7 +1,4 @@
-"""Answers as server-sent events over HTTP.
-
-Their bytes, what the official client makes of them, and streams that are read again.
-"""
+"""Answers as server-sent events over HTTP: bytes, the official client, resuming."""
 
 import re
 import threading
@@ -217,7 +214,7 @@ WORDS = [f"word {number} " for number in range(40)]
 
 
 class Receiver(JsonServer):
-    """Who is told of the end of runs."""
+    """A receiver of callbacks."""
 
     key_header, key_value = "content-type", "application/json"
 
@@ -226,7 +223,7 @@ class Receiver(JsonServer):
         self.was_told = threading.Event()
 
     def answer(self, _method: str, _parts: list[str], _body: Any) -> Any:
-        """Takes everything."""
+        """Accept every callback."""
         self.was_told.set()
         return {}
 
@@ -255,7 +252,7 @@ def agent_on(server: ServerInThread, model: str = PIECES) -> str:
 
 
 def piecemeal(http: httpx2.Client, path: str, body: dict[str, Any], most: int) -> list[bytes]:
-    """The first events of an answer, without pings; then the connection is cut."""
+    """Return the first events of an answer, without pings; then cut the connection."""
     blocks: list[bytes] = []
     with http.stream("POST", path, json=body) as answer:
         assert answer.status_code == 200, answer.read()

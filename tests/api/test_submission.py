@@ -1,6 +1,6 @@
 """Edits of a user's memory by callers of every role.
 
-Applied, proposed or refused, as ownership and the block's policy say.
+They are applied, proposed or refused, by ownership and the block's policy.
 """
 
 from collections.abc import Callable, Iterator
@@ -67,8 +67,7 @@ WAYS: dict[str, Callable[[httpx2.Client, str], httpx2.Response]] = {
     "by path": _by_path,
     "by id": _by_id,
 }
-# What becomes of the edit by policy, in the order of POLICIES: applied, proposed, or refused with
-# this status.
+# The outcome of the edit for each of POLICIES: applied, proposed, or refused with this status.
 AS_OWNER = ("applied",) * 5
 BY_POLICY = ("applied", "applied", "proposed", "proposed", 403)
 EXPECTED: dict[tuple[str, str], tuple[Any, ...]] = {
@@ -215,7 +214,7 @@ def test_nobody_makes_a_block_longer_than_its_limit_or_proposes_that(
 def test_others_can_let_only_so_much_wait_for_one_block(
     http: dict[str, httpx2.Client], caller: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hundred, which tests/memory/test_proposals.py counts; ten here."""
+    """The limit is a hundred, which tests/memory/test_proposals.py tests; here it is ten."""
     monkeypatch.setattr("ricordo.memory.proposals._AUTHOR_LIMIT", 10)
     ada = http["ada"]
     ada.put("/users/ada/blocks/human", json={"body": BEFORE, "policy": "propose"})

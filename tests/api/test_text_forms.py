@@ -1,6 +1,6 @@
-"""Text has one form wherever it enters.
+"""Text is normalized wherever it enters.
 
-By a body, a path, a query, a form, a file, a tool, or git.
+It may come by a body, a path, a query, a form, a file, a tool, or git.
 """
 
 import unicodedata
@@ -28,7 +28,7 @@ NAMES = [
 
 
 def apart(text: str) -> str:
-    """The text as a Mac writes it."""
+    """Return the text decomposed, as a Mac writes it."""
     return unicodedata.normalize("NFD", text)
 
 
@@ -134,7 +134,7 @@ def test_a_text_in_another_form_is_no_change_and_an_edit_of_one_line_is_one_line
             if line[:1] in "+-" and line[:3] not in ("+++", "---") and line
         ]
         assert len(changed) == 2, diff
-        # What is proposed, searched for or compared meets it too.
+        # Texts of proposals, searches and comparisons are normalized too.
         proposed = {
             "old_string": f"Gru\u0308ße\r\nthree {number}",
             "new_string": "x",

@@ -1,6 +1,6 @@
-"""Odd text in every field that can be written.
+"""Unusual text in every writable field.
 
-Whatever the server takes, it stores and shows in the normal form.
+Whatever the server accepts, it stores and shows in the normal form.
 """
 
 import importlib
@@ -28,8 +28,7 @@ from tests.seams.server import MODEL
 LINES = "\ufeffGru\u0308ße\r\nZoe\u0308\rend"
 NAME = "\u200b\ufeffGru\u0308ße"
 WRONG = re.compile("[\u0300-\u036f\ufeff\r]")
-# Not text of people: programs, addresses, keys, times, and what names something that has to be
-# there.
+# Not text of people: programs, addresses, keys, times, and references to existing objects.
 NO_TEXT = re.compile(
     r"(^|_)(id|ids|url|uri|address|model|handle|embedding|cron\w*|schedule|timezone|source_code|api_key|token|secret\w*|key"
     r"|version|sha|type|role|status|signature|data|email|tool_name|before|after|start\w*|end\w*|base64|format|expires?\w*|otid"
@@ -44,13 +43,13 @@ LEFT_OUT = re.compile(
 
 
 class Fields:
-    """The fields of a request's body, with odd text in each that takes free text."""
+    """The fields of a request's body, with unusual text in each field for free text."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document
 
     def of(self, schema: Mapping[str, Any], name: str = "", depth: int = 0) -> Any:
-        """A value by the schema, or None where it takes none of ours."""
+        """Return a value that fits the schema, or None if it takes none of ours."""
         if "$ref" in schema:
             return self.of(
                 self._document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]],
@@ -87,7 +86,7 @@ class Fields:
 
 
 def merged(given: Any, odd: Any) -> Any:
-    """A valid body with the odd text added, and put in place of meaningless texts."""
+    """Return a valid body with the unusual text added, and in place of meaningless texts."""
     if isinstance(given, dict) and isinstance(odd, dict):
         kept = {
             name: value for name, value in odd.items() if name not in given and value is not None
@@ -100,7 +99,7 @@ def merged(given: Any, odd: Any) -> Any:
 
 @pytest.fixture
 def values(api: Api) -> dict[str, str]:
-    """Things to write to, by the names that routes have for them."""
+    """Make objects to write to, by the names of route parameters."""
     http = api.http
     agent = ok(
         http.post(
@@ -171,7 +170,7 @@ def send(http: httpx2.Client, method: str, path: str, body: Any) -> httpx2.Respo
 
 
 def drop(body: Any, place: Sequence[str | int]) -> None:
-    """Take out of the body what is refused: the outermost field of it."""
+    """Remove the refused part from the body: its outermost field."""
     field = (
         next((step for step in place if isinstance(step, str) and step in body), None)
         if isinstance(body, dict)
@@ -182,7 +181,7 @@ def drop(body: Any, place: Sequence[str | int]) -> None:
 
 
 def odd_rows(path: str) -> list[tuple[str, str, str]]:
-    """What is stored in another form than the normal one, by table and column."""
+    """Return stored texts that are not in the normal form, by table and column."""
     found = []
     with closing(sqlite3.connect(path)) as connection:
         tables = [
@@ -201,7 +200,7 @@ def odd_rows(path: str) -> list[tuple[str, str, str]]:
     return found
 
 
-# Kept as they came: what was sent to a model and back, in the shape that it had.
+# Kept unchanged: texts that were sent to a model or came from it.
 AS_IT_CAME = {"traces", "run_events"}
 
 
@@ -234,7 +233,7 @@ def sweep(api: Api, values: dict[str, str]) -> int:
             try:
                 body = merged(fill(given, values), odd) if given else odd
             except KeyError:
-                continue  # it names what is not there
+                continue  # It names an object that does not exist.
             api.server.forget()
             answer = send(api.http, method.upper(), fill(path, values), body)
             assert answer.status_code < 500, (method, path, answer.text)
@@ -253,7 +252,7 @@ def sweep(api: Api, values: dict[str, str]) -> int:
 
 
 def request_models() -> Iterator[type[RequestModel]]:
-    """Every model of a whole request."""
+    """Return every request model."""
     for package in (ricordo.api.models, ricordo.features):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if ".models" in module.name:

@@ -1,4 +1,4 @@
-"""Agents with many tools: they see few schemas, and find the others when they need them."""
+"""Agents with many tools see few schemas, and find the others when they need them."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ from ricordo.llm.scripted import call
 from tests.seams.http import ok
 from tests.seams.server import MODEL, ServerInThread
 
-# Each tool with its description, and a wish in other words.
+# Each tool with its description, and a query in other words.
 TOOLS = {
     "create_calendar_event": ("Create an event in the calendar.", "put the dentist on my agenda"),
     "list_calendar_events": ("List the events of a day.", "what appointments are there tomorrow"),
@@ -93,7 +93,7 @@ def say(http: httpx2.Client, agent: str, text: str) -> list[dict[str, Any]]:
 
 
 def offered(server: ServerInThread) -> list[set[str]]:
-    """The names of the tools in each request to the model."""
+    """Return the names of the tools in each request to the model."""
     return [{tool.name for tool in request.tools} for request in server.model.requests]
 
 
@@ -127,7 +127,7 @@ def test_an_agent_with_many_tools_finds_one_calls_it_and_keeps_it(
     # In the next turn it sees the tools that its window shows.
     say(http, agent, "Sure?")
     assert "create_calendar_event" in offered(server)[-1]
-    # It is no tool of the agent's own.
+    # It is not one of the agent's tools.
     listed = {tool["name"] for tool in ok(http.get(f"/v1/agents/{agent}/tools"))}
     assert "find_tools" not in listed
 

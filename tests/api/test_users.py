@@ -1,7 +1,4 @@
-"""A user's memory over HTTP.
-
-Blocks, versions, formats, entity tags, and the walls between users.
-"""
+"""A user's memory over HTTP: blocks, versions, formats, entity tags, separation."""
 
 import re
 from collections.abc import Iterator
@@ -252,7 +249,7 @@ def test_if_none_match_makes_only_what_is_new_and_spares_a_reader_what_she_has(
     spared = http.get(address, headers={"if-none-match": f'"other", W/{etag}'})
     assert (spared.status_code, spared.content, spared.headers["etag"]) == (304, b"", etag)
     propose(http, ada, "student", "One", "Two")
-    # What waits is part of what is shown.
+    # Waiting proposals are part of the response.
     assert http.get(address, headers={"if-none-match": etag}).json()["pending"] == 1
 
 
@@ -298,7 +295,7 @@ def test_what_cannot_be_read_or_fails_its_condition_is_refused_and_nothing_is_ma
 
 @dataclass(frozen=True)
 class Known:
-    """What there is of one user: names that lead to something."""
+    """Data of one user: names that exist."""
 
     user_id: str
     label: str
@@ -348,9 +345,9 @@ NOWHERE = Known(
 
 
 def wrong_ways() -> Iterator[tuple[str, str, str, str]]:
-    """Every route with one name in it wrong.
+    """Return every route with one wrong name.
 
-    One that leads nowhere, or to what another user has.
+    It does not exist, or belongs to another user.
     """
     for method, path in ROUTES:
         in_body = (
@@ -369,9 +366,9 @@ def wrong_ways() -> Iterator[tuple[str, str, str, str]]:
 def test_a_wrong_name_leads_nowhere_and_tells_nothing_of_others(
     http: httpx2.Client, two: tuple[Known, Known]
 ) -> None:
-    """Every route, with each name in it wrong in each way.
+    """Every route is called with each name wrong in each way.
 
-    404, no word of what another user has, and nothing changed.
+    The response is 404, tells nothing of another user's data, and changes nothing.
     """
     carol, bob = two
     before = [_seen(http, one) for one in two]
@@ -403,7 +400,7 @@ def test_a_wrong_name_leads_nowhere_and_tells_nothing_of_others(
 
 
 def test_the_right_names_lead_somewhere(http: httpx2.Client, two: tuple[Known, Known]) -> None:
-    """Else the test of the wrong ones would prove nothing."""
+    """Without this the test of the wrong names would prove nothing."""
     carol, _ = two
     for method, path in ROUTES:
         if method == "GET":
@@ -437,7 +434,7 @@ def test_labels_that_differ_in_capitals_alone_are_refused_in_a_users_memory(
     assert "only in capitals" in refused(
         http.patch(f"/users/{user}/blocks/goals", json={"label": "HuMan"}), 409
     )
-    # To write its own name otherwise is no collision, nor is what has another owner.
+    # A change of case in its name is not a collision, and blocks of another owner never collide.
     assert (
         ok(http.patch(f"/users/{user}/blocks/human", json={"label": "Human"}))["label"] == "Human"
     )

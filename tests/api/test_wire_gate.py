@@ -1,10 +1,7 @@
-"""The wire gate.
+"""Every method of the installed `letta-client`, on a server with one of everything.
 
-Every method of the installed `letta-client`, strict about what it reads, against a server with one
-of everything.
-
-It makes docs/develop/compatibility.md: `python -m tests.api.test_wire_gate` writes the page, and a
-test holds it true.
+The client is in strict mode. The test makes docs/develop/compatibility.md: `python -m
+tests.api.test_wire_gate` writes the page, and a test checks that it is current.
 """
 
 import inspect
@@ -44,7 +41,7 @@ __all__ = ["Api", "api", "client", "http", "running_client", "running_http", "se
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "develop" / "compatibility.md"
 OLDER = ROOT / "tests" / "fixtures" / "client_routes.txt"
-# Served, with the one answer that there can be.
+# Served, with the only possible response.
 NOT_THERE = {"environments.retrieve", "environments.send_message"}
 TOOL = (
     'def double(one: int) -> int:\n    """Double.\n\n    Args:\n        one: A number.\n    """\n '
@@ -55,7 +52,7 @@ WEEKLY = {"type": "recurring", "cron_expression": "0 8 * * 1"}
 
 
 def methods(resource: Any, path: str = "") -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Every method of the client, by its name: `agents.blocks.attach`."""
+    """Return every method of the client by name: `agents.blocks.attach`."""
     for name in sorted(dir(type(resource))):
         if name.startswith(("_", "with_")):
             continue
@@ -67,7 +64,7 @@ def methods(resource: Any, path: str = "") -> Iterator[tuple[str, Callable[..., 
 
 
 class Seeded:
-    """One of everything, and for what deletes or detaches another one."""
+    """One of everything, and second objects for methods that delete or detach."""
 
     def __init__(self, api: Api, mcp_url: str) -> None:
         self.api, self.client, self.mcp_url, self.number = api, api.client, mcp_url, 0
@@ -150,7 +147,7 @@ class Seeded:
         return str(ok(self.api.http.post("/v1/identities/", json=body))["id"])
 
     def _fresh(self, name: str, values: dict[str, Any]) -> dict[str, Any]:  # noqa: C901, PLR0911 - a table
-        """What a method needs of its own: something to delete, to attach, or to wait for."""
+        """Return what only this method needs: an object to delete, to attach, or to wait for."""
         make, agent = self.client, self.values["agent_id"]
         match name:
             case "agents.delete" | "agents.messages.reset":
@@ -196,7 +193,7 @@ class Seeded:
                 tool = make.mcp_servers.tools.list(self.values["mcp_server_id"])[0]
                 return {"tool_id": tool.id}
             case "agents.identities.attach" | "agents.identities.detach":
-                # An agent with identities is theirs alone, so it is one of its own.
+                # Only these identities may use an agent with identities, so it is a separate one.
                 return {
                     "agent_id": make.agents.create(model=MODEL).id,
                     "identity_id": self._identity(),
@@ -233,7 +230,7 @@ class Seeded:
         return {}
 
     def prepare(self, name: str) -> None:
-        """What must have happened before the method is called."""
+        """Do what must happen before the method is called."""
         agent = self.values["agent_id"]
         if name.endswith("messages.compact"):
             for number in range(3):
@@ -272,10 +269,10 @@ class Seeded:
             self.client.agents.archives.attach(self.values["archive_id"], agent_id=agent)
 
     def call(self, name: str, method: Callable[..., Any]) -> None:
-        """Call the method with all that it needs, and read the whole answer."""
+        """Call the method with its arguments, and read the whole response."""
         while ok(
             self.api.http.get("/v1/runs/", params={"active": True})
-        ):  # of a message that nobody waited for
+        ):  # The run of a message that was sent without waiting.
             pass
         self.prepare(name)
         values = dict(self.values)
@@ -298,7 +295,7 @@ class Seeded:
             list(answer)
 
 
-# Nothing runs that could be cancelled: the client raises what this server says of that.
+# Nothing runs that could be cancelled, so the client raises the server's error.
 CONFLICTS = {"agents.messages.cancel", "conversations.cancel"}
 
 

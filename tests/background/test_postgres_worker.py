@@ -1,7 +1,6 @@
-"""Wake-ups.
+"""Wake-ups of workers by PostgreSQL.
 
-PostgreSQL notifies at once, two servers share the work, and a wake-up that is lost or doubled costs
-no job.
+Two servers share the work. A lost or repeated wake-up costs no job.
 """
 
 import asyncio
@@ -89,8 +88,7 @@ async def test_the_database_rings_when_a_job_is_added(store: PostgresStore, tmp_
 
 async def test_the_jobs_of_a_key_follow_each_other(store: PostgresStore, tmp_path: Path) -> None:
     log = Log()
-    # On a busy machine a wake-up is lost now and then; then the poll finds the job, which comes
-    # some seconds later.
+    # On a busy machine a wake-up is sometimes lost. Then the poll finds the job some seconds later.
     async with working(
         store, tmp_path, JobHandler("work", log), is_alone=False, pace=Pace(poll=4, beat=30)
     ):
@@ -150,7 +148,7 @@ async def test_connections_that_are_cut_cost_no_job(store: PostgresStore, tmp_pa
             try:
                 added.append(await add(store, key=f"key-{number % 3}"))
             except Unavailable:
-                continue  # it was not added, and whoever asked was told so
+                continue  # The job was not added, and the caller got an error.
         for job in added:
             assert (await until(store, job)).status == "done"
     assert len(added) >= 28

@@ -1,6 +1,6 @@
-"""Jobs that embed with a provider's model.
+"""Jobs that compute vectors with a provider's model.
 
-Noted in the ledger, and put off where a budget is nearly used up.
+Their tokens are in the ledger. They are put off when a budget is nearly used up.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Jobs that keep the index in order, where another server takes over a frozen one's."""
+"""Jobs that maintain the index, and servers that take over the jobs of a frozen server."""
 
 import asyncio
 from dataclasses import replace
@@ -32,7 +32,7 @@ NOTES = 30
 
 
 class Freezing(Interrupted):
-    """A store whose server stands still before a write, once, until it is woken."""
+    """A store whose server pauses before a write, once, until the test resumes it."""
 
     def __init__(self, store: Store, writes: int) -> None:
         super().__init__(store, writes, self._stand)
@@ -57,7 +57,7 @@ class Two:
     async def begin(
         self, job: Job, worker: str, writes: int
     ) -> tuple[Freezing, "asyncio.Task[None]"]:
-        """Let a server claim and begin the job, and stand still before that write, by number."""
+        """Let a server claim and begin the job, and pause before the write with this number."""
         self.clock.advance(60)
         claimed = await self.store.write(lambda tx: jobs.claim_one(tx, worker, job.id))
         assert claimed
@@ -70,7 +70,7 @@ class Two:
         return freezing, task
 
     async def freeze(self, job: Job, writes: int) -> tuple[Freezing, "asyncio.Task[None]"]:
-        """The same; then the job is taken from that server."""
+        """Pause a server in the same way; then another server takes the job."""
         frozen = await self.begin(job, "frozen", writes)
         self.clock.advance(60)
         await self.store.write(lambda tx: jobs.take_over(tx, silent_for=30_000_000))
@@ -90,8 +90,8 @@ async def two(store: Store, tmp_path: Path, clock: ManualClock) -> Two:
     return Two(store, tmp_path, clock, archive)
 
 
-# The new index of thirty notes in portions of ten: the remains, three portions, the taking over,
-# the remains again.
+# The steps for thirty notes in portions of ten: remove leftovers, three portions, switch to the new
+# index, remove leftovers again.
 @pytest.mark.parametrize("writes", [2, 4])
 async def test_a_server_that_wakes_up_leaves_the_index_that_another_is_building(
     two: Two, monkeypatch: pytest.MonkeyPatch, writes: int
@@ -107,7 +107,7 @@ async def test_a_server_that_wakes_up_leaves_the_index_that_another_is_building(
     assert isinstance(first.exception(), LeaseLost)
     assert await two.notes() == {f"note {n}" for n in range(NOTES)}
     rows = await two.store.read(lambda tx: tx.all(select(search_partitions.c.owner_id)))
-    assert [row.owner_id for row in rows] == [two.archive.id]  # no remains
+    assert [row.owner_id for row in rows] == [two.archive.id]  # No leftovers to remove.
 
 
 async def test_a_merge_that_wakes_up_takes_nothing_from_a_new_index(two: Two) -> None:

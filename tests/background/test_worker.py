@@ -1,7 +1,7 @@
-"""The worker.
+"""The worker of background jobs.
 
-Jobs run at once, side by side, one of a key at a time, again when they fail, and in each period
-once.
+Jobs start at once and run in parallel, but jobs of one key one after the other. Failed jobs are
+retried. Periodic jobs run once in each period.
 """
 
 import asyncio
@@ -63,8 +63,8 @@ async def test_a_job_that_is_added_runs_at_once(
         assert runtime.store is store
         seen.append(job.payload)
 
-    # Nothing is polled here within the test's time: the adding transaction itself notifies.
-    # (PostgreSQL: test_postgres_worker.py)
+    # The test is shorter than a polling interval: the transaction that adds the job wakes the
+    # worker. (PostgreSQL: test_postgres_worker.py)
     pace = ASLEEP if database == "sqlite" else QUICK
     async with working(store, tmp_path, JobHandler("work", run), pace=pace):
         await asyncio.sleep(0.01)
@@ -295,7 +295,8 @@ async def test_a_key_stays_busy_until_a_job_that_was_cancelled_has_stopped(
     async def run(runtime: Runtime, job: Job, report: Report) -> None:
         await gates[str(job.payload["gate"])](runtime, job, report)
 
-    # The worker does not look for cancelled jobs within the test's time, so the first one goes on.
+    # The test is shorter than the interval of checks for cancelled jobs, so the first job
+    # continues.
     async with working(store, tmp_path, JobHandler("work", run), pace=replace(QUICK, beat=60.0)):
         first = await add(store, payload={"gate": "first"}, key="space")
         await gates["first"].began.wait()
@@ -327,7 +328,7 @@ async def test_a_delayed_job_runs_when_its_time_has_come(
 ) -> None:
     async with working(store, tmp_path, JobHandler("work", nothing)):
         later = await add(store, key="same", not_before=clock.now() + 3600 * SECOND)
-        # One that waits for its hour holds up nothing, not even jobs of its key.
+        # A job that waits for its time delays no other job, not even jobs of its key.
         assert (await until(store, await add(store, key="same"))).status == "done"
         assert (await get(store, later)).status == "waiting"
         clock.advance(3601)

@@ -1,4 +1,4 @@
-"""How agents behave, seen from outside.
+"""Behaviour of agents as clients see it.
 
-The HTTP API in front, scripted model servers behind, both over real HTTP.
+Tests use the HTTP API and scripted model servers, both over real HTTP.
 """

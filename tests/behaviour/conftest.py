@@ -1,6 +1,6 @@
 """One scene for each module.
 
-After every test, every request that a model server got has to be one it would accept.
+After every test, each request that a model server got must be valid for that server.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def scene(running_scene: Scene) -> Iterator[Scene]:
     running_scene.models.requests.clear()
     running_scene.models._answers.clear()
     running_scene.games.played.clear()
-    # What one test's models refused says nothing of another's.
+    # Refusals of models in one test must not affect the next test.
     learned = running_scene.server.runtime.models.learned
     for lessons in (learned._entries, learned._helped, learned._accepted):
         lessons.clear()

@@ -1,6 +1,6 @@
-"""The commands of docs/tutor/a-first-course.md as they stand.
+"""The commands of docs/tutor/a-first-course.md, run unchanged.
 
-And the same with a model and two days that pass.
+A second test runs the course with a model and lets two days pass.
 """
 
 import os
@@ -30,7 +30,7 @@ TASK = "/background/tasks/essay.think-again"
 
 
 def run(commands: str, home: Path) -> str:
-    """Run the commands of a newcomer, with everything in this home; returns what they print."""
+    """Run the page's commands in this home folder; return their output."""
     path = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
     environment = {"PATH": path, "HOME": str(home), "LANG": "C.UTF-8"}
     done = subprocess.run(
@@ -48,7 +48,7 @@ PARTS = {
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home in which the course is written."""
+    """A home folder with the course file."""
     home = tmp_path_factory.mktemp("written")
     assert "essay: 1 agent, 3 blocks, 1 task" in run(PARTS["Write it"], home)
     return home
@@ -135,7 +135,7 @@ def test_two_students_and_an_idle_task_with_a_model(server: ServerInThread, tmp_
             (waiting,) = ok(http.get(f"/users/{user}/diffs"))
             assert waiting["label"] == "journey"
             assert words in str(waiting)
-            # Histories are apart: nothing of the one student is anywhere with the other.
+            # Histories are separate: no text of one student is in the other's.
             kept = [
                 ok(http.get(f"/users/{user}/{what}")) for what in ("blocks", "diffs?status=all")
             ]

@@ -1,9 +1,7 @@
-"""What a student has of her proposals.
+"""A student's proposals wait for her decision and link to the messages behind them.
 
-They wait for her, lead to the words that were said, and are for no other student.
-
-The model follows a script, everything else is real. docs/tutor/a-students-day.md tells the whole
-day to people, and test_docs.py runs it.
+No other student sees them. The model follows a script; all other parts are real.
+docs/tutor/a-students-day.md describes the whole day, and test_docs.py runs that page.
 """
 
 import json
@@ -80,7 +78,7 @@ def test_the_tutor_reads_her_block_and_what_it_wants_to_change_waits_for_her(day
         REASON,
     )
     assert "+Lives in Turin.\n" in proposal["diff"]
-    # A proposal is inert: no prompt, no search, no list of the agent's shows it.
+    # No prompt, search or list of the agent shows a proposal.
     day.tells("Where do I live?", "I don't know.")
     assert "Lives in Turin" not in day.prompt()
     assert "Lives in Turin" not in json.dumps(day.scene.state(day.tutor)["blocks"])
@@ -130,9 +128,9 @@ def test_she_asks_why_and_is_led_to_the_words_that_were_said(day: Day) -> None:
 
 
 def test_another_students_tutor_and_another_thread_know_nothing_of_her(day: Day) -> None:
-    """One agent, two students.
+    """Two students use one agent.
 
-    Each thread sees its own student's block, and nobody's sees neither.
+    Each conversation shows its student's block. A conversation without a student shows neither.
     """
     scene = day.scene
     shared = scene.agent(

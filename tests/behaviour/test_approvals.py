@@ -1,6 +1,7 @@
-"""Calls that wait for a person.
+"""Calls that wait for a person's approval.
 
-Asked for, approved, denied, forgotten, cancelled, cut off by a kill, and never a deadlock.
+They are requested, approved, denied, forgotten, cancelled or interrupted by a kill, and never block
+the agent for ever.
 """
 
 import threading
@@ -257,7 +258,7 @@ def test_a_request_that_expired_is_denied_by_the_next_message(
     assert "was not answered in time" in str(returns(scene.history(agent)))
     assert roles(scene.asked[-1]) == "system user assistant tool user"
     scene.require_free(agent)
-    # An answer that comes late but before anything else still counts.
+    # A late answer still counts if nothing else was sent before it.
     agent, (call_id,) = scene.asks()
     scene.says("Eight.")
     assert said(scene.send(agent, decides((call_id, True)))) == ["Eight."]
@@ -310,9 +311,9 @@ def test_a_repeated_answer_is_not_carried_out_twice(scene: Scene) -> None:
 
 
 def test_an_answer_is_known_by_its_calls_when_it_comes_again(scene: Scene) -> None:
-    """As from clients that lost the connection.
+    """Clients send an answer again after a lost connection.
 
-    Without an otid, after a compaction, and when the next call waits already.
+    It is recognized without an otid, after a compaction, and while the next call already waits.
     """
     agent, (call_id,) = scene.asks(rules=BOTH_WAIT)
     request = scene.state(agent)["pending_approval"]
@@ -329,8 +330,8 @@ def test_an_answer_is_known_by_its_calls_when_it_comes_again(scene: Scene) -> No
             scene.http.post(f"/v1/agents/{agent}/summarize").raise_for_status()
         assert scene.send(agent, decides((call_id, True)))["messages"] == first["messages"]
         assert scene.send(agent, again)["messages"] == first["messages"]
-    # What is said with it is said now; what decides otherwise is refused, and so is what was never
-    # asked.
+    # A message sent with the answer counts as new. A different decision is refused, and so is an
+    # answer to a call that never waited.
     scene.says("You are welcome.")
     said_too = scene.client.agents.messages.create(
         agent,
@@ -394,7 +395,7 @@ def test_a_tool_of_one_agent_is_made_to_wait_and_no_longer(scene: Scene) -> None
     )
     assert off.json()["tool_rules"] == []
     scene.says("Six.")
-    scene.send(agent, decides((call_id, True)))  # what waited goes on waiting for its answer
+    scene.send(agent, decides((call_id, True)))  # The waiting call still waits for its answer.
     scene.says(calls(("roll", {})), "Six again.")
     assert said(scene.send(agent, "Roll.")) == ["Six again."]
     assert (
@@ -496,12 +497,12 @@ def test_a_turn_that_is_cancelled_after_the_answer_keeps_its_results(scene: Scen
 def test_an_answer_that_comes_again_after_its_turn_was_broken_off_lets_the_agent_continue(
     scene: Scene, has_all_pairs: bool
 ) -> None:
-    """A result or a decision, in any of its forms, after a cancel and after a failure.
+    """Results and decisions, in all forms, can be repeated after a cancellation or a failure.
 
-    The calls are not made again.
+    The calls do not run again.
     """
     for form in ("decision", "otid", "older", "older by call", "result", "denial"):
-        # A decision and a result come with both causes; the long form has all pairs.
+        # A decision and a result are tested with both causes; the long form tests all pairs.
         has_both = has_all_pairs or form in ("decision", "result")
         for cause in ("cancelled", "failed") if has_both else ("failed",):
             scene.games.played.clear()
@@ -534,7 +535,7 @@ def test_an_answer_that_comes_again_after_its_turn_was_broken_off_lets_the_agent
 
 
 def _break_off(scene: Scene, agent: str, answer: Wire, cause: str) -> None:
-    """Let the turn that takes this answer fail or be cancelled after its calls' results."""
+    """After the results of its calls, let the turn that got this answer fail or be cancelled."""
     if cause == "failed":
         scene.says(Answer({"error": {"message": "wrong key"}}, status=401))
         assert scene.post(agent, answer).status_code == 401
@@ -570,7 +571,7 @@ def test_a_request_for_approval_is_streamed_and_answered_by_a_stream(
     assert told[0] == "ping"
     assert told[-3:] == ["approval_request_message", "stop_reason", "usage_statistics"]
     assert events[-3]["stop_reason"] == "requires_approval"
-    # Nobody may take what waits for a call that is being made.
+    # The waiting call must not be adopted while another call runs.
     assert "tool_call_message" not in told
     whole = next(one for one in events[:-1] if one["message_type"] == "approval_request_message")
     call_id = (

@@ -225,8 +225,8 @@ def test_a_trace_holds_what_the_provider_got_and_gave(scene: Scene) -> None:
         last = trace_of(scene, events[::-1])["response_json"]["choices"][0]
         assert (last["message"]["content"], last["finish_reason"]) == ("It is six.", "stop")
 
-        # A server that sends a list of parts before a text, and one whose index is none: a trace is
-        # no reason to fail a turn.
+        # One server sends a list of parts before a text, another sends null as an index. A turn
+        # must not fail because of its trace.
         part = {"type": "text", "text": "It is "}
         for odd in (
             streamed({"content": [part]}, {"content": "six."}),
@@ -294,7 +294,7 @@ def test_a_window_beyond_the_models_is_refused_where_it_is_known(scene: Scene) -
                     == 400
                 )
     assert known
-    # Of a model whose window nobody knows the operator may know better.
+    # If the window of a model is unknown, the operator can set it.
     assert (
         scene.http.post(
             "/v1/agents/", json={"model": OPENAI, "context_window_limit": 500_000}
@@ -333,7 +333,7 @@ def test_a_summary_that_frees_nothing_is_refused_before_it_is_paid_for(scene: Sc
         f"/v1/agents/{agent}/summarize", json={"compaction_settings": {"mode": "all"}}
     ).json()
     assert numbers["num_messages_after"] < numbers["num_messages_before"]
-    # The summary alone can be summed up no further.
+    # The summary itself cannot be summarized further.
     before = len(scene.asked)
     again = scene.http.post(
         f"/v1/agents/{agent}/summarize", json={"compaction_settings": {"mode": "all"}}
@@ -342,9 +342,9 @@ def test_a_summary_that_frees_nothing_is_refused_before_it_is_paid_for(scene: Sc
 
 
 def test_smaller_ways_of_the_retired_server(scene: Scene) -> None:
-    """Open runs have a list, and a trace its agent's tags.
+    """Open runs can be listed, and a trace has its agent's tags.
 
-    A prompt is not blank, and conflicts say `already exists`.
+    A prompt cannot be blank, and conflicts say `already exists`.
     """
     agent = scene.agent(tags=["b", "a"])
     scene.says("Hello.")

@@ -1,4 +1,4 @@
-"""Tools that the caller brings and runs: their calls wait for what the client did."""
+"""Tools that the client defines and runs: their calls wait for the client's results."""
 
 from typing import Any
 
@@ -70,9 +70,9 @@ def test_a_clients_tool_is_offered_called_and_answered_by_the_client(scene: Scen
 
 
 def test_results_are_sent_in_all_forms_that_versions_of_the_client_have(scene: Scene) -> None:
-    """As decisions, with the type or without.
+    """Results come as decisions, with or without a type, and as tool returns.
 
-    And as tool returns, the form that newer versions recommend.
+    Newer versions of the client recommend tool returns.
     """
     agent = scene.agent()
     for form in (

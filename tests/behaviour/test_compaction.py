@@ -1,6 +1,7 @@
-"""Windows that become too full.
+"""Compaction of windows that become too full.
 
-Each way to make them smaller, each way that this can fail, and what stays true.
+The tests cover each way of making a window smaller, each way this can fail, and what always stays
+true.
 """
 
 import json
@@ -40,7 +41,7 @@ def mode_of(body: Wire) -> str | None:
 
 
 class Script:
-    """Answers turns by counting, and requests for summaries as a test says."""
+    """A model that answers turns with numbers, and summary requests as the test says."""
 
     def __init__(self) -> None:
         self.summary: Callable[[Wire], Answer] = lambda _: completion("Ada grows tea.")
@@ -91,7 +92,7 @@ def evicted_by(scene: Scene, agent: str) -> list[str]:
 
 
 def require_fits(scene: Scene, window: int = WINDOW) -> None:
-    """Check that nothing was sent that the window does not hold: four characters make a token."""
+    """Check that every request fits the window, at four characters a token."""
     for body in scene.asked:
         assert len(json.dumps(body["messages"])) // 4 <= window
 
@@ -117,13 +118,13 @@ def test_a_window_is_made_smaller_before_the_call_that_would_not_fit(
     alert = json.loads(last[1]["content"])
     assert alert["type"] == "system_alert"
     assert "Ada grows tea." in alert["message"]
-    # What this turn said is never what leaves.
+    # Messages of the running turn never leave the window.
     assert last[-1]["content"].startswith("Part 11:")
     asked = next(body for body in scene.asked if mode_of(body))
     if mode.startswith("self_"):
         assert (
             asked["messages"][0] == scene.asked[0]["messages"][0]
-        )  # its provider's cache still holds
+        )  # The provider's cache still holds the prefix.
         assert asked["messages"][1]["content"].startswith("Part 0:")
     else:
         assert asked["messages"][0]["content"] == text("summary_system_prompt")
@@ -159,7 +160,7 @@ def test_a_summariser_that_fails_is_replaced_by_an_outline(
     assert said(answer) == ["Answer 10."]
     assert set(script.asked) == {mode}
     require_fits(scene)
-    # Made without a model: an outline of what left.
+    # The summary is an outline of the removed messages, made without a model.
     assert "Part 0" in summaries(scene, agent)[0]["summary"]
 
 
@@ -240,7 +241,7 @@ def test_what_was_learned_of_a_provider_is_remembered_at_the_next_turn(
 
     script.turn = turn
     talk(scene, agent, 24)
-    # Once it is known how much fits, the window is made smaller before it is refused.
+    # Once the limit is known, the window is compacted before the provider refuses it.
     assert len(set(refused)) <= 2
 
 
@@ -367,10 +368,10 @@ def test_after_a_compaction_the_prompt_says_how_many_messages_are_in_recall(
     agent = agent_with(scene)
     talk(scene, agent, 12)
     evicted = evicted_by(scene, agent)
-    # In the step that made room, and in what is stored.
+    # This holds for the step that compacted, and for the stored window.
     assert in_recall(str(scene.asked[-1]["messages"][0]["content"])) == len(evicted) > 0
     assert in_recall(scene.history(agent)[0]["content"]) == len(evicted)
-    # On demand no step follows.
+    # After a compaction on request, no step follows.
     other = scene.agent()
     talk(scene, other, 6)
     scene.client.agents.messages.compact(

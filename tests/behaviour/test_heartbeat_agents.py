@@ -11,8 +11,8 @@ TYPES = pytest.mark.parametrize("agent_type", ["memgpt_v2_agent", "memgpt_agent"
 MORE = {"request_heartbeat": True}
 
 
-# A model that has to call a tool and does not is told so once at the door to its provider, before
-# we hear of it.
+# A model that must call a tool and does not is reminded once inside the provider's adapter, before
+# the agent loop sees the reply.
 IGNORED = 2
 
 
@@ -68,7 +68,7 @@ def test_the_usual_agent_of_the_family_is_offered_its_tools_and_reads_messages_a
     } < set(offered)
     assert ("core_memory_append" in offered) == (agent_type == "memgpt_agent")
     assert ("memory_insert" in offered) == (agent_type == "memgpt_v2_agent")
-    # What ends a turn asks for nothing after it.
+    # A tool that ends the turn requests no further step.
     assert [
         name for name, arguments in offered.items() if "request_heartbeat" not in arguments
     ] == ["send_message"]
@@ -83,9 +83,9 @@ def test_the_usual_agent_of_the_family_is_offered_its_tools_and_reads_messages_a
 
 
 def test_a_rule_ends_the_turn_only_where_the_call_asked_to_go_on(scene: Scene) -> None:
-    """As in the retired server: a turn that would have ended anyway has `end_turn`.
+    """As in the retired server, a turn that would have ended anyway has `end_turn`.
 
-    What was not said is told.
+    The second call of a reply does not run if the first one ends the turn.
     """
     rules = [{"type": "exit_loop", "tool_name": "roll"}]
     agent = scene.agent("send_message", "roll", agent_type="memgpt_v2_agent", tool_rules=rules)

@@ -1,8 +1,7 @@
-"""A student's day by keys.
+"""A student's day on a server with keys.
 
-Student, teacher and tutoring service, each with a key of their own, over REST and stock git.
-
-docs/tutor/a-students-day.md tells the same day to people, and test_docs.py runs it.
+Student, teacher and tutoring service each have a key, and use REST and stock git.
+docs/tutor/a-students-day.md describes the same day, and test_docs.py runs it.
 """
 
 import time
@@ -57,10 +56,7 @@ class School:
         return self.people.send(self.keys[name], method, path, **given).status_code
 
     def lesson(self) -> dict[str, Any]:
-        """Let the service say to the tutor what Ada said, and the tutor propose it.
-
-        Returns the proposal.
-        """
+        """Let the service send Ada's message to the tutor; return the tutor's proposal."""
         edit = call(
             "edit_memory_block",
             label="student",
@@ -111,7 +107,7 @@ def test_the_service_speaks_for_her_and_she_alone_decides(school: School) -> Non
     assert "Lives in Turin." in school.do("ada", "GET", "/users/ada/blocks/student")["body"]
     newest = school.do("ada", "GET", "/users/ada/blocks/student/history")[0]
     assert newest["run_id"] == proposal["run_id"]
-    # What was said through the service is hers, and she reads it with her own key and the same
+    # Messages sent through the service belong to Ada. She reads them with her key and the same
     # client.
     said = [
         message.content
@@ -135,7 +131,7 @@ def test_the_teacher_sees_the_tutor_and_nothing_of_hers(school: School) -> None:
         f"/v1/steps/{step}/messages",
     ):
         assert school.status("teacher", "GET", path) in (403, 404), path
-    # With the scope a school may let a teacher read; the key still decides nothing.
+    # With this scope a teacher may read; the key still cannot decide anything.
     reads = ["agents:read", "messages:read", "memory:read"]
     body = {"user": "hopf", "role": "developer", "scopes": reads}
     school.keys["reader"] = school.people.ask(OPERATOR, "POST", "/v1/keys/", json=body)["key"]
@@ -169,7 +165,7 @@ def test_she_clones_and_pushes_with_her_key_and_nobody_else_as_her(
     refused = run_git(hers, "push", "-q", school.address("service"), check=False)
     assert "Push to propose/<any name> for the owner to decide." in refused.stderr
     run_git(hers, "push", "-q", school.address("service"), "HEAD:propose/likes")
-    # Her head is where it was, and what came waits for her, with its author.
+    # Her newest version is unchanged. The pushed change waits for her, with its author.
     assert school.do("ada", "GET", "/users/ada/blocks/student")["body"].endswith("Likes proofs.\n")
     assert git(hers, "ls-remote", school.address("ada"), "refs/heads/main").split()[0] == head
     (pushed,) = [
@@ -199,7 +195,7 @@ def test_while_her_turn_runs_nobody_else_sees_follows_or_stops_it(school: School
         for method, path, given in ways:
             assert school.status(other, method, path, **given) in (403, 404), (other, path)
         assert school.do(other, "GET", "/v1/runs/", params={"active": True}) == []
-        # Without ids it is the caller's own turns that end, of which there are none.
+        # A request without ids cancels the caller's turns, and there are none.
         school.people.send(
             school.keys[other], "POST", f"/v1/agents/{school.tutor}/messages/cancel", json={}
         )

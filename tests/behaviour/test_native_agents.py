@@ -1,4 +1,4 @@
-"""Agents that speak in plain text and continue after tools (v3), on two formats."""
+"""Native agents answer in plain text and continue after tools, in two wire formats."""
 
 import json
 
@@ -37,7 +37,7 @@ def test_calls_made_at_once_each_get_their_result_and_the_agent_goes_on(scene: S
     assert sorted(scene.played) == ["roll", "roll", "stumble", "toss"]
     assert roles(scene.asked[1]) == "system user assistant tool tool tool tool"
     assert scene.asked[0].get("tool_choice", "auto") == "auto"
-    # A native agent's words are sent as they were said.
+    # A native agent's text is sent unchanged.
     assert scene.asked[0]["messages"][1]["content"] == "Play."
 
 
@@ -120,7 +120,7 @@ def test_the_system_prompt_keeps_every_byte_over_twenty_turns(scene: Scene) -> N
     prompts = {body["messages"][0]["content"] for body in scene.asked}
     assert len(scene.asked) == 22
     assert len(prompts) == 1
-    # A provider's cache needs more: each request begins with all of the one before.
+    # A provider's cache needs this: each request begins with the whole previous request.
     for before, after in zip(scene.asked, scene.asked[1:], strict=False):
         assert after["messages"][: len(before["messages"])] == before["messages"]
         assert after["tools"] == before["tools"]

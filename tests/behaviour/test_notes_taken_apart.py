@@ -1,6 +1,6 @@
-"""Notes that are taken apart from the conversation.
+"""Notes that a job takes after the conversation, with the profile `notes`.
 
-One call for each message, filtered, by the policies, in the ledger.
+Each message costs one call. Notes are filtered, follow the policies, and are in the ledger.
 """
 
 import time
@@ -33,7 +33,7 @@ def human(scene: Scene, agent: str) -> str:
 
 
 def wait_for_notes(scene: Scene, agent: str) -> None:
-    """Return when no job takes notes any more."""
+    """Return when all note-taking jobs have ended."""
     waiting = text(
         "SELECT count(*) AS count FROM jobs WHERE kind = 'take_notes' AND status IN ('waiting', "
         "'running')"
@@ -61,7 +61,7 @@ def test_facts_are_noted_one_a_line_beside_the_answer_and_counted(scene: Scene) 
     assert not extraction.get("tools")
     rows = scene.http.get("/v1/ledger", params={"group_by": "purpose", "agent_id": agent}).json()
     assert "notes" in str(rows)
-    # A change takes the place of the old line.
+    # The changed line replaces the old one.
     scene.says("How nice!", "- Moved to Vienna.")
     scene.send(agent, "I moved to Vienna last week.")
     wait_for_notes(scene, agent)

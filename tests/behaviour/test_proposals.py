@@ -1,6 +1,7 @@
 """Proposals of a whole day.
 
-What an agent learns in several conversations waits side by side, with its reasons, and adds up.
+What an agent learns in several conversations waits side by side, with its reasons, and can all be
+approved.
 """
 
 import json
@@ -109,7 +110,7 @@ def test_eight_facts_of_three_conversations_wait_and_are_all_held_in_whatever_or
         for line in edits:
             ((status, told),) = returns(day.tells(conversation, calls(line)))
             assert (status, "waits for the owner" in told) == ("success", True)
-        # Nothing that waits is in a prompt, nor anything of what waits in another conversation.
+        # No prompt holds a proposed text, also not one of another conversation.
         for asked in day.scene.asked[before:]:
             prompt, *said = asked["messages"]
             assert [fact for fact in FACTS if fact in prompt["content"]] == []
@@ -225,7 +226,7 @@ def test_an_agent_proposes_a_block_that_is_not_there(day: Day) -> None:
 
 
 def events(asked: Wire) -> list[Wire]:
-    """What of rejections a request to the model holds."""
+    """Return the rejections in a request to the model."""
     texts = [str(message["content"]) for message in asked["messages"] if message["role"] == "user"]
     return [json.loads(text) for text in texts if text.startswith('{"type":"proposal_rejected"')]
 
@@ -254,7 +255,7 @@ def test_a_rejection_with_a_reason_is_told_once_in_the_chat_that_comes_next(day:
     day.tells(first)
     assert events(day.scene.asked[-1]) == []
     day.tells(other)
-    assert len(events(day.scene.asked[-1])) == 1  # it stays in the window, and is not told again
+    assert len(events(day.scene.asked[-1])) == 1  # It stays in the window, and is not repeated.
     listed = day.scene.http.get(
         f"/v1/conversations/{other}/messages", params={"order": "asc", "limit": 1000}
     ).json()
@@ -267,7 +268,7 @@ def test_a_rejection_is_told_elsewhere_where_its_conversation_is_gone(day: Day) 
     assert day.scene.http.delete(f"/v1/conversations/{first}").status_code == 200
     day.tells(other)
     assert [told["reason"] for told in events(day.scene.asked[-1])] == ["No."]
-    # With no conversation left, in the next one, and only with this user.
+    # If no conversation is left, the next conversation gets it, and only with this user.
     rejects(day, other, "Has a fish.", "Nor that.")
     assert day.scene.http.delete(f"/v1/conversations/{other}").status_code == 200
     bob = day.scene.http.post(

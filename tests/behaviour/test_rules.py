@@ -1,4 +1,4 @@
-"""The nine kinds of tool rules, for agents that speak plainly and for those that speak by calls."""
+"""The nine kinds of tool rules, for native agents and for heartbeat agents."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ MORE = {"request_heartbeat": True}
 
 @dataclass
 class Player:
-    """An agent of one of the two styles: how it is made, and how it ends its turn."""
+    """An agent of one of the two styles, with its way to end a turn."""
 
     scene: Scene
     is_native: bool

@@ -231,8 +231,8 @@ def test_a_bound_of_the_answer_is_always_sent(scene: Scene, body: Wire, bound: i
     scene.send(agent, "Hi!")
 
     assert scene.asked[-1].get("max_tokens", scene.asked[-1].get("max_completion_tokens")) == bound
-    # It is a bound of each call, and no setting that the agent got: where none is set, the retired
-    # server's is shown.
+    # The limit applies to each call and is not a setting of the agent. If none is set, the API
+    # shows the retired server's default.
     after = scene.state(agent)["model_settings"]
     assert after == before
     assert after["max_output_tokens"] == body.get("max_tokens", 16_384)

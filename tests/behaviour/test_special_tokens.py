@@ -1,6 +1,6 @@
 """Special tokens in memory and messages.
 
-Broken in every request, and whole in what the agent does with them.
+They are broken up in every request, and whole in the agent's edits and answers.
 """
 
 import json
@@ -23,7 +23,7 @@ def test_an_agent_that_copies_a_broken_token_finds_and_writes_the_whole_one(scen
     agent = scene.agent("memory_replace", "memory_insert", memory_blocks=blocks)
 
     def act() -> None:
-        """Copy from the last request, as a model does."""
+        """Copy a text from the last request, as a model does."""
         shown = scene.asked[-1]["messages"]
         (said,) = [
             row["content"]

@@ -1,4 +1,4 @@
-"""What a reader of a turn is told, and in which order, while it happens."""
+"""Events that a reader gets during a turn, and their order."""
 
 import threading
 from typing import Any
@@ -53,9 +53,9 @@ def test_whole_messages_come_step_by_step_between_a_ping_and_the_end(scene: Scen
     assert told(events) == ["ping", "assistant", "tool_call", "tool_return", "assistant", *END]
     usage = events[-2][1]
     assert usage["prompt_tokens"] == 22
-    # What the window took in the end is what its last call counted, and not the sum of all.
+    # The final size of the window is the last call's count, and not the sum of all calls.
     assert usage["context_tokens"] == USAGE["total_tokens"]
-    # A provider is streamed only where somebody reads tokens.
+    # The provider is asked for a stream only if a reader wants tokens.
     assert not any(body.get("stream") for body in scene.asked)
 
 
@@ -80,7 +80,7 @@ def test_tokens_of_words_and_of_arguments_come_as_they_are_made(scene: Scene) ->
     words = values(events, "assistant_message")
     assert [value["content"] for value in words] == ["Eig", "ht."]
     assert len({(value["id"], value["otid"]) for value in words}) == 1
-    # The ids are those of what is kept.
+    # The ids are those of the stored messages.
     kept = {message["id"] for message in scene.history(agent)}
     assert {value["id"] for _, value in events[1:-3]} <= kept
     assert scene.games.played == [("roll", 8)]
@@ -157,7 +157,7 @@ def test_a_failure_is_told_after_the_reason_and_before_the_end(
     scene: Scene, status: int, kind: str, has_tokens: bool
 ) -> None:
     agent = scene.agent()
-    # No other form of the request would help against this.
+    # No other form of the request would avoid this error.
     scene.says(
         Answer({"error": {"message": "no: the account's billing is inactive"}}, status=status)
     )

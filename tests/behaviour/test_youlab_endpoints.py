@@ -1,4 +1,4 @@
-"""Every endpoint of YouLab's first server is there; docs/develop/compatibility.md lists them."""
+"""Every endpoint of YouLab's first server exists; docs/develop/compatibility.md lists them."""
 
 import re
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""Tests of what the benches measure with."""
+"""Tests of the measuring code of the benches."""

@@ -14,7 +14,8 @@ TOOLS = frozenset(
     "memory_insert memory_replace archival_memory_insert archival_memory_search "
     "conversation_search forget".split()
 )
-# Changes of our own, none of a benchmark: what was said in order, the question, the newest value.
+# These changes are invented, and not taken from a benchmark: statements in order, the question, the
+# newest value.
 STORIES = {
     "flat": (
         ["I live in {0} with two friends.", "We moved into our flat in {0} last week."],
@@ -81,7 +82,7 @@ def test_a_wish_names_the_sentences_that_were_said() -> None:
         "forget",
         "My doctor says that I have gout.",
     )
-    # It declines nothing itself: only the removal keeps it from answering.
+    # The model itself refuses nothing: it cannot answer because the text was removed.
     found = (("conversation_search", "No results found."),)
     wish = "Please forget what my doctor says."
     question = turn("What does my doctor say?", said, wish, results=found)

@@ -1,4 +1,4 @@
-"""The bench of lists reaches every list of the document, also of routes that came after it."""
+"""The bench of lists requests every list of the OpenAPI document, also of routes added later."""
 
 from pathlib import Path
 

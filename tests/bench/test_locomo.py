@@ -1,4 +1,4 @@
-"""Reading LoCoMo's format, and counting what was found: on a small conversation made up here."""
+"""Reading LoCoMo's format and counting results, on a small invented conversation."""
 
 import json
 import math

@@ -1,6 +1,6 @@
-"""What one client, one upload or one model can do to a server.
+"""Attacks of one client, one upload or one model on a server.
 
-Each attack asserts what the attacker hears.
+Each attack checks the response that the attacker gets.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ async def endless_headers(server: AttackedServer) -> None:
         heard = await server.wire(*(data[at : at + 65536] for at in range(0, len(data), 65536)))
         assert not heard or b" 431 " in heard, (
             heard
-        )  # or the connection is closed while more is sent
+        )  # Or the server closes the connection while the client still sends.
     assert b" 431 " in await server.wire(HEALTH + b"x: y\r\n" * 101 + b"\r\n")
 
 
@@ -172,7 +172,7 @@ async def long_toml(server: AttackedServer) -> None:
 
 
 async def a_tree_bomb(server: AttackedServer) -> None:
-    """A push of some trees of which each names the one before ten times: ten billion files."""
+    """A push of trees of which each names the previous one ten times: ten billion files."""
     blob = git_object("blob", b"x")
     made = [_tree(("100644", "a.md", blob.id))]
     for _ in range(10):

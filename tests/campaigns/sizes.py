@@ -8,13 +8,13 @@ import pytest
 # Pytest's fixture `record_property`, which tells a campaign's counts and its seed.
 RecordProperty = Callable[[str, object], None]
 
-# Of each campaign of agents together in its long form: those of asks, groups, sleep and voice make
-# 500 on each database.
+# The count for each long campaign with several agents: asking, groups, sleeping agents and voice
+# run 500 on each database.
 KILLS = 125
 
 
 def short_and_long(short: Any, long: Any) -> list[Any]:
-    """The values of a parameter, or of several as a tuple, in both sizes."""
+    """Return the values of one parameter, or of several as a tuple, in both sizes."""
     sizes = [size if isinstance(size, tuple) else (size,) for size in (short, long)]
     return [
         pytest.param(*sizes[0], id="short"),

@@ -34,7 +34,7 @@ _FAILED = (
 
 @dataclass
 class Askers(KillCampaign):
-    """Who sends, who is asked and asks a last one in turn, and which tokens were sent how."""
+    """The chains of agents that ask each other, and the tokens that were sent."""
 
     rest = (BEGUN_RUNS, _WORK)
 
@@ -54,13 +54,13 @@ class Askers(KillCampaign):
         return str((await self.new_agent(name, include_base_tools=False, tools=tools))["id"])
 
     async def send(self, number: int) -> None:
-        """Let one sender send one thing after another, each until it is answered."""
+        """Let one sender send its messages one by one, each until it is answered."""
         count = 0
         while not self.is_over:
             count += 1
             token = f"ask-{number}-{count:05d}"
             tool = self.luck.choice((WAITS, ASYNC))
-            # What the middle agent gets with an order it passes on to the last one, and waits.
+            # The middle agent passes these messages on to the last agent, and waits.
             order = self.luck.choice(("", f"{WAITS} {self.last} "))
             place = f"/v1/agents/{self.senders[number]}/messages"
             await self.settle(place, token, f"{tool} {self.middle} {order}{token}")
@@ -70,7 +70,7 @@ class Askers(KillCampaign):
         self.tables.rows("UPDATE jobs SET heartbeat_at = 0 WHERE status = 'running'")
 
     def hasten(self) -> None:
-        # A turn that was cut off goes on after a pause that grows with the attempts, to ten
+        # An interrupted turn continues after a pause that grows with the attempts, up to ten
         # minutes.
         self.tables.rows(
             "UPDATE jobs SET not_before = 0 WHERE status = 'waiting' AND kind = 'groups.message'"
@@ -83,7 +83,7 @@ class Askers(KillCampaign):
         for token, tool in self.sent.items():
             least = (
                 1 if tool == ASYNC else 0
-            )  # of a call that a kill interrupted nobody knows whether it had an effect
+            )  # It is unknown whether a call that a kill interrupted had an effect.
             if not least <= got[token] <= 1:
                 self.faults.append(f"{token} by {tool} came {got[token]} times")
         self.faults += [f"{token} came from nowhere" for token in got if token not in self.sent]

@@ -1,11 +1,10 @@
-"""The canary campaign.
+"""The canary campaign: random permitted calls of many callers on one server.
 
-Random permitted calls of users, services, a developer and an administrator on one server.
-
-All that a user says, writes or names holds a word of their own. No answer to anybody else may hold
-it, in whatever form: headers, JSON, streams, zip archives, git packs, searches, refusals. Nor may
-the prompt of a turn of another user. The ids in the calls are those of everybody, so a caller asks
-for what is another's as often as for what is theirs.
+Users, services, a developer and an administrator call. Every text that a user sends holds a canary
+word of that user. No response to another caller may hold it, in any form: headers, JSON, streams,
+zip archives, git packs, searches, refusals. The prompt of another user's turn must not hold it
+either. The ids in the calls come from all callers, so a caller asks for foreign objects as often as
+for their objects.
 """
 
 import random
@@ -39,7 +38,8 @@ IDS = re.compile(
 PARAMETERS = {"conversation": "conv", "diff": "proposal", "memory": "passage"}
 SHA = re.compile(r'"sha": ?"([0-9a-f]{40})"|([0-9a-f]{40}) (?:HEAD|refs/heads/main)')
 LABELS = ("notes", "human", "persona", "plans/week")
-# Deleted agents end the campaign early, an erased user too, and other hosts are not asked.
+# Calls that delete agents or erase users would end the campaign early, and other hosts are not
+# called.
 LEFT_OUT = re.compile(
     r"DELETE /users/{user_id}|DELETE /v1/(agents|archives)/{\w+}|.*/providers.*|PUT .*/remotes"
     r"|PATCH /v1/agents/{agent_id}/(tools|archives)/.*|DELETE /v1/agents/{agent_id}/.*users.*"
@@ -49,9 +49,9 @@ LEFT_OUT = re.compile(
 
 @dataclass
 class Caller:
-    """Who calls, with what headers, and whose words they may read.
+    """A caller with its headers, and the owner of the canary words that it may read.
 
-    A user's, nobody's, or (an administrator) everybody's.
+    The owner is one user, no user, or (for an administrator) everybody.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Caller:
 
 @dataclass
 class Campaign:
-    """The server with its callers, what was seen of it so far, and what was wrong."""
+    """The server with its callers, the observed ids, and the leaks that were found."""
 
     people: People
     callers: list[Caller]
@@ -77,7 +77,7 @@ class Campaign:
     """The names of the users by id."""
 
     def step(self, number: int) -> None:
-        """Make one call, and look for words of others in the answer."""
+        """Make one call, and look for other users' canary words in the response."""
         caller = self.dice.choice(self.callers)
         cell = self.dice.choice(
             [cell for cell in self.cells if not caller.scopes.isdisjoint(cell.scopes)]
@@ -112,7 +112,7 @@ class Campaign:
         self.learn(told)
 
     def model(self, request: ModelRequest) -> Line:
-        """Check whose words the prompt holds, and answer with a call of any tool, or with words."""
+        """Check the prompt for foreign canary words, and answer with a random call or a text."""
         told = "\n".join(f"{message.text} {message.parts!r}" for message in request.messages)
         found = [user for user in USERS if canary(user) in told]
         if len(found) > 1:
@@ -120,7 +120,8 @@ class Campaign:
         last = next(
             (message.text for message in reversed(request.messages) if message.role == "user"), ""
         )
-        # Whose turn it is, the request says: a user may ask again for what nobody asked first.
+        # The request tells whose turn it is, because a user may repeat a request that no user sent
+        # first.
         asker = self.ids.get(request.user_id or "", "nobody")
         if found and asker not in (*found, ADMINISTRATOR):
             self.leaks.append(f"the prompt of {asker}'s turn holds words of {found}")
@@ -155,7 +156,10 @@ class Campaign:
         return call(name, **arguments)
 
     def _said(self, given: Any, words: str) -> Any:
-        """The body with the caller's words in all free texts, and a search for everybody's."""
+        """Return the body with the caller's canary word in all free texts.
+
+        Searches ask for everybody's words.
+        """
         if isinstance(given, list):
             return [self._said(one, words) for one in given]
         if isinstance(given, dict):
@@ -176,7 +180,7 @@ class Campaign:
 
 
 class Values(dict[str, str]):
-    """Values of the parameters of paths: of the ids that anybody was told, whoever asks."""
+    """Values of path parameters, chosen from all ids that any caller has seen."""
 
     def __init__(self, campaign: Campaign, caller: Caller) -> None:
         super().__init__()
@@ -189,7 +193,8 @@ class Values(dict[str, str]):
     def _choose(self, name: str) -> str:
         dice, known = self._campaign.dice, self._campaign.known
         if name == "user_id":
-            # One who may name anybody does so by the header alone, and there is whom it names.
+            # A caller who may act for others does so by the header only, which names an existing
+            # user.
             return (
                 self._caller.user
                 if self._caller.user and dice.random() < 0.7
@@ -209,9 +214,9 @@ def canary(user: str | None) -> str:
 
 
 def run_campaign(folder: Path, seed: int, calls: int) -> Counter[str]:
-    """Make so many calls.
+    """Make this number of calls; return what was asked and how often.
 
-    Raises AssertionError with the seed and what leaked, or returns what was asked and how often.
+    Raises AssertionError with the seed and the leaks.
     """
     with serving(folder, api_key=OPERATOR, traces="all") as server, server.http() as http:
         people = People(server, http)
@@ -254,7 +259,7 @@ def run_campaign(folder: Path, seed: int, calls: int) -> Counter[str]:
 
 
 def begin(campaign: Campaign, keys: Mapping[str, str]) -> None:
-    """Make two agents that everybody uses, and something of each user's."""
+    """Make two agents that everybody uses, and some data of each user."""
     people = campaign.people
     blocks = [{"label": "persona", "value": "I teach."}, {"label": "human", "value": "Nobody yet."}]
     for name in ("Tutor", "Coach"):

@@ -1,6 +1,7 @@
 """Several servers on one PostgreSQL.
 
-Kills and freezes cost no turn, no job and no document; what one does the others respect.
+Kills and freezes lose no turn, no job and no document. A change made by one server holds at all of
+them.
 """
 
 import asyncio
@@ -145,7 +146,7 @@ async def leftovers(stage: Stage, agent: str) -> list[str]:
 async def test_two_servers_that_merge_a_space_at_once_pack_each_document_once(
     store: PostgresStore, other: PostgresStore
 ) -> None:
-    """A worker that froze in a merge finds nothing to do after its job was taken over."""
+    """After its job was taken over, a worker that froze in a merge has nothing left to do."""
     agent = (await make.stored_agent(store)).agent
     said = await make.stored_messages(
         store, *(make.message(agent, f"pear number{n}") for n in range(3))
@@ -155,7 +156,8 @@ async def test_two_servers_that_merge_a_space_at_once_pack_each_document_once(
         await late.reached()
         assert await other.write(lambda tx: flush(tx, agent.id)) == len(said)
         late.release()
-        # Where there was no space yet, the second may meet the first: the job is tried again.
+        # If the partition was new, the second server may collide with the first, and its job is
+        # retried.
         await asyncio.wait([merging])
     wanted = MessageFilter((agent.id,))
     found = await store.read(lambda tx: index.find_messages(tx, Query("pear"), wanted, 10).hits)
@@ -168,7 +170,7 @@ async def test_two_servers_that_merge_a_space_at_once_pack_each_document_once(
 
 @asynccontextmanager
 async def frozen(store: PostgresStore, sql: str) -> AsyncIterator[None]:
-    """A server that stands still in the middle of a transaction which has changed this row."""
+    """A server that freezes within a transaction that has changed this row."""
     stands, thawed = threading.Event(), threading.Event()
 
     def work(tx: Transaction) -> None:
@@ -188,7 +190,7 @@ async def frozen(store: PostgresStore, sql: str) -> AsyncIterator[None]:
 async def test_a_server_that_froze_while_it_wrote_does_not_keep_the_runs_of_others_from_healing(
     store: PostgresStore, other: PostgresStore, clock: ManualClock
 ) -> None:
-    """It is read at every start too: one that is frozen must not keep another from starting."""
+    """Every start reads this row too, so a frozen server must not block the start of another."""
     held, dead = (await make.stored_agent(store)).agent, (await make.stored_agent(store)).agent
     now = clock.now()
     open_runs = [

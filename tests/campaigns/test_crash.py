@@ -1,6 +1,6 @@
-"""Kills, freezes and crowds.
+"""Kills, freezes and many clients at once.
 
-Nothing acknowledged is lost or done twice, and every agent still answers.
+No acknowledged change is lost or done twice, and every agent still answers.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 
-# The campaign itself checks everything; what is checked here is that it was one.
+# The campaign checks its results. This only checks that it did something.
 @pytest.mark.parametrize(
     "size", short_and_long(Size(kills=1, agents=4), Size(kills=100, agents=32))
 )

@@ -1,6 +1,6 @@
-"""A PostgreSQL that crashes and recovers under turns: the server goes on, and nothing is lost.
+"""PostgreSQL crashes and recovers during turns. The server continues, and nothing is lost.
 
-`tests/features/operations/admin/test_outages.py` has the short form, where connections are cut.
+`tests/features/operations/admin/test_outages.py` has the short form, in which connections are cut.
 """
 
 import threading
@@ -53,7 +53,8 @@ class Talker(threading.Thread):
                 if answer.status_code == 200 and '"ok"' in answer.text:
                     self.answered.append(self.sent)
                 elif answer.status_code != 200:
-                    time.sleep(0.05)  # as `Retry-After` asks, if not as long
+                    # The client waits, as `Retry-After` asks, but for a shorter time.
+                    time.sleep(0.05)
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:

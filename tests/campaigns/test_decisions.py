@@ -1,6 +1,6 @@
-"""Requests about one block at once, over HTTP.
+"""Concurrent requests about one block, over HTTP, on both databases.
 
-Decisions, edits, deletions, erasures, and many writers. On both databases.
+They decide, edit, delete and erase.
 """
 
 import itertools
@@ -42,7 +42,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerInT
 
 
 def at_once(server: ServerInThread, *asks: Callable[[httpx2.Client], httpx2.Response]) -> list[int]:
-    """Make these requests together, each on a connection of its own; returns their statuses."""
+    """Send these requests at once, each on a separate connection; return their statuses."""
     together = Barrier(len(asks))
 
     def make(ask: Callable[[httpx2.Client], httpx2.Response]) -> int:
@@ -75,7 +75,7 @@ def test_what_meets_an_approval_comes_before_or_behind_it(server: ServerInThread
                 statuses,
             )
             assert (status == "expired") <= (not blocks), (name, statuses)
-            if name not in ("edit", "edit beside"):  # which may overwrite what was approved
+            if name not in ("edit", "edit beside"):  # These writes may overwrite the approved text.
                 assert ("TWO" in text) == (status == "approved" and bool(blocks)), (
                     name,
                     statuses,

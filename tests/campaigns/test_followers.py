@@ -1,4 +1,4 @@
-"""Syncs of remotes that are killed at random: in every history both sides end the same."""
+"""Syncs of remotes that are killed at random points: afterwards both sides always agree."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.campaign
 _ROUNDS = 12
 
 
-# In the suite the tests of both kinds of remote follow one history each.
+# In the suite each kind of remote tests one history.
 @pytest.mark.soak
 @pytest.mark.parametrize("seeds", [range(1, 31)], ids=["long"])
 async def test_syncs_that_are_killed_end_with_what_the_memory_has(

@@ -1,6 +1,6 @@
-"""Requests at random to every documented route.
+"""Random requests to every documented route.
 
-None is answered with an error of the server's, or with what is not documented.
+No response is a server error, or has a status or body that the document does not list.
 """
 
 from pathlib import Path
@@ -11,12 +11,12 @@ from tests.campaigns.sizes import RecordProperty, short_and_long
 from tests.support.fuzz import fuzz, stream_faults
 from tests.support.sweep import sample, sweep
 
-# The server, which runs in this process, draws random numbers while hypothesis makes a request.
+# The server runs in this process, and draws random numbers while hypothesis makes a request.
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the .random. module inside strategies")
 
 
 def errors_behind(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What no answer tells: jobs and streams that ended with an exception that is not ours."""
+    """Return the unexpected exceptions of jobs and streams, which no response shows."""
     return [
         f"{record.message}: {record.exc_info[1]!r}" for record in caplog.records if record.exc_info
     ]
@@ -32,7 +32,8 @@ def test_no_request_breaks_the_server_or_is_answered_otherwise_than_documented(
     record_property("requests", report.statuses.total())
     assert not report.faults, str(report)
     assert errors_behind(caplog) == []
-    # That it was a campaign: most routes were asked, and not all of it was refused.
+    # Check that the campaign did something: most routes were called, and not all calls were
+    # refused.
     assert report.requests >= requests
     assert len(report.routes) > requests / 3 or len(report.routes) > 80
     assert report.statuses[200] > requests / 20
@@ -61,7 +62,7 @@ def test_a_hostile_value_of_a_route_is_refused_or_can_be_read_again(
     assert not report.faults, str(report)
     assert errors_behind(caplog) == []
     assert len(report.routes) > 300 / every
-    # How many of a sample are accepted depends on which routes are in it.
+    # The number of accepted requests depends on which routes are in the sample.
     assert report.accepted > (60 if every == 1 else 7)
 
 
@@ -70,7 +71,7 @@ def test_a_hostile_value_of_a_route_is_refused_or_can_be_read_again(
 def test_hostile_values_in_each_field_are_refused_or_can_be_read_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, record_property: RecordProperty
 ) -> None:
-    """Of all values in all fields an eighth: all of them take half an hour."""
+    """An eighth of all values in all fields is tested: all of them would take half an hour."""
     share = 0.125
     report = sweep(tmp_path, number=4, share=share)
     print(report)

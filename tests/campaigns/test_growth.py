@@ -1,9 +1,8 @@
-"""The memory of a server that runs for long.
+"""The main memory of a server that runs for long stays bounded.
 
-What it keeps of agents, users and conversations that are not in use stays bounded.
-
-Turns of all kinds: blocking and streamed, with edits of memory and searches, of users and of agents
-that are deleted again.
+This holds for data of agents, users and conversations that are not in use. Turns are of all kinds:
+blocking and streamed, with edits of memory and searches, of users, and of agents that are deleted
+again.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ _AT_ONCE, _TURNS_AN_AGENT = 4, 20
 
 
 def _reply(seen: Seen) -> Answer:
-    """Plain text, or one call of the tool that the user's last words name."""
+    """Answer with text, or with a call of the tool that the user's last message names."""
     if seen.method == "GET":
         return Answer({"object": "list", "data": [{"id": "scripted-1", "object": "model"}]})
     said = [

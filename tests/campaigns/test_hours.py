@@ -1,7 +1,8 @@
-"""A server through simulated hours: its memory and handles stay, its files grow by what is kept.
+"""A server through simulated hours: memory and open files stay, files grow only by stored data.
 
-Its clock is moved ahead by an hour at a time. In each hour new agents talk, edit their memory and
-are searched, and those of three hours ago are deleted. A schedule sends a message each hour.
+The test moves its clock ahead by an hour at a time. In each hour new agents talk, edit their memory
+and are searched, and the agents of three hours ago are deleted. A schedule sends a message each
+hour.
 """
 
 import os
@@ -29,15 +30,16 @@ from tests.seams.server import MODEL, ServerInThread, call, serving
 
 _HOUR = 3600 * SECOND
 _KEPT_HOURS = 3
-_MORE_MB = 40  # of memory, which Python gives back late
+_MORE_MB = 40  # Bytes of memory that Python may return late.
 _MORE_HANDLES = 8
-_KEPT_KB = 40  # an hour: memory of deleted agents, jobs and lines of the audit log stay for long
+# Allowed growth in an hour: versions of deleted agents, jobs and the audit log are kept for long.
+_KEPT_KB = 40
 _LOG_MB = 16
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the process and its database have at the end of an hour."""
+    """Sizes of the process and its database at the end of an hour."""
 
     memory: float
     handles: int
@@ -56,7 +58,7 @@ def sizes(folder: Path) -> Sizes:
 
 
 async def answer(request: ModelRequest) -> Line:
-    """Edit memory where the person asks for it, else say so."""
+    """Edit memory if the person asks for it; otherwise answer with text."""
     last = request.messages[-1]
     if last.role == "user" and "edit" in last.text:
         return call("memory_insert", label="human", new_string=last.text)
@@ -95,7 +97,7 @@ def spend_an_hour(client: Letta, hour: int, turns: int) -> str:
 
 
 def sent(client: Letta, agent: str) -> int:
-    """Return how often the schedule's message is in the talk, on all of its pages."""
+    """Return how often the conversation holds the schedule's message, on all pages."""
     listed = client.agents.messages.list(agent, order="asc")
     return sum(getattr(message, "content", "") == WORDS for message in listed)
 
@@ -133,4 +135,4 @@ def test_after_simulated_hours_memory_and_open_files_are_what_they_were(
     assert last.log <= _LOG_MB * 1e6, measured
     if hours > 6:
         assert last.memory <= first.memory + _MORE_MB, measured
-    record_property("turns", hours * turns)  # in place of those of each hour
+    record_property("turns", hours * turns)  # These replace the messages of each hour.

@@ -1,8 +1,8 @@
 """Kills at every statement and every await of every kind of write, on both databases.
 
-Each kill is a process of its own that ends by SIGKILL. The next one finds what was acknowledged,
-once, and its agent answers. `--count N` with `--campaigns FILE` goes on after the kills that FILE
-has counted.
+Each kill ends a separate process by SIGKILL. The next process finds every acknowledged write
+exactly once, and its agent answers. `--count N` with `--campaigns FILE` continues after the kills
+that FILE has counted.
 """
 
 import json
@@ -17,7 +17,8 @@ from tests.support.campaign_record import continued
 from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK
 
-_AT_ONCE = 100  # kills by the forks of one process, which may take five minutes
+# Kills by forks of one process; they may take five minutes.
+_AT_ONCE = 100
 _PROGRAM = "from tests.support.kill_trials import main; main()"
 SIZES = [
     pytest.param("sqlite", 9, 29, id="short"),
@@ -64,7 +65,7 @@ def test_a_kill_at_each_statement_and_await_of_each_write_loses_and_doubles_noth
 
 
 def _run(helper: Helper, folder: Path, kind: str, asked: dict[str, int]) -> dict[str, object]:
-    # Empty, since the process that forks may know more tables than this one.
+    # The file is empty, since the forking process may know more tables than this one.
     address = postgres.server().new_database(empty=True) if kind == "postgresql" else None
     said = json.dumps({**asked, "folder": str(folder), "database": address})
     try:

@@ -1,7 +1,7 @@
-"""Reads, edits, proposals and approvals of one block at once, over HTTP, have one order.
+"""Concurrent reads, edits, proposals and approvals of one block have one order, over HTTP.
 
-Each client notes what it asked, when, and what it was answered. The checker looks for an order of
-all requests that explains every answer. On PostgreSQL the clients use two servers.
+Each client records its requests, their times and the responses. The checker searches for an order
+of all requests that explains every response. On PostgreSQL the clients use two servers.
 """
 
 import random
@@ -42,7 +42,7 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Ser
 
 
 class Client:
-    """Makes random requests about one block, and notes them."""
+    """A client that makes random requests about one block, and records them."""
 
     def __init__(self, http: httpx2.Client, label: str, seed: int, texts: Iterator[int]) -> None:
         self.history: list[Operation] = []
@@ -52,7 +52,7 @@ class Client:
         self._texts = texts
 
     def run(self, shared: list[Operation]) -> None:
-        """Make the requests; `shared` are proposals of all clients, any of which may be decided."""
+        """Make the requests; each proposal in `shared` may be decided."""
         seldom = (self._read, self._write, self._edit)
         asks = (*seldom, self._propose, self._propose, self._decide, self._decide, self._decide)
         for _ in range(_EACH):
@@ -65,7 +65,7 @@ class Client:
         return self.history[-1]
 
     def _new(self) -> str:
-        # As long as all others, since a proposal finds its text as a piece of the block.
+        # All texts have the same length, since a proposal finds its text as a piece of the block.
         return f"text {next(self._texts):04}"
 
     def _now(self) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ class Client:
     def _decide(self, shared: list[Operation]) -> None:
         if not shared:
             return
-        chosen = self._chance.choice(shared[-_CLIENTS:])  # whose lines may still be there
+        chosen = self._chance.choice(shared[-_CLIENTS:])  # Its lines may still be in the block.
         kind = self._chance.choice(("approve", "approve", "reject"))
         body = {"json": {"reason": "No."}} if kind == "reject" else {}
         called = time.monotonic_ns()
@@ -144,7 +144,7 @@ def lines_of(body: str) -> tuple[str, ...]:
 
 
 def history_of(servers: list[ServerInThread], label: str, seed: int) -> list[Operation]:
-    """Let clients use a new block at once; return all that they asked and were answered."""
+    """Let clients use a new block at the same time; return all requests and responses."""
     texts = count()
     shared: list[Operation] = []
     together = Barrier(_CLIENTS)

@@ -1,10 +1,9 @@
-"""Models as local servers serve them.
+"""Models as local servers serve them, with faults.
 
-Strict templates, odd words, refused fields, clipped counts, written calls, and failures.
-
-Each fault is a model with faults of one to three families and an agent that talks to it. However
-the server behaves, the agent's next message is answered once a passing failure is over, and no
-answer is the text of a call.
+The servers have strict templates, unclear errors, refused fields, clipped counts, calls written as
+text, and failures. Each case is a model with faults of one to three families and an agent that
+talks with it. The agent's next message must be answered once a passing failure is over, and no
+answer may be the text of a call.
 """
 
 import random
@@ -37,15 +36,15 @@ from tests.support.local_model_server import FAMILIES, LocalModels, Serving, ran
 from tests.support.model_server import ModelServer
 
 WINDOW = 16_000
-# So many of the turns are read while they are answered.
+# The share of turns that are streamed.
 _STREAMED = 0.5
-# What an answer of these models must never hold: a call in any notation, or what stands around one.
+# Answers of these models must never hold a call in any notation, or its markers.
 _MARKUP = re.compile(r"<[|｜/]?\w|\{\"|\[\{|```|jot\(|\"arguments\"|\[TOOL_CALLS\]")
 
 
 @dataclass
 class Report:
-    """What a campaign did: faults by family, turns by outcome, and what was wrong."""
+    """The results of a campaign: faults by family, turns by outcome, and errors found."""
 
     faults: Counter[str] = field(default_factory=Counter)
     turns: Counter[str] = field(default_factory=Counter)
@@ -63,7 +62,7 @@ def jot(_context: ToolContext, text: str) -> str:
 
 
 class Campaign:
-    """Talks with one faulty model after another, each with an agent of its own."""
+    """Talks with one faulty model after another, each with a separate agent."""
 
     def __init__(
         self, stage: Stage, models: LocalModels, url: str, connections: Connections, seed: int
@@ -77,7 +76,7 @@ class Campaign:
         self._luck = random.Random(seed)  # noqa: S311
 
     async def try_fault(self, number: int) -> None:
-        """Put a model with faults together, and talk with it."""
+        """Build a model with faults, and talk with it."""
         family = list(FAMILIES)[number % len(FAMILIES)]
         name = f"m{number}"
         serving = self._models.add(name, random_model(self._luck, family))
@@ -146,7 +145,7 @@ class Campaign:
             for message in answer.messages
             if message.role == "assistant" and message.text
         ]
-        # A model that says nothing after a result, twice, has ended its turn.
+        # A model that returns nothing after a result twice ends its turn.
         if not shown and serving.outcomes["passing"] == failures:
             self.report.wrong.append(f"{note} has no answer")
         streamed = "".join(event.text for event in events if isinstance(event, TextDelta))
@@ -172,7 +171,7 @@ async def test_no_fault_of_a_model_server_makes_an_agent_unusable_or_shows_marku
     request: pytest.FixtureRequest,
     record_property: RecordProperty,
 ) -> None:
-    """With `--count N` and `--campaigns FILE` it goes on after the faults that FILE has counted."""
+    """`--count N` and `--campaigns FILE` continue after the faults that FILE has counted."""
     first, faults = continued(request, "faults", usual)
     seed = 11 + first
     record_property("seed", seed)

@@ -1,11 +1,10 @@
 """Many writers of one user's memory, in two processes on one PostgreSQL.
 
-No edit is lost, and only those collide that have to.
-
-Each writer has a line of its own in each shared block, with an empty line between any two, so that
-no two of them collide; and all count up one number in one more block, where every two that meet do.
-It writes as an owner from the version she read, as an agent in a step, and as one whose proposals
-are approved. The audit reads every version afterwards.
+No edit is lost, and only edits of the same line collide. Each writer has a line in each shared
+block, with an empty line between any two, so these edits never collide. In one more block all
+writers count up one number, so any two concurrent edits collide. Writers act as an owner who edits
+the version that she read, as an agent in a step, and as an agent whose proposals are approved.
+Afterwards the audit reads every version.
 """
 
 import asyncio
@@ -39,7 +38,7 @@ from tests.seams import make
 from tests.support import postgres
 from tests.support.ready import Helper
 
-# What each of the two processes runs.
+# The program that each of the two processes runs.
 PROGRAM = """
 import asyncio, sys
 from tests.campaigns.test_memory_writers import write_all
@@ -50,7 +49,7 @@ USER = "ada"
 ADA = Actor("administrator", "user-ada", "Ada")
 SHARED = ("human", "goals", "courses/maths")
 COUNTER = "counter"
-_EVERY = 8  # one edit of so many counts up, since those who do wait for each other
+_EVERY = 8  # One edit of this number counts up, since counting writers wait for each other.
 _LINE = re.compile(r"writer (\d+): (\d+)")
 
 
@@ -76,10 +75,7 @@ async def test_writers_in_two_processes_lose_nothing(
 
 
 async def lay_out(store: Store, writers: int) -> str:
-    """Make the user, her blocks with a line for each writer, and an agent.
-
-    Returns the agent's id.
-    """
+    """Make the user, an agent, and blocks with a line for each writer; return the agent's id."""
     lines = "\n\n".join(f"writer {number}: 0" for number in range(writers))
 
     def work(tx: Transaction) -> None:
@@ -116,9 +112,9 @@ async def audit(store: Store, *, writers: int, edits: int) -> int:
 
 
 def _audit_block(tx: Transaction, owned: UserMemory, label: str, writers: int) -> Counter[str]:
-    """Which edits the block's versions brought.
+    """Return the edits in the block's versions.
 
-    Each has to change its writer's line and no other.
+    Each must change its writer's line and no other.
     """
     done: Counter[str] = Counter()
     states = [
@@ -146,7 +142,7 @@ def _oldest_first(tx: Transaction, owned: UserMemory, label: str) -> list[tuple[
 
 
 async def write(store: Store, agent_id: str, number: int, edits: int) -> int:
-    """One writer's edits, one after the other; returns how often it met another at the counter."""
+    """Make one writer's edits in order; return how often it collided at the counter."""
     collisions = 0
     ways = (_by_proposal, _by_agent, _by_owner)
     for edit in range(1, edits + 1):
@@ -209,12 +205,12 @@ async def _by_proposal(
 
 
 async def _count_up(store: Store, number: int) -> int:
-    """How often somebody else was faster."""
+    """Count up; return how often another writer was faster."""
     met = 0
     while True:
         owned, block = await _read(store, COUNTER)
         options = PutOptions(expected=(block.head or b"").hex())
-        # Two who write the very same do not collide, so each signs.
+        # Two equal edits do not collide, so each writer signs its edit.
         text = f"{int(block.value.split()[0]) + 1} by writer {number}"
         try:
             await store.write(lambda tx: user_memory.put(tx, owned, COUNTER, text, ADA, options))  # noqa: B023

@@ -1,4 +1,4 @@
-"""The results of campaigns: how they are kept, and what the page about trust says of them."""
+"""Storing the results of campaigns, and showing them on the page about trust."""
 
 from collections import Counter
 from pathlib import Path
@@ -28,7 +28,7 @@ def report(
 
 
 def kept(request: pytest.FixtureRequest, path: Path, *reports: pytest.TestReport) -> None:
-    """Write these reports into a file, as a run of pytest does."""
+    """Write these reports into a file, as pytest does at its end."""
     record = CampaignRecord(path)
     for one in reports:
         record.pytest_runtest_logreport(one)

@@ -1,6 +1,6 @@
-"""Servers that are killed while agents sleep.
+"""Servers are killed while sleeping agents work.
 
-Every message is in exactly one transcript, its own user's, and no run stays open.
+Every message is in exactly one transcript, of its user, and no run stays open.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ pytestmark = [
 USERS = ("", "ada", "ben")
 FREQUENCY = 3
 VOICE_BUFFER = {"max_message_buffer_length": 8, "min_message_buffer_length": 5}
-LAST_TURNS = 6  # so many take all that was said before out of a voice agent's view
+LAST_TURNS = 6  # This number of messages moves all earlier messages out of a voice agent's window.
 _SAID = re.compile(r"user: (say-(\w*)-\d{5})")
 _WORK = "SELECT id FROM jobs WHERE status IN ('waiting', 'running') AND key LIKE 'sleeptime:%'"
 
 
 @dataclass
 class Sleepers(KillCampaign):
-    """Who talks with which agent, what was said, and what transcripts held of it."""
+    """The agents with their users, the sent messages, and the transcripts that held them."""
 
     pause = (0.05, 0.5)
     rest = (_WORK, OPEN_RUNS)
@@ -56,7 +56,7 @@ class Sleepers(KillCampaign):
             self.agents.append(agent["id"])
 
     async def talk(self, agent: str, user: str) -> None:
-        """Say one thing after another, each until it is answered."""
+        """Send the messages one by one, each until it is answered."""
         while not self.is_over:
             token = f"say-{user}-{len(self.said):05d}"
             self.said.append(token)
@@ -82,7 +82,7 @@ class Sleepers(KillCampaign):
             "SELECT user_id, CAST(parts AS TEXT) FROM messages WHERE role = 'user' AND group_id "
             "IS NOT NULL"
         ):
-            # What a voice agent still has in view is read again once it has left that.
+            # Messages in a voice agent's window are read later, when they have left the window.
             found = _SAID.findall(text.partition("(Newer) In-Context Messages:")[0])
             counts.update(token for token, _ in found)
             whose = {name for _, name in found}
@@ -95,7 +95,7 @@ class Sleepers(KillCampaign):
 
 
 def answer(seen: Seen) -> Answer:
-    """A model that works on transcripts in two steps, and answers users at once."""
+    """A model that needs two steps for transcripts, and answers users at once."""
     messages = seen.body["messages"]
     told = [str(message.get("content") or "") for message in messages]
     if any("(Older) Evicted Messages:" in text for text in told):
@@ -109,10 +109,7 @@ def answer(seen: Seen) -> Answer:
 
 
 def keeper_answer(seen: Seen, length: int) -> Answer:
-    """What the keeper of a voice agent's memory does next.
-
-    The one thing that its rules offer, and then the end.
-    """
+    """Return the memory agent's next call: the one tool that its rules offer, and then the end."""
     names = [tool["function"]["name"] for tool in seen.body["tools"]]
     arguments: dict[str, Any] = {}
     if names == ["store_memories"]:
@@ -143,7 +140,7 @@ async def test_every_message_is_in_one_transcript_however_often_servers_are_kill
         ]
         await campaign.kill(kills)
         await asyncio.gather(*talking)
-        # A few more turns of everybody, so that what was said last is due too.
+        # Everybody takes a few more turns, so that the last messages are due too.
         for agent in campaign.agents:
             for user in USERS:
                 for number in range(LAST_TURNS):

@@ -1,7 +1,7 @@
-"""A disk that stands still at any write of a turn, for longer than a lease, and a slow one.
+"""A disk that pauses at any write of a turn for longer than a lease, and a slow disk.
 
-Others are answered meanwhile or after it, and nothing is lost or doubled. Time is moved ahead, so
-nothing waits; the long form stops at every statement, and also waits at each of them.
+Other requests are answered meanwhile or afterwards, and nothing is lost or doubled. The test moves
+the clock, so nothing waits. The long form pauses at every statement, and also delays each of them.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ async def stage(store: SqlStore, tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 class Stall:
-    """An observer of statements: the disk stands still at one of the writer's, until `release`."""
+    """An observer that pauses the disk at one statement of the writer, until `release`."""
 
     def __init__(self, store: SqlStore, at: int) -> None:
         self.reached = threading.Event()
@@ -56,12 +56,12 @@ class Stall:
             assert self._released.wait(LIMIT)
 
     def release(self) -> None:
-        """Let the disk go on; it does not stand still again."""
+        """Let the disk continue; it does not pause again."""
         self._released.set()
         self._observers.remove(self)
 
     async def comes_before(self, turn: "asyncio.Task[object]") -> bool:
-        """Return whether the disk stands still before the turn is over."""
+        """Return whether the disk pauses before the turn is over."""
         waiting = asyncio.ensure_future(asyncio.to_thread(self.reached.wait, LIMIT))
         await asyncio.wait([turn, waiting], return_when=asyncio.FIRST_COMPLETED)
         is_reached = self.reached.is_set()
@@ -109,7 +109,7 @@ async def test_a_disk_that_stands_still_at_any_write_of_a_turn_loses_and_doubles
         turn = asyncio.ensure_future(say(stage, agent, number))
         has_stalled = await stall.comes_before(turn)
         if has_stalled:
-            # Who only reads is answered, however long it takes.
+            # Requests that only read are answered, however long the pause lasts.
             assert (await soon(stage.history(other)))[0].role == "system"
             clock.advance(LEASE / SECOND + 1)
             swept = asyncio.ensure_future(close_others(stage))
@@ -143,7 +143,7 @@ async def test_turns_on_a_disk_that_is_slow_at_every_write_are_answered_once(
         writes += 1
         time.sleep(_SLOW)
 
-    # Whichever turn asks first, its model's first answer is the call, and then the text.
+    # In whichever turn asks first, the model answers with the call, and then with the text.
     script: LineOf = lambda request: (  # noqa: E731 - one expression for each line
         "Noted."
         if request.messages[-1].role == "tool"

@@ -1,9 +1,8 @@
 """Attacks of one client, one upload or one model.
 
-Meanwhile another client is answered, and memory stays bounded.
-
-The attacks are a table in `attacks.py`; each asserts what the attacker hears. The short form has
-one server for some; the long form sends more, and holds the server to 50 ms.
+Meanwhile another client is answered, and memory stays bounded. `attacks.py` has the table of
+attacks, each of which checks the attacker's response. The short form shares one server among some
+attacks. The long form sends more, and requires answers within 50 ms.
 """
 
 import asyncio
@@ -35,18 +34,19 @@ pytestmark = [
         not CAN_FORK or sys.platform != "linux", reason="a forked server, and Linux's /proc"
     ),
 ]
-MOST_MB = 200  # beyond what a server begins with
+MOST_MB = 200  # Memory above that of a new server.
 MOST_MS = 50
-# Bytes that one call decodes, and requests that come all at once and are begun before the next one:
-# others wait a moment for these.
+# One call decodes many bytes, or many requests arrive at once and start before the next one. Others
+# wait a moment for these.
 SLOWER = {large_bodies_at_once: 500, searches_of_one_client: 500}
 
 
-# What takes most memory has a server of its own: a process keeps some of what others took.
+# The attacks that take most memory have a separate server, since a process keeps some of the memory
+# that others used.
 ALONE = (large_bodies_at_once, a_pack_that_unpacks_to_much)
 TOGETHER = tuple(attack for attack in ATTACKS if attack not in ALONE)
-# What each attack may take at most is tested beside the code that bounds it; in the suite these
-# show that others are served.
+# The limits of each attack are tested beside the code that enforces them. Here the tests show that
+# others are served.
 IN_THE_SUITE = (
     fences_in_an_answer,
     a_huge_answer,
@@ -89,7 +89,7 @@ async def test_others_wait_no_longer_than_50_ms_in_the_middle_of(
 ) -> None:
     async with probed(server):
         await asyncio.sleep(1)
-    idle = server.probe.p99  # what a machine that has other work adds by itself
+    idle = server.probe.p99  # Delays that come from other work on the machine.
     async with probed(server):
         for _ in range(3):
             await attack(server)

@@ -1,6 +1,6 @@
-"""Servers that are killed while groups talk.
+"""Servers are killed while groups talk.
 
-Nobody speaks twice in a turn, everybody hears all of it, and no run stays open.
+No member speaks twice in a turn, every member hears every message, and no run stays open.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _TOKEN = re.compile(r"say-\S+-\d{5}")
 
 @dataclass
 class Talkers(KillCampaign):
-    """The groups with their members, what was said to each, and what each answered."""
+    """The groups with their members, the messages to each group, and the answers."""
 
     is_patient = True
 
@@ -54,7 +54,7 @@ class Talkers(KillCampaign):
         return str((await self.new_agent(name, include_base_tools=False))["id"])
 
     async def talk(self, group: str) -> None:
-        """Say one thing after another, each until it is answered."""
+        """Send the messages one by one, each until it is answered."""
         while not self.is_over:
             self.said[group] += 1
             token = f"say-{self.groups[group][0]}-{self.said[group]:05d}"
@@ -113,7 +113,10 @@ class Talkers(KillCampaign):
 
 
 def answer(seen: Seen) -> Answer:
-    """A model that repeats the newest token that it read; managers choose, and supervisors ask."""
+    """A model that repeats the newest token that it read.
+
+    Managers choose a speaker, and supervisors ask.
+    """
     messages = seen.body["messages"]
     system, last = str(messages[0]["content"]), messages[-1]
     texts = [str(message.get("content") or "") for message in messages]

@@ -1,6 +1,6 @@
 """Write-ahead logs that were cut off or torn, and disks that fill up at a write.
 
-What a database then holds is the beginning of what was acknowledged, with nothing left out between.
+The database then holds the acknowledged writes up to some point, without a gap.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from tests.campaigns.sizes import RecordProperty, short_and_long
 from tests.seams.stage import Hooks, Stage, call
 
-_HEADER, _FRAME = 32, 24 + 4096  # bytes of a log's header, and of one page in it
+_HEADER, _FRAME = 32, 24 + 4096  # Bytes of a log's header, and of one page in it.
 _TORN_EACH = 4  # of the cuts
 _MOST_OF_A_TURN = 60 * _FRAME
 _TURNS_OF_AN_AGENT = 20
@@ -38,7 +38,7 @@ class Killed:
     agent: str
 
     def copy(self, name: str, *, log: bytes) -> Path:
-        """Return a database with this log in a folder of its own, with the server's mark."""
+        """Return a database with this log in a separate folder, with the server's marker file."""
         folder = self.folder.with_name(name)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -126,7 +126,8 @@ async def test_a_cut_or_torn_log_leaves_the_beginning_of_what_was_acknowledged(
     for length, log in cuts(killed.log, step):
         path = killed.copy("damaged", log=log)
         if log != killed.log:
-            # A mark that knows of later writes refuses the start, and says what to do.
+            # If the marker file records later writes, the start is refused, and the error says what
+            # to do.
             with pytest.raises(Unavailable, match=r"are missing|another database, or is damaged"):
                 open_sqlite(path)
             mark_path(path).unlink()
@@ -148,7 +149,7 @@ async def test_a_cut_or_torn_log_leaves_the_beginning_of_what_was_acknowledged(
 
 @contextmanager
 def room_for(size: int, path: Path) -> Iterator[None]:
-    """Let the database's log grow by so many bytes, as on a disk that is full then."""
+    """Let the database's log grow by this number of bytes, as on a disk that is full then."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     log_size = path.with_name(f"{path.name}-wal").stat().st_size
     resource.setrlimit(resource.RLIMIT_FSIZE, (log_size + size, hard))
@@ -161,7 +162,7 @@ def room_for(size: int, path: Path) -> Iterator[None]:
 async def failure_of(
     stage: Stage, agent: str, number: int, limit: AbstractContextManager[None]
 ) -> str:
-    """Take a turn within a limit; return what it says that failed, or ""."""
+    """Take a turn within a limit; return its error, or ""."""
     try:
         with limit:
             answer = await say(stage, agent, number)

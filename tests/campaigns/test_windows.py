@@ -1,12 +1,10 @@
-"""The window campaign.
+"""The window campaign: turns of random sizes with models of 4,000 to 200,000 tokens.
 
-Turns of random sizes with models of 4,000 to 200,000 tokens, whose providers count otherwise than
-we do.
-
-Nothing that exceeds a window is ever the last word of a turn, no pair is split, each message is in
-the window or in exactly one summary, and recall finds them all. `await run_campaign(folder,
-turns=10_000)` raises AssertionError with the seed and what it found, or returns what was done. Its
-models count tokens each in its own way, refuse what is too long, and check the rest.
+The providers count tokens differently from our estimate. No turn ends because a request exceeded a
+window, no pair of call and result is split, each message is in the window or in exactly one
+summary, and recall finds them all. `await run_campaign(folder, turns=10_000)` returns what was
+done, or raises AssertionError with the seed and the errors. Each model counts tokens in its way,
+refuses requests that are too long, and checks the rest.
 """
 
 import base64
@@ -69,9 +67,9 @@ _MODES = ("all", "sliding_window", "self_compact_all", "self_compact_sliding_win
 
 @dataclass
 class Counted:
-    """What happened to requests.
+    """Counts of requests.
 
-    `refused` are those that were too long, `open` those whose refusal was not made good yet.
+    `refused` were too long; `open` were refused and are not answered yet.
     """
 
     requests: int = 0
@@ -82,9 +80,9 @@ class Counted:
 
 
 class CountingModel:
-    """A model with a window of `window` tokens, of which our estimate is off by the factor `rate`.
+    """A model with a window of `window` tokens, where our estimate is off by the factor `rate`.
 
-    It says what its luck says.
+    Its answers are drawn at random.
     """
 
     def __init__(
@@ -98,7 +96,7 @@ class CountingModel:
         self._calls = 0
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
-        """Refuse what is too long; else call tools or speak."""
+        """Refuse a request that is too long; otherwise call tools or answer."""
         counted, window = self.counted, self.info.context_window
         size = self.size_of(request)
         is_for_summary = not request.tools or request.tool_choice == "none"
@@ -121,7 +119,7 @@ class CountingModel:
         yield self._reply(self._parts(request), size)
 
     def size_of(self, request: ModelRequest) -> int:
-        """The tokens of a request as this model's provider counts them."""
+        """Return the tokens of a request as this model's provider counts them."""
         tools = sum(
             len(orjson.dumps([tool.name, tool.description, tool.parameters]))
             for tool in request.tools
@@ -137,7 +135,7 @@ class CountingModel:
     def text(self, tokens: int) -> str:
         """Return text of about that many tokens, with a unique word at its beginning."""
         self.words += 1
-        # Letters alone, and none that a stemmer takes for an ending: search knows it as one word.
+        # Only letters, and no ending that a stemmer removes: search takes it as one word.
         unique = f"q{self.info.name[1:].partition('s')[0]}{self.words:06d}".translate(_AS_LETTERS)
         return f"{unique} " + " ".join(self.luck.choices(_WORDS, k=max(0, tokens * 4 // 7 - 2)))
 
@@ -186,7 +184,7 @@ _WORDS = ["".join(random.Random(number).choices(_LETTERS, k=6)) for number in ra
 
 
 def random_size(luck: random.Random, window: int, most: float = 1.5) -> int:
-    """Mostly small next to the window, and now and then larger than it."""
+    """Return a size that is mostly small compared with the window, and sometimes larger."""
     return min(int(window * luck.lognormvariate(-4.2, 1.5)) + 2, int(window * most))
 
 
@@ -217,10 +215,7 @@ class _Campaign:
     found: int = 0
 
     async def live(self, turns: int) -> None:
-        """The life of one agent.
-
-        Talk, sometimes with another model, and a look at all that is left.
-        """
+        """Live one agent's life, sometimes with another model, and check all that is left."""
         self.agents += 1
         model = self._model()
         agent_id = await self._agent(model)
@@ -283,7 +278,7 @@ class _Campaign:
         return (await create_agent(self.runtime, Scope(), spec)).agent.id
 
     async def _other_model(self, agent_id: str) -> CountingModel:
-        """Another model takes over, with another window and another way of counting."""
+        """Give the agent another model, with another window and another way of counting."""
         model = self._model()
 
         def work(tx: Transaction) -> None:
@@ -311,7 +306,7 @@ class _Campaign:
         return rows
 
     async def _recall(self, agent_id: str, rows: list[Message], note: str) -> None:
-        """Every text of the history is found by a word that it alone has."""
+        """Check that every text of the history is found by its unique word."""
         for row in rows:
             if row.role not in ("user", "assistant") or not row.text or row.text.startswith("{"):
                 continue
@@ -327,9 +322,9 @@ class _Campaign:
 
 
 def _misplaced(rows: list[Message], window: tuple[str, ...]) -> list[str]:
-    """Each message is in the window or in exactly one summary's list.
+    """Return messages that are misplaced.
 
-    The window keeps the order, and its pairs.
+    Each must be in the window or in exactly one summary, and the window keeps the order.
     """
     gone = Counter(
         id
@@ -391,7 +386,7 @@ async def run_campaign(folder: Path, *, turns: int, seed: int | None = None) -> 
         turns=turns,
         agents=campaign.agents,
         requests=counted.requests,
-        # They exceeded a window, were refused by the provider and made good in the same turn.
+        # They exceeded a window, were refused by the provider, and were answered in the same turn.
         refused=counted.refused,
         refused_summaries=counted.refused_summaries,
         compactions=len(campaign.summaries),
@@ -408,7 +403,7 @@ async def test_no_window_is_too_small_for_any_turn_and_recall_finds_what_left_it
 ) -> None:
     report = await run_campaign(tmp_path, turns=turns, seed=5)
     print(report)
-    # The campaign itself checks everything; this is that it was one.
+    # The campaign checks its results. This only checks that it did something.
     assert report.turns == turns
     assert report.compactions > turns // 6
     assert report.evicted > report.compactions

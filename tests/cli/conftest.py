@@ -1,7 +1,7 @@
-"""`ricordo` as people run it: in an empty folder, with nothing of this machine's settings.
+"""`ricordo` as people run it, in an empty folder and without settings of this machine.
 
-`shell` runs commands in this process and forks servers from one that has imported everything.
-`new_shell` starts processes from nothing, for tests of the start.
+`shell` runs commands in this process, and forks servers from one that has imported everything.
+`new_shell` starts new processes, for tests of the start.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ LIMIT = 180
 
 
 def environment(data: Path, **variables: str) -> dict[str, str]:
-    """The environment of a process whose data folder is this one."""
-    # A proxy, a key or a setting of whoever runs the tests must not reach them.
+    """Return the environment of a process with this data folder."""
+    # Proxies, keys and settings of the person who runs the tests must not reach the processes.
     foreign = re.compile(r"RICORDO_|.*(_API_KEY|_BASE_URL|_API_BASE|_PROXY)$", re.IGNORECASE)
     kept = {name: value for name, value in os.environ.items() if not foreign.match(name)}
     ours = {
@@ -65,7 +65,7 @@ class Shell:
     def run(
         self, *arguments: str, said: str = "", **variables: str
     ) -> "subprocess.CompletedProcess[str]":
-        """Run it to its end."""
+        """Run a command to its end."""
         if self.helper:
             run = self.helper.run if arguments[:1] == ("serve",) else run_here
             return run(arguments, self.folder, environment(self.data, **variables), said)
@@ -82,7 +82,7 @@ class Shell:
 
     @contextmanager
     def serving(self, *arguments: str, **variables: str) -> Iterator["Serving"]:
-        """A server that has said where it is; killed at the end, if it still runs."""
+        """Start a server and wait for its address; kill it at the end if it still runs."""
         process = subprocess.Popen(
             [*self.command, "serve", "--port", "0", *arguments],
             stdout=subprocess.PIPE,
@@ -129,7 +129,7 @@ def run_here(
 
 @contextmanager
 def _set_aside(folder: Path, variables: Mapping[str, str]) -> Iterator[None]:
-    """Put the process into a folder with these variables; undo a command's changes."""
+    """Set the folder and the variables of this process; undo a command's changes at the end."""
     place, kept, is_collecting = Path.cwd(), dict(os.environ), gc.isenabled()
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
@@ -151,7 +151,7 @@ def _set_aside(folder: Path, variables: Mapping[str, str]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Serving:
-    """A running `ricordo serve`, what it said first, and its address."""
+    """A running `ricordo serve`, its first output, and its address."""
 
     process: "subprocess.Popen[str]"
     said: str
@@ -160,7 +160,7 @@ class Serving:
 
 @pytest.fixture(scope="session")
 def quick_command(request: pytest.FixtureRequest) -> Sequence[str]:
-    """What runs `ricordo` soonest."""
+    """The fastest way to run `ricordo`."""
     if not CAN_FORK:
         return COMMAND
     helper: Helper = request.getfixturevalue("helper")
@@ -179,7 +179,7 @@ def new_shell(tmp_path: Path) -> Shell:
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data folder that is not there yet, in a machine where nothing else is set."""
+    """A data folder that does not exist yet, on a machine without other settings."""
     folder = tmp_path / "data"
     monkeypatch.chdir(tmp_path)
     wanted = environment(folder)
@@ -191,7 +191,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def remember(shell: Shell, *names: str) -> None:
-    """Lay out a database that remembers a canary of each of these users."""
+    """Make a database that stores a canary word of each of these users."""
 
     async def work() -> None:
         shell.data.mkdir(exist_ok=True)

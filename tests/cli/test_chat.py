@@ -1,4 +1,4 @@
-"""`ricordo chat`: through a pipe, on a terminal, and what its commands do on a real server."""
+"""`ricordo chat`: through a pipe, on a terminal, and its commands on a real server."""
 
 import io
 import os
@@ -28,7 +28,7 @@ from tests.seams.server import MODEL, Gate, ServerInThread, serving
 
 
 class Page(Screen):
-    """A screen that keeps what it was shown, as (kind, text)."""
+    """A screen that records its output as (kind, text)."""
 
     is_live = True
 
@@ -59,7 +59,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread
 
 @pytest.fixture
 def server(running: ServerInThread) -> ServerInThread:
-    """The server, with a model that has nothing to say yet."""
+    """The server, with a model whose script is still empty."""
     running.forget()
     return running
 
@@ -103,7 +103,7 @@ def test_a_terminal_shows_a_prompt_asks_before_a_reset_and_leaves_at_the_end_of_
     parent, child = pty.openpty()
     with serving(tmp_path / "data", model=MODEL) as server:
         server.says("Good morning.")
-        # A job in a shell's background ignores SIGINT, and so would every process that it starts.
+        # A background job of a shell ignores SIGINT, and so do all processes that it starts.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         process = subprocess.Popen(
             [*COMMAND, "chat", "--server", server.url],
@@ -122,7 +122,7 @@ def test_a_terminal_shows_a_prompt_asks_before_a_reset_and_leaves_at_the_end_of_
         _until(parent, "[y/N] ")
         os.write(parent, b"n\n")
         _until(parent, "› ")
-        # Python may miss a signal that comes just before it waits for a key; people press again.
+        # Python may miss a signal just before it waits for a key; people press the key again.
         for _ in range(2 * LIMIT):
             process.send_signal(signal.SIGINT)
             if select.select([parent], [], [], 0.5)[0]:
@@ -321,7 +321,7 @@ def test_a_server_that_wants_a_key_gets_it_or_says_so(tmp_path: Path) -> None:
                 Forbidden, match="This server does not accept the key in RICORDO_API_KEY"
             ):
                 client.agents()
-        # Without a key, and with what another installation on this machine would send.
+        # One case has no key, the other has the key of another installation on this machine.
         for nothing in (None, f"{OPERATOR}9999999999_{'0' * 64}"):
             needed = pytest.raises(Forbidden, match="This server requires a key")
             with (

@@ -1,4 +1,4 @@
-"""The commands themselves: help, version, and settings that cannot be."""
+"""The commands: help, version, and invalid settings."""
 
 import re
 import subprocess

@@ -1,6 +1,6 @@
-"""What one connection may take of the server.
+"""Limits of one connection: headers, time and number.
 
-Headers, time and places; what makes progress lives on.
+A connection that makes progress stays open.
 """
 
 import asyncio
@@ -28,7 +28,8 @@ pytestmark = pytest.mark.skipif(
 LIMIT = 180
 HEALTH = b"GET /v1/health/ HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 POST = b"POST /v1/agents/ HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-CLIENT = "127.0.0.2"  # another address of this machine, which is not exempt as a proxy's is
+# Another address of this machine. It has no exemption, unlike a proxy's address.
+CLIENT = "127.0.0.2"
 
 
 class Line:
@@ -39,7 +40,7 @@ class Line:
         self._socket = socket.create_connection(("127.0.0.1", port), LIMIT, (client, 0))
 
     def send(self, data: bytes) -> "Line":
-        with contextlib.suppress(OSError):  # where the server has closed it already
+        with contextlib.suppress(OSError):  # The server may have closed it already.
             self._socket.sendall(data)
         return self
 
@@ -50,7 +51,7 @@ class Line:
             return b""
 
     def status(self) -> int:
-        """The status of the next answer; 0 where the server closes the connection without any."""
+        """Return the status of the next response; 0 if the server closes without one."""
         answer = b""
         while b"\r\n\r\n" not in answer and (piece := self.read()):
             answer += piece
@@ -215,13 +216,13 @@ def test_a_body_that_stands_still_is_given_up(connect_in_haste: Connect) -> None
 def test_a_slow_body_that_makes_progress_is_read(connect_in_haste: Connect) -> None:
     def is_read() -> bool:
         line = connect_in_haste().send(POST + b"content-length: 1200\r\n\r\n")
-        for _ in range(12):  # twice the time that a body has which stands still
+        for _ in range(12):  # Twice the time after which a stalled body is given up.
             line.send(b" " * 100)
             time.sleep(0.1)
         return line.status() == 422
 
     assert SLOWEST < 100 / 0.1
-    assert any(is_read() for _ in range(5))  # a busy machine may stand still itself
+    assert any(is_read() for _ in range(5))  # A busy machine may pause by itself.
 
 
 def test_a_body_that_is_sent_on_after_its_refusal_ends_with_the_connection(
@@ -276,7 +277,7 @@ def test_busy_connections_are_kept_and_others_refused(connect: Connect) -> None:
 def test_a_connection_is_kept_longer_than_a_client_would_use_it_again(
     patient: tuple[Server, str],
 ) -> None:
-    """Else a request meets the end of its connection, and a simple client fails."""
+    """Otherwise a request may meet a connection that closes, and a simple client fails."""
     with httpx2.Client() as client:
         pool = client._transport._pool  # type: ignore[attr-defined]
         assert patient[0].config.timeout_keep_alive > 2 * pool._keepalive_expiry
@@ -312,7 +313,7 @@ async def test_a_stream_outlives_every_limit_and_a_reader_that_takes_nothing_is_
                 said += piece
             assert b"At last." in said
             line.close()
-            # An answer of some megabytes, of which nothing is read.
+            # A response of some megabytes that the client does not read.
             text = "word " * 600_000
             block = await http.post(
                 "/v1/blocks/", json={"label": "notes", "value": text, "limit": 4_000_000}
@@ -320,7 +321,7 @@ async def test_a_stream_outlives_every_limit_and_a_reader_that_takes_nothing_is_
             path = f"/v1/blocks/{block.json()['id']}".encode()
         line = Line(address).send(
             HEALTH.replace(b"/v1/health/", path) * 8
-        )  # more than the system takes for the reader
+        )  # More than the operating system buffers for the reader.
         taken = b""
         await asyncio.sleep(limits["client_timeout"])
         await asyncio.to_thread(until_none_is_open, server)

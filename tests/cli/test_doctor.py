@@ -1,4 +1,4 @@
-"""`ricordo doctor`: what it finds, what it calls wrong, and that it changes nothing."""
+"""`ricordo doctor`: its findings, its errors, and that it changes nothing."""
 
 import asyncio
 from collections.abc import Iterator
@@ -130,7 +130,7 @@ async def test_a_database_is_read_and_left_to_whoever_comes_next_unless_it_is_da
         assert "doctor" not in text
         assert found["keys"] == ("warning", "not known: the database cannot be read")
         assert file.read_bytes() == content
-    for remains in (b"", None):  # its mark says that it was used
+    for remains in (b"", None):  # Its marker file says that it was used.
         file.unlink()
         if remains is not None:
             file.write_bytes(remains)
@@ -168,11 +168,11 @@ async def test_the_jobs_of_a_file_are_counted_and_those_of_a_server_asked_for(
         monkeypatch.setenv("RICORDO_PORT", server.url.rpartition(":")[2])
         assert (await found_in_thread())["jobs"][
             0
-        ] == "ok"  # whoever reads the data folder needs no key
+        ] == "ok"  # A person who can read the data folder needs no key.
         monkeypatch.setenv("RICORDO_API_KEY", "a wrong key")
         assert (await found_in_thread())["jobs"][
             0
-        ] == "warning"  # a server says nothing without its key
+        ] == "warning"  # A server answers nothing without its key.
         monkeypatch.setenv("RICORDO_API_KEY", "a key of its own")
         found = await found_in_thread()
     assert (found["database"][0], f"version {__version__}" in found["database"][1]) == ("ok", True)
@@ -191,7 +191,7 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 async def test_a_job_that_waits_for_long_is_a_warning_where_a_server_should_do_it(
     data: Path, url: str
 ) -> None:
-    store = open_postgres(url, backups=data, clock=ManualClock())  # which stands some years ago
+    store = open_postgres(url, backups=data, clock=ManualClock())  # The clock is some years behind.
     await store.write(lambda tx: jobs.add(tx, Job("embed", LOCAL_ORGANIZATION)))
     assert (await found_in_thread())["jobs"][0] == "warning"
     await store.close()

@@ -1,4 +1,4 @@
-"""`ricordo doctor models`: which models can run an agent, found out by what they do."""
+"""`ricordo doctor models` finds out by trial which models can run an agent."""
 
 import asyncio
 import shutil
@@ -33,7 +33,7 @@ def untouched(data: Path) -> Iterator[None]:
 
 
 def clever(request: ModelRequest) -> Line:
-    """A model that does as it is told."""
+    """A model that follows instructions."""
     said = next(message.text for message in reversed(request.messages) if message.role == "user")
     done = sum(message.role == "tool" for message in request.messages)
     if "Rex" in said and done < 2:
@@ -76,7 +76,7 @@ def offers(request: ModelRequest, name: str) -> bool:
 
 
 def simple(request: ModelRequest) -> Line:
-    """A model that can call tools that name no block."""
+    """A model that can call only tools that name no block."""
     said = next(message.text for message in reversed(request.messages) if message.role == "user")
     done = sum(message.role == "tool" for message in request.messages)
     if done or not offers(request, "remember"):
@@ -93,7 +93,7 @@ def simple(request: ModelRequest) -> Line:
 
 
 def talkative(request: ModelRequest) -> Line:
-    """A model that calls no tool, and can write down what it is told."""
+    """A model that calls no tools, but can list facts as text."""
     said = request.messages[-1].text
     if not request.messages[0].text.startswith("You keep notes"):
         return "How nice."
@@ -180,7 +180,7 @@ async def test_the_table_has_a_line_for_each_model(monkeypatch: pytest.MonkeyPat
 
 
 def notice_in(folder: Path, address: str) -> None:
-    """Let the running server have noticed that a model's prompts are clipped."""
+    """Make the running server notice that a model's prompts are clipped."""
     folder.mkdir()
     running = LearnedDialects()
     running.keep_in(folder)

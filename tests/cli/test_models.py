@@ -1,6 +1,6 @@
-"""Models that are used.
+"""The models in use.
 
-What a start says of the default, and how an agent that has the librarian gets a better one.
+A start reports the default model, and an agent with the librarian can get a better one.
 """
 
 import socket
@@ -25,7 +25,7 @@ OFFER = f"{MODEL} is configured, but old uses the librarian. Change it with: /mo
 
 
 def provider(seen: Seen) -> Answer:
-    """A provider with three models, the best of which stands in the middle."""
+    """A provider with three models; the second in its list is the best."""
     rows = [{"id": name} for name in ("babbage-002", "gpt-4.1", "gpt-4.1-nano")]
     return Answer({"data": rows}) if seen.method == "GET" else completion("Good morning.")
 
@@ -57,7 +57,7 @@ def http(both: tuple[ServerInThread, ModelServer]) -> Iterator[httpx2.Client]:
 
 
 def told_by(serving: Serving, *words: str) -> None:
-    """Read what a server prints until it says one of these."""
+    """Read a server's output until it prints one of these texts."""
     said = serving.said
     while not any(each in said for each in words):
         assert serving.process.stdout

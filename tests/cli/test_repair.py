@@ -1,7 +1,4 @@
-"""`ricordo doctor --repair`.
-
-What it mends on either database, what it says, and when it refuses.
-"""
+"""`ricordo doctor --repair`: its repairs on either database, its output, and its refusals."""
 
 import asyncio
 from pathlib import Path
@@ -33,7 +30,7 @@ DATABASES = BOTH
 
 
 async def talked(store: Store) -> AgentState:
-    """An agent in whose thread a tool was called and two questions were answered."""
+    """An agent that has answered two questions and called a tool."""
     state = await make.stored_agent(store)
     call = ToolCallPart("call-1", "conversation_search", "{}")
     said = [

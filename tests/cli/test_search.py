@@ -1,6 +1,6 @@
-"""`ricordo search reindex`.
+"""`ricordo search reindex` restores a lost index.
 
-What was lost is found again, on a database at rest and beside servers on PostgreSQL.
+It works on a database that no server uses, and beside servers on PostgreSQL.
 """
 
 import asyncio

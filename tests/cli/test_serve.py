@@ -40,7 +40,7 @@ def test_it_serves_refuses_company_and_ends_well_on_sigterm(new_shell: Shell) ->
         health = httpx2.get(f"{serving.address}/v1/health", trust_env=False)
         assert health.json()["status"] == "ok"
         port = serving.address.rpartition(":")[2]
-        # In this process, where what is slow to import is there already.
+        # Runs in this process, which has already imported the slow modules.
         taken = CliRunner().invoke(app, ["serve", "--port", port], env=environment(new_shell.data))
         assert (taken.exit_code, taken.stdout) == (2, "")
         assert taken.stderr.startswith(f"ricordo: Port {port} of 127.0.0.1 is in use")
@@ -126,7 +126,7 @@ async def _begin(http: httpx2.AsyncClient, agent_id: str) -> AsyncIterator[str]:
 
 
 async def _refusal(http: httpx2.AsyncClient, agent_id: str) -> str:
-    """What the server says once it takes nothing more; until then, the agent is busy."""
+    """Return the server's refusal once it stops taking requests; until then the agent is busy."""
     async with asyncio.timeout(LIMIT):
         while True:
             response = await http.post(
@@ -234,7 +234,7 @@ def test_addresses_are_written_so_that_they_can_be_called() -> None:
 def test_only_a_proxy_that_is_trusted_says_that_the_browser_speaks_https(
     tmp_path: Path, proxies: str, scheme: str
 ) -> None:
-    """In a container a proxy on the host has the address of a bridge."""
+    """Seen from a container, a proxy on the host has the address of a bridge."""
     with running(tmp_path, ScriptedModel("ok"), trusted_proxies=proxies) as (_, url):
         answer = httpx2.get(
             f"{url}/v1/agents", headers={"x-forwarded-proto": "https"}, trust_env=False
@@ -267,9 +267,9 @@ print(open("heaps.xml").read().count("<heap nr="))
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc")
 def test_threads_share_two_heaps(tmp_path: Path) -> None:
-    """Each of a burst's threads kept what it had needed.
+    """With a heap for each thread, every thread of a burst kept the memory that it had used.
 
-    24 of 186 MB after 200 turns of students.
+    That was 24 of 186 MB after 200 turns of students.
     """
     variables = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
     counts = [

@@ -1,6 +1,6 @@
-"""`ricordo` on a data folder that it cannot use.
+"""`ricordo` with an unusable data folder.
 
-One sentence that says what to do, and nothing is changed.
+One sentence says what to do, and nothing is changed.
 """
 
 import sqlite3
@@ -24,7 +24,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def refusals(shell: Shell, *commands: Sequence[str]) -> set[str]:
-    """The one line in which each of the commands is refused."""
+    """Return the one-line refusal of each command."""
     told = set()
     for command in commands or COMMANDS:
         ran = shell.run(*command)
@@ -35,8 +35,8 @@ def refusals(shell: Shell, *commands: Sequence[str]) -> set[str]:
     return told
 
 
-# Gives up what lets root read and write every file (CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH), and
-# runs a command.
+# Gives up root's rights to read and write every file (CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH),
+# and runs a command.
 CONFINED = """
 import ctypes
 from ricordo.cli import app
@@ -52,12 +52,12 @@ app({arguments!r}, prog_name="ricordo")
 
 
 class ConfinedShell(Shell):
-    """A shell whose processes are bound by the modes of files, also where the tests run as root."""
+    """A shell whose processes obey file permissions, even if the tests run as root."""
 
     def run(
         self, *arguments: str, said: str = "", **variables: str
     ) -> "subprocess.CompletedProcess[str]":
-        """Run it to its end."""
+        """Run a command to its end."""
         assert self.helper
         program = CONFINED.format(arguments=list(arguments))
         return self.helper.run(
@@ -90,7 +90,8 @@ def test_a_database_of_another_program_is_refused_and_stays_as_it_was(shell: She
     shell.data.mkdir()
     with closing(sqlite3.connect(shell.data / "ricordo.db")) as other:
         other.execute("CREATE TABLE bookmarks (address TEXT)")
-        other.execute("CREATE TABLE agents (name TEXT)")  # as one of Ricordo's is called
+        # The file has the name of one of Ricordo's files.
+        other.execute("CREATE TABLE agents (name TEXT)")
         other.commit()
     before = files(shell.data)
     (told,) = refusals(shell, *COMMANDS, ("memory", "audit"))

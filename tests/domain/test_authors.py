@@ -1,4 +1,4 @@
-"""Tests of the mapping between authors and what git calls them."""
+"""The mapping between authors of versions and authors in git."""
 
 import re
 from typing import get_args
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from ricordo.domain.authors import author_of, plain_signature, signature
 from ricordo.domain.scope import Actor, ActorKind
 
-# As git takes it: a name without what it cuts off, and an address without brackets, each on one
-# line.
+# The author as git accepts it: a name without the characters that git removes, and an address
+# without brackets, each on one line.
 _WRITTEN = re.compile(r"([^<>\n\0]+) <([^<>\n\0]*@ricordo)>")
 odd_words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.sampled_from(
     [

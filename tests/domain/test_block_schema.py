@@ -1,4 +1,4 @@
-"""Schemas of blocks: what a field takes, and which schemas cannot be."""
+"""Schemas of blocks: the values that fields accept, and invalid schemas."""
 
 from datetime import UTC, date, datetime
 

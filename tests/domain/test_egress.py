@@ -1,4 +1,4 @@
-"""Labels of egress policies, and what a clearance lets through, with generated policies."""
+"""Labels of egress policies, and the texts that a clearance allows, with generated policies."""
 
 from dataclasses import replace
 

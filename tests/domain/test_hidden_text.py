@@ -1,4 +1,4 @@
-"""Hidden text is known by the properties of its characters, and marked wherever models get text."""
+"""Hidden text is recognized by Unicode properties, and marked in every text that models get."""
 
 import re
 import unicodedata
@@ -27,7 +27,7 @@ from ricordo.domain.message import (
 )
 from ricordo.domain.model import ModelRequest, ToolSchema
 
-# By kind: first and last character. Each gives siblings.
+# The first and the last character of each kind. Each gives further test cases.
 KINDS = {
     "tags": ("\U000e0001", "\U000e007f"),
     "embeddings and overrides": ("\u202a", "\u202e"),

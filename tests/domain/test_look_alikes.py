@@ -1,10 +1,10 @@
-"""Which names people would take for one."""
+"""Names that people would confuse."""
 
 import pytest
 
 from ricordo.domain.look_alikes import are_alike, look_of
 
-# Cyrillic, Greek and mathematical letters, the wide form, and what no font shows.
+# Cyrillic, Greek and mathematical letters, the wide form, and invisible characters.
 DISGUISES = (
     *(
         "аda",

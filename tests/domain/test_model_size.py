@@ -1,4 +1,4 @@
-"""Sizes of models by their names."""
+"""Sizes of models, read from their names."""
 
 import pytest
 

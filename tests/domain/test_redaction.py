@@ -48,7 +48,7 @@ SECRETS = [
     (f"Key:\n{PEM}\nend", "Key:\n[secret removed: private key]\nend"),
     (f"{PEM[:51]}\n{PEM[32:51]}\nCity: Turin", "[secret removed: private key]\nCity: Turin"),
 ]
-# True ones that look like the code below.
+# Real secrets that look like the code below.
 LIKE_CODE = [
     *(
         "password = Tr0ub4dor&3",
@@ -178,7 +178,7 @@ NOTES = [
 ]
 
 
-# What only texts of machines lose: there a name or a prefix is enough.
+# Removed only from texts that machines write: there a name or a prefix is enough.
 STRICT = [
     ("Authorization: Bearer abcdefgh12345", "abcdefgh12345"),
     ("401 for sk-proj_abcdefghijk", "sk-proj_abcdefghijk"),
@@ -347,7 +347,7 @@ def test_values_that_people_keep_are_read_behind_their_names() -> None:
     }
 
 
-# Beginnings of secrets that never end: each is repeated to a long text.
+# Beginnings of secrets without an end: each is repeated to a long text.
 PIECES = [
     *"eyJ-|eyJaaaaaaaa.|eyJaaaaaaaa-|password |password for |password of a a a a |password: "
     "|a|a-|secret|://a:|://a:b".split("|"),

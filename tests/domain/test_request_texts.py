@@ -1,4 +1,4 @@
-"""A request searches all of its texts as one, with the result of searching each by itself."""
+"""A request scans all of its texts as one, with the same result as scanning each alone."""
 
 import random
 
@@ -14,7 +14,7 @@ from ricordo.domain.message import (
 )
 from ricordo.domain.model import ModelRequest
 
-# Letters, marks, joiners, selectors, tags and controls, with and without a use.
+# Letters, marks, joiners, selectors, tags and controls, in correct and in meaningless positions.
 _PIECES = (
     *("a", "ä", "\u0308", "\u200b", "\u200d", "\ufe0f", "\u2764", "\U0001f469", "\u0645"),
     *("\u200c", "\u200f", "\u00ad", "\U000e0041", "\n", "\x07", "\\u200b", " ", "\u0378"),

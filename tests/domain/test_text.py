@@ -1,4 +1,7 @@
-"""The normal form of text and names: what it changes, what it leaves, and that twice is once."""
+"""The normal form of text and names.
+
+The tests check its changes, its exceptions, and that a second pass changes nothing.
+"""
 
 import unicodedata
 from itertools import product

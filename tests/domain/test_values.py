@@ -1,7 +1,4 @@
-"""Values of the domain.
-
-Each noun of the design is one frozen class; ids, labels, blocks, runs and counts of tokens behave.
-"""
+"""Values of the domain: frozen classes for ids, labels, blocks, runs and counts of tokens."""
 
 import dataclasses
 import importlib

@@ -1,4 +1,4 @@
-"""A model whose second word waits for the reader of the first."""
+"""A model that sends its second word only after the reader has the first."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ LIMIT = 60.0  # seconds after which a test that waits fails
 
 
 class SlowModel:
-    """A model that says a word, and the next one when its reader has the first."""
+    """A model that sends a word, and the next one when its reader has the first."""
 
     def __init__(self) -> None:
         self.was_heard = threading.Event()

@@ -32,7 +32,7 @@ def test_an_agent_remembers_without_a_server_on_a_port(client: Letta) -> None:
 
 
 def test_a_stream_is_read_while_the_model_still_speaks(client: Letta, model: SlowModel) -> None:
-    """The second word is only said after the first was read, so a held-back stream never ends."""
+    """The second word is only sent after the first was read, so a buffered stream never ends."""
     agent = client.agents.create(model="slow/model", embedding=None)
     model.was_heard.clear()
     pieces = []
@@ -225,7 +225,7 @@ def test_the_package_is_imported_without_the_server_or_its_libraries(tmp_path: P
         check=True,
     )
     count, ours, error, names, missing = done.stdout.splitlines()
-    assert int(count) < 40  # all of the standard library
+    assert int(count) < 40  # All of these are in the standard library.
     assert ours == "ricordo"
     assert error.startswith("Unsupported: ricordo.open provides a client of letta-client")
     assert 'pip install "ricordo[embedded]"' in error

@@ -1,7 +1,4 @@
-"""What tests of features share.
-
-A running server with its clients, and `ricordo` as people run it.
-"""
+"""Fixtures of feature tests: a running server, its clients, and `ricordo` as people run it."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -54,7 +51,7 @@ def _shared_document() -> Iterator[None]:
             documents[key] = (
                 make(routes=routes, **options),
                 named,
-            )  # the routes stay, so that no other has their ids
+            )  # The routes are kept, so that no other object gets their ids.
         return documents[key][0]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -64,7 +61,7 @@ def _shared_document() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared_browser() -> Iterator["SharedBrowser"]:
-    """Start the one browser of these tests, where one of them needs it."""
+    """Start the shared browser of these tests, if one of them needs it."""
     from tests.support.browser import open_shared_browser  # Playwright and axe-core take 0.2 s
 
     with open_shared_browser() as shared:

@@ -16,7 +16,7 @@ LIMIT = 300.0  # seconds that a command may take on a busy machine
 
 
 class KilledCommand:
-    """A running command; what it says is in the file `log` of its folder."""
+    """A running command; its output is in the file `log` of its folder."""
 
     def __init__(
         self, helper: Helper, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
@@ -28,11 +28,11 @@ class KilledCommand:
             self._command = Command(helper.path, list(arguments), folder, environment, streams)
 
     def finish(self) -> None:
-        """Wait for its end, which must be a good one."""
+        """Wait until the command ends with success."""
         assert self._command.wait() == 0, self._log.read_text()
 
     def kill_once(self, is_so: Callable[[], object]) -> bool:
-        """Kill it at the first look at which this is so; return whether it was still running."""
+        """Kill it as soon as this condition holds; return whether it was still running."""
         end = time.monotonic() + LIMIT
         while not is_so():
             assert time.monotonic() < end, self._log.read_text()
@@ -43,6 +43,6 @@ class KilledCommand:
 
 
 def after(seconds: float) -> Callable[[], bool]:
-    """Return a function that is true once so many seconds have passed."""
+    """Return a function that is true once this number of seconds have passed."""
     moment = time.monotonic() + seconds
     return lambda: time.monotonic() >= moment

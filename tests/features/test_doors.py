@@ -1,6 +1,6 @@
-"""Who may write memory: the modules that write its tables.
+"""The modules that may write the tables of memory.
 
-`test_write_paths.py` goes each way to them.
+`test_write_paths.py` tests each path to them.
 """
 
 import re
@@ -8,11 +8,12 @@ from pathlib import Path
 
 import ricordo
 
-# Who may write the tables of core memory, and no other module: the door, what stands behind it, and
-# erasure, which leaves less.
+# The only modules that may write the tables of core memory: the central functions, the modules
+# behind them, and erasure, which only removes.
 DOOR = {"storage/blocks.py", "storage/versions.py", "storage/proposals.py"}
 BESIDE = {
-    "storage/git_objects.py",  # what an owner pushed by git keeps its ids, so it is stored as it came, its policies asked
+    # An owner's push keeps its ids, so it is stored unchanged, after a check of the policies.
+    "storage/git_objects.py",
     "features/memory_care/erasure/queries.py",
     "features/memory_care/erasure/service.py",
     "storage/rewriting.py",  # takes a forgotten thing out of versions; its owner decided about each
@@ -25,9 +26,9 @@ _ROOT = Path(ricordo.__file__).parent
 
 
 def test_only_the_door_writes_the_tables_of_memory() -> None:
-    """A second way in would be one that no policy guards.
+    """No policy would check a second way to write.
 
-    Take the door, or stand in this list with a reason.
+    Use the central function, or add the module to this list with a reason.
     """
     writes = re.compile(rf"\b(?:insert|update|delete|setter|Missing)\(\s*({_TABLES})\b")
     rows_of = re.compile(rf"\bRepository\(\s*\w+,\s*({_TABLES})\b")

@@ -1,4 +1,4 @@
-"""Signed tokens of other servers: which count, and which are refused for what reason."""
+"""Signed tokens of other servers: which are valid, and why others are refused."""
 
 import hmac
 import time
@@ -96,7 +96,7 @@ def test_a_token_without_a_signature_is_refused(name: Any) -> None:
 
 
 def test_a_public_key_is_no_secret() -> None:
-    """With HS256 the public key, which everybody has, would sign any token."""
+    """With HS256, anybody could sign a token with the public key."""
     public = rsa_key().public_key()
     forms = [
         public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),

@@ -1,4 +1,4 @@
-"""Two users with keys of their own and one agent, which writes by every tool.
+"""Two users with separate keys and one agent, which writes with every tool.
 
 Neither sees anything of the other.
 """
@@ -58,7 +58,7 @@ PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
 
 
 def edits(word: str, number: int) -> Sequence[tuple[str, Wire]]:
-    """The calls that write what a user said, one by each tool and command."""
+    """Return the calls that write a user's text, one for each tool and command."""
     said = f"{word} said so at {number} o'clock"
     return (
         ("core_memory_append", {"label": "human", "content": f"{said}, once."}),
@@ -140,9 +140,9 @@ SEARCHES: Sequence[tuple[str, Wire]] = (
 
 @dataclass
 class World:
-    """The server with the operator's client and one of each user's.
+    """The server with the operator's client and one for each user.
 
-    `ids` are what each user made, by the name in routes.
+    `ids` are the objects that each user created, by the name in routes.
     """
 
     server: ServerInThread
@@ -158,10 +158,7 @@ class World:
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def say(self, user: str, place: str, *calls: tuple[str, Wire], **body: Any) -> str:
-        """Let the user say something with the word in it, and the agent make these calls.
-
-        Returns the answer.
-        """
+        """Let the user send the word, and the agent make these calls; return the answer."""
         lines = [call(name, **arguments) for name, arguments in calls]
         self.server.says(*([lines] if lines else []), f"Noted for {CANARY[user]}.")
         words = f"It is me, {CANARY[user]}, now for the time number {next(self.numbers)}."
@@ -169,7 +166,7 @@ class World:
         sent = {"messages": [{"role": "user", "content": words}], "streaming": False, **body}
         answer = self.clients[user].post(f"/v1/{place}/messages", json=sent)
         assert answer.status_code == 200, answer.text
-        # Whatever the model reads: the prompt, what was said, results of tools, and the tools
+        # Everything that the model reads: the prompt, messages, results of tools, and the tools
         # themselves.
         self.asked[user] = "\n".join(map(repr, self.server.model.requests[before:]))
         self.require_none_of_the_other(user, self.asked[user])
@@ -216,7 +213,7 @@ def world(
 
 
 def talk(world: World) -> None:
-    """Let one and the other talk as it comes, each tool called by both."""
+    """Let both users talk in random order, with each tool called by both."""
     chance = random.Random(13)  # noqa: S311 - an order
     places = {user: [f"agents/{world.agent_id}"] for user in USERS}
     for user in (*USERS, *USERS):
@@ -253,7 +250,7 @@ def talk(world: World) -> None:
 
 
 def collect(world: World, user: str) -> None:
-    """Note the ids of all that is the user's, for routes that take one."""
+    """Record the ids of all the user's objects, for routes that take one."""
     client, agent = world.clients[user], world.agent_id
     runs = ok(client.get("/v1/runs/", params={"user_id": user, "limit": 200}))
     assert len(runs) >= world.turns // 2
@@ -356,7 +353,7 @@ def test_searches_and_exports_hold_nothing_of_the_other(world: World) -> None:
             )
         assert CANARY[user] in files
         world.require_none_of_the_other(user, files, "export")
-        # The operator, who sees everything, sees by user_id what the user sees.
+        # With user_id the operator, who sees everything, sees what the user sees.
         for path in (
             "conversations/",
             "runs/",

@@ -51,7 +51,7 @@ from tests.support.open_webui import FakeOpenWebUI
 BEFORE = "Her name is Ada."
 SECRET = "sk-1234567890abcdef1234567890abcdef"
 AFTER, STORED = f"She is Eve, {SECRET}.", "She is Eve, [secret removed: api key]."
-# What is refused with a secret in it is written without one.
+# Requests that are refused with a secret in them are sent without one.
 PLAIN = "She is Eve."
 PROPOSAL = {"old_string": BEFORE, "new_string": AFTER, "reasoning": "So she said."}
 POLICIES: tuple[Policy, ...] = get_args(Policy)
@@ -94,7 +94,7 @@ _numbers = itertools.count(1)
 
 
 def made(http: httpx2.Client, policy: str, *tools: str, value: str = BEFORE) -> tuple[str, str]:
-    """An agent with one block of this policy, and the block."""
+    """Make an agent with one block of this policy; return the block too."""
     body = {
         "model": MODEL,
         "include_base_tools": False,
@@ -134,7 +134,7 @@ def proposed(server: ServerInThread, block_id: str) -> list[str | None]:
 
 
 def said(http: httpx2.Client, agent: str) -> str:
-    """What the agent's call gave."""
+    """Return the result of the agent's call."""
     body = {"messages": [{"role": "user", "content": "Good morning, what is new with you?"}]}
     answer = http.post(f"/v1/agents/{agent}/messages", json=body)
     assert answer.status_code == 200, answer.text
@@ -360,7 +360,7 @@ def test_typed_memory_writes_through_the_door(server: ServerInThread) -> None:
 
 @dataclass(frozen=True)
 class OwnStorage:
-    """A database without a server, in which no jobs come between two works."""
+    """A database without a server, in which no jobs run between two operations."""
 
     store: Store
     portal: BlockingPortal
@@ -374,7 +374,7 @@ class OwnStorage:
 
 @dataclass
 class Scene:
-    """A user with a block, on a server or in a program's own storage, and a folder."""
+    """A user with a block, on a server or in a separate database, and a folder."""
 
     server: ServerInThread
     http: httpx2.Client
@@ -383,7 +383,7 @@ class Scene:
     name: str
 
     def wait(self, work: Callable[[Store], Coroutine[Any, Any, Any]]) -> Any:
-        """Do something with the store of the program's own, where no jobs come between."""
+        """Run an operation on the separate database, where no jobs run in between."""
         return self.storage.portal.call(work, self.storage.store)
 
     def send(self, method: str, path: str, body: Any = None, *, kind: str = "") -> Any:
@@ -437,7 +437,7 @@ def _restore_by_id(on: Scene) -> None:
 
 
 def _undo(on: Scene) -> None:
-    """A run of an agent edits the block, and she takes that back."""
+    """Let a run of an agent edit the block, and let the owner undo it."""
     run_id = f"run-{on.name}"
     by = Actor("agent", "agent-1", "Nina")
 
@@ -459,7 +459,7 @@ def _push(on: Scene, branch: str = "main", origin: str | None = None) -> None:
 
 
 def _followed(on: Scene, kind: RemoteKind, access: Access) -> Callable[[], object]:
-    """Add a remote and let it follow; returns what lets it follow once more."""
+    """Add a remote and sync it; return a function that syncs it again."""
     settings = Settings(
         data_dir=on.folder, remote_folders=str(on.folder), allow_private_remotes=True
     )
@@ -536,7 +536,7 @@ OWNERS_WAYS: dict[str, Way] = {
         "features.openwebui.OpenWebUIPlugin.memory_remotes", _pull_from_open_webui
     ),
 }
-# Proposing and deciding: nothing can be proposed for a block that only its owner writes.
+# Proposing and deciding: nobody can propose a change of a block that only its owner writes.
 PROPOSALS_WAYS: dict[str, Way] = {
     "propose": Way("api.proposals.propose", Scene.propose, BEFORE, waits=1),
     "git push to propose/": Way(
@@ -563,7 +563,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnStorage]:
 def begin(
     server: ServerInThread, http: httpx2.Client, storage: OwnStorage, tmp_path: Path
 ) -> Begin:
-    """Make somebody new, with a block of this policy."""
+    """Make a new user with a block of this policy."""
 
     def make(way: Way, policy: Policy) -> Scene:
         prefix = "open-webui:" if "openwebui" in way.enters else ""
@@ -580,7 +580,7 @@ def begin(
 
 
 def go(scene: Scene, way: Way) -> None:
-    """Go this way, and check what is there then: the text, who wrote it, and what waits."""
+    """Use this way to write, and check the text, its author, and the pending proposals."""
 
     def read(tx: Transaction) -> tuple[str | None, int, str]:
         owned = user_memory.open_memory(tx, Scope(), scene.name)
@@ -602,7 +602,7 @@ def go(scene: Scene, way: Way) -> None:
 @pytest.mark.parametrize("name", OWNERS_WAYS)
 def test_an_owner_writes_her_memory_whatever_the_policy(begin: Begin, name: str) -> None:
     way = OWNERS_WAYS[name]
-    # What takes a while is gone through with the strictest; a push leaves read-only blocks alone.
+    # Slow ways are tested with the strictest policy; a push does not change read-only blocks.
     strictest = "propose" if name == "git push" else "read_only"
     for policy in POLICIES if way.enters.startswith("api.users") else (strictest,):
         go(begin(way, policy), way)
@@ -651,7 +651,7 @@ def test_an_edit_of_a_note_is_the_owners_version_without_a_secret(
 
 # --- a history that is full ---
 
-# What brings a text that the history does not have yet; in `PUT`s of the ways above that is AFTER.
+# Writes with a text that the history does not have yet; in `PUT`s of the ways above that is AFTER.
 NEW_TEXTS = (
     *("PUT as JSON", "PUT as Markdown", "PUT as TOML", "git push"),
     *("propose", "git push to propose/"),
@@ -660,7 +660,7 @@ FULL = "RICORDO_MAX_HISTORY_MB"
 
 
 def fill_history(tx: Transaction, chain_id: str) -> int:
-    """Let the chain's history be as large as it may be; returns how large it was."""
+    """Fill the chain's history up to the limit; return its size."""
     chain = versions.lock(tx, chain_id)
     history_size.grow(tx, chain_id, tx.quotas.history_bytes - chain.history_bytes)
     return int(chain.history_bytes)
@@ -668,7 +668,7 @@ def fill_history(tx: Transaction, chain_id: str) -> int:
 
 @contextmanager
 def full_history(on: Scene, way: Way) -> Iterator[None]:
-    """Let the scene's memory have a full history meanwhile."""
+    """Give the scene's memory a full history within the block."""
     write = on.storage.write if way.is_in_process else on.server.write
 
     def begin(tx: Transaction) -> str:

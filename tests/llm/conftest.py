@@ -1,4 +1,4 @@
-"""A server that answers as a provider's, and how long a model waited before it asked again."""
+"""A mock server of a provider, and the waits of a model between its retries."""
 
 from collections.abc import AsyncIterator
 
@@ -12,21 +12,22 @@ from tests.support.model_server import ModelServer
 
 @pytest.fixture
 async def server() -> AsyncIterator[ModelServer]:
-    """A provider's server, which answers what a test gives it."""
+    """A mock server of a provider, with the responses that a test sets."""
     async with ModelServer() as running:
         yield running
 
 
 @pytest.fixture
 async def connections() -> AsyncIterator[Connections]:
-    opened = Connections(timeout=4)  # at httpx's own 5, Google's library doubts that it was chosen
+    # With httpx's default of 5, Google's library does not recognize it as chosen.
+    opened = Connections(timeout=4)
     yield opened
     await opened.close()
 
 
 @pytest.fixture
 def waits() -> Waits:
-    """The waits of a model that asks again: none takes any time."""
+    """The waits of a model between retries; none takes any time."""
     return Waits()
 
 

@@ -1,4 +1,4 @@
-"""Models of given providers, a clock for them, and lists that providers answer."""
+"""Models of given providers, a clock for them, and model lists as providers send them."""
 
 from typing import Any
 

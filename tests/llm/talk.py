@@ -1,4 +1,4 @@
-"""Short ways to say things to a model in these tests."""
+"""Short helpers for talking with a model in these tests."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -49,7 +49,7 @@ def weather_return(call_id: str = "call_1", content: str = "sunny") -> ToolRetur
     return ToolReturnPart(call_id, "get_weather", "success", content)
 
 
-# Transcripts that providers refuse unless they are put right.
+# Transcripts that providers refuse until they are repaired.
 HISTORIES: dict[str, tuple[Message | str, ...]] = {
     "nothing": (),
     "blank": ("  ", "\n"),
@@ -144,7 +144,7 @@ HISTORIES: dict[str, tuple[Message | str, ...]] = {
 
 
 async def collect(model: ChatModel, request: ModelRequest) -> tuple[list[Chunk], ModelReply]:
-    """All chunks, and the reply that must come last."""
+    """Return all chunks, and the reply that must come last."""
     items = [item async for item in model.answer(request)]
     *chunks, reply = items
     assert isinstance(reply, ModelReply)
@@ -153,13 +153,13 @@ async def collect(model: ChatModel, request: ModelRequest) -> tuple[list[Chunk],
 
 
 class Waits(list[float]):
-    """Notes the waits a policy asks for, and does not wait."""
+    """Records the waits that a policy asks for, without waiting."""
 
     async def __call__(self, seconds: float) -> None:
         self.append(seconds)
 
     def policy(self, retries: int = 3, timeout: float = 5) -> CallPolicy:
-        """A policy that waits here, without chance in it."""
+        """Return a policy that records its waits here, without randomness."""
         return CallPolicy(retries, timeout, sleep=self, jitter=lambda: 1.0)
 
 

@@ -1,6 +1,7 @@
-"""What is sent is valid for the model that gets it, however its server refused.
+"""Adaptation of requests to what a model's server accepts, over real HTTP.
 
-A refusal teaches once. Over real HTTP.
+However the server refuses, later requests are valid for it, and each refusal has to happen only
+once.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ from tests.support.local_model_server import (
 )
 from tests.support.model_server import Answer, ModelServer, Seen, claude, claude_stream
 
-# What the words of these do not tell has to be guessed.
+# The error texts of these refusals do not name the cause, so it has to be guessed.
 WORDLESS = {"Bad Request", "E1042", ""}
 SETTINGS = ModelSettings(
     temperature=0.5,
@@ -56,8 +57,8 @@ SETTINGS = ModelSettings(
         "json_schema": {"name": "x", "schema": {"type": "object"}},
     },
 )
-# After a failed turn, two messages in a request, an import that begins in the middle, group talk, a
-# late alert, calls.
+# A failed turn, two messages in a request, an import that begins in the middle, group talk, a late
+# alert, calls.
 TALKS: dict[str, tuple[Message | str, ...]] = {
     **{name: messages for name, messages in HISTORIES.items() if "picture" not in name},
     "two messages of the user": ("A", "B"),
@@ -90,7 +91,7 @@ REFUSED_TALKS = {
 
 
 class Room:
-    """One mock server with models by name; `open` makes a client's model of one of them."""
+    """One mock server with several models by name; `open` makes a client of one of them."""
 
     def __init__(self, connections: Connections) -> None:
         self.models = LocalModels()
@@ -104,7 +105,7 @@ class Room:
         self, model: LocalModel, *, owner: str = "", window: int = 32_000
     ) -> tuple[OpenAICompatibleModel, Serving]:
         name = f"m{next(self._numbers)}"
-        # Words that are also right where JSON was asked for.
+        # A text that is also valid if JSON was asked for.
         model = replace(model, text=model.text or '{"text": "I heard you."}')
         return self.again(name, owner=owner, window=window, serving=self.models.add(name, model))
 
@@ -126,7 +127,7 @@ async def room(connections: Connections) -> AsyncIterator[Room]:
 
 
 async def requests_of(model: OpenAICompatibleModel, serving: Serving, request: ModelRequest) -> int:
-    """Ask, and return how many requests that took."""
+    """Ask the model, and return the number of requests that it took."""
     before = len(serving.bodies)
     reply = await whole_reply(model, request)
     assert any(isinstance(part, TextPart) and "I heard you" in part.text for part in reply.parts)
@@ -134,7 +135,7 @@ async def requests_of(model: OpenAICompatibleModel, serving: Serving, request: M
 
 
 def named(request: ModelRequest, name: str) -> ModelRequest:
-    """Return the request as one of a conversation of its own."""
+    """Return the request as part of a separate conversation."""
     messages = [
         replace(message, id=f"{name} {place}") for place, message in enumerate(request.messages)
     ]
@@ -154,20 +155,19 @@ async def test_roles_that_a_template_refuses_are_sent_as_it_takes_them(
     bodies, statuses = itertools.cycle(BODIES), itertools.cycle((400, 422, 500))
     for place, words in enumerate(TEMPLATE_WORDS):
         status = next(statuses)
-        # The template's own words, and one in so many of the others, different ones for the next
-        # template.
+        # Each template's error text, and a sample of the others, different for the next template.
         if place and place % share != ROLES.index(template) % share:
             continue
         model, serving = room.open(
             LocalModel(template=template, template_words=words, status=status, body=next(bodies))
         )
-        # All of them with the template's own words, and with the others those that each template
-        # refuses.
+        # The long form: all transcripts with the template's error text, and the refused transcripts
+        # with all other texts.
         chosen = TALKS if place == 0 else REFUSED_TALKS
         talks = [named(ask(*talk, tools=[WEATHER]), name) for name, talk in chosen.items()]
         for talk in talks:
             await requests_of(model, serving, talk)
-        # What no words ask for is remembered when it helped later calls too.
+        # A form that no error text asked for is remembered when it also helped later calls.
         if words in WORDLESS:
             assert len(serving.bodies) <= 8 * len(talks)
             for talk in talks * 2:
@@ -374,7 +374,7 @@ async def test_a_server_without_streams_answers_those_who_want_pieces(room: Room
 @pytest.mark.parametrize("most", [64, 256, 4_096])
 async def test_an_output_budget_that_is_too_large_is_lowered_once(room: Room, most: int) -> None:
     request = ask("x", settings=ModelSettings(max_output_tokens=16_000))
-    # Also where the field has another name than the one that the refusal says.
+    # Also if the field has another name than in the refusal.
     for refused, name in (((), "max_tokens"), (("max_tokens",), "max_completion_tokens")):
         model, serving = room.open(LocalModel(most_output=most, refused_fields=refused))
         await requests_of(model, serving, request)
@@ -433,7 +433,7 @@ async def test_a_failure_that_passes_by_itself_teaches_nothing_however_often_it_
         for _ in range(4):
             serving.model = replace(passing, refuses=_first(4 if status == 500 else 1))
             await requests_of(model, serving, request)
-            # The plain form is sent again, and is taken.
+            # The usual form is sent again, and is accepted.
             assert await requests_of(model, serving, request) == 1
             assert [row["role"] for row in serving.bodies[-1]["messages"]] == [
                 "system",
@@ -444,7 +444,7 @@ async def test_a_failure_that_passes_by_itself_teaches_nothing_however_often_it_
 
 
 def _first(times: int) -> Callable[[LocalModel, dict[str, Any]], bool]:
-    """Return a rule that refuses whatever comes first, so many times."""
+    """Return a rule that refuses the first requests, this number of them."""
     left = [True] * times
     return lambda _model, _body: bool(left and left.pop())
 
@@ -453,7 +453,7 @@ async def test_calls_that_meet_the_same_outage_prove_no_more_than_one(room: Room
     model, serving = room.open(LocalModel(template="mistral", template_words="E17"))
     await asyncio.gather(*(whole_reply(model, ask("A", "B")) for _ in range(10)))
     assert not model.learned.dialect.lines()
-    # Of a guess that went wrong meanwhile, the calls are counted from the beginning.
+    # After a guess failed, its successful calls are counted from zero again.
     serving.model = replace(serving.model, template="any")
     await whole_reply(model, ask("A", "B"))
     serving.model = replace(serving.model, template="mistral")
@@ -478,8 +478,7 @@ async def test_lessons_are_kept_across_starts_and_for_some_days_only(
     assert again.learned.dialect == model.learned.dialect
     room.time += LESSON_SECONDS + 1
     assert not again.learned.dialect.lines()
-    # A guess is tried again after an hour, and whatever was learned beside it is learned again
-    # then.
+    # After an hour the guess is tried again, and other lessons from that time are learned again.
     model, serving = room.open(LocalModel(template="mistral", template_words="E1042"))
     for _ in range(2):
         await requests_of(model, serving, request)
@@ -533,7 +532,7 @@ def claude_error(words: str, status: int = 400) -> Answer:
 
 
 def strict_claude(refuses: Callable[[dict[str, Any]], str | None]) -> Callable[[Seen], Answer]:
-    """A server of Anthropic's format that answers the bodies it does not refuse."""
+    """A server of Anthropic's format that answers the requests it does not refuse."""
 
     def answer(seen: Seen) -> Answer:
         words = refuses(seen.body)

@@ -1,4 +1,4 @@
-"""Addresses that others gave us: which are spoken to, at which number, and what comes back."""
+"""Addresses from users: which are allowed, the IP address that is used, and redirects."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -83,7 +83,7 @@ async def test_the_connection_goes_to_the_number_that_was_checked(
 
     async def lookup(host: str, _port: int) -> list[str]:
         asked.append(host)
-        return ["127.0.0.1"]  # a second answer would be another: nobody asks for one
+        return ["127.0.0.1"]  # A second lookup could give another address, so there is none.
 
     monkeypatch.setattr(addresses, "is_public", lambda number: number == "127.0.0.1")
     posted = await post(

@@ -1,4 +1,4 @@
-"""What one answer may cost, over real HTTP, whichever adapter asked."""
+"""Limits of one answer, over real HTTP, for each adapter."""
 
 import gzip
 import json
@@ -41,7 +41,7 @@ from tests.support.model_server import (
 )
 
 MIB = 1024 * 1024
-# Bounds in place of the product's, which take seconds to reach; `make soak` reaches those as well.
+# Small limits instead of the product's, which take seconds to reach; `make soak` also tests those.
 SMALL = {
     "ANSWER_BYTES": MIB,
     "STREAM_BYTES": 2 * MIB,
@@ -65,7 +65,7 @@ def claude_model(server: ModelServer, connections: Connections, waits: Waits) ->
 
 @pytest.fixture
 async def hasty() -> AsyncIterator[Connections]:
-    """Connections on which an answer may take 0.6 seconds in all."""
+    """Connections with a limit of 0.6 seconds for an answer."""
     opened = Connections(timeout=0.1)
     yield opened
     await opened.close()
@@ -73,7 +73,7 @@ async def hasty() -> AsyncIterator[Connections]:
 
 @pytest.fixture(params=["small", pytest.param("real", marks=pytest.mark.soak)])
 def bounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds that are reached soon, or those of the product."""
+    """Limits that are reached soon, or those of the product."""
     if request.param == "small":
         for name, bound in SMALL.items():
             assert getattr(answer_bounds, name) > bound
@@ -81,7 +81,7 @@ def bounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def bomb(encoding: str = "gzip") -> Answer:
-    """Return a whole answer with twice the bytes that are taken, a thousandth of them zipped."""
+    """Return a whole answer of twice the allowed bytes, compressed to a thousandth."""
     content = b"a" * (2 * answer_bounds.ANSWER_BYTES)
     whole = b'{"choices": [{"message": {"content": "' + content + b'"}}]}'
     zipped = gzip.compress(whole, 1) if encoding == "gzip" else zlib.compress(whole, 1)
@@ -89,12 +89,12 @@ def bomb(encoding: str = "gzip") -> Answer:
 
 
 def too_many_words(name: str) -> Answer:
-    """Return a stream with more characters in this field than are taken."""
+    """Return a stream with more characters in this field than are allowed."""
     return stream(*[{name: "word " * 5000}] * (answer_bounds.ANSWER_CHARACTERS // 25_000 + 1))
 
 
 def large_zip() -> bytes:
-    """Return twice the bytes that are taken of one answer, zipped."""
+    """Return twice the allowed bytes of one answer, compressed."""
     return gzip.compress(b"a" * (2 * answer_bounds.ANSWER_BYTES), 1)
 
 
@@ -158,7 +158,7 @@ async def test_an_answer_that_is_too_large_fails_once(
     assert caught.value.kind == "llm_error"
     assert len(server.requests) == 1
     assert not waits
-    # The next answer is like any other.
+    # The next answer is handled normally.
     assert (await whole_reply(model, ask("Hello"))).parts == (TextPart("ok"),)
 
 

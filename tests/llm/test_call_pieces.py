@@ -1,6 +1,6 @@
-"""Pieces of streamed calls whose ids, names and indexes are wrong, missing or repeated.
+"""Pieces of streamed calls with wrong, missing or repeated ids, names and indexes.
 
-And counts that cannot be.
+Also impossible token counts.
 """
 
 import itertools
@@ -45,7 +45,7 @@ def piece(
 
 
 def of_call(number: int, text: str, cut: int, how: tuple[str, str, str]) -> list[Piece]:
-    """One call in a head and pieces of its arguments, numbered and named as `how` says."""
+    """Return one call as a first piece and pieces of arguments, numbered as `how` says."""
     head_index, rest_index, ids = how
     indexes = {
         "none": None,
@@ -73,7 +73,8 @@ WAYS = [
         ("none", "own", "zero", "next", "text", "float", "minus"),
         ("first", "none", "always", "other"),
     )
-    # Who numbers a piece as the next call, and whole ones so too, says nothing by it.
+    # Some servers number each piece, or each whole call, as the next call. For them the index means
+    # nothing.
     if not (rest == "next" and head in ("own", "text", "float"))
 ]
 

@@ -1,6 +1,6 @@
-"""An answer that repeats Ricordo's instructions is none.
+"""An answer that repeats Ricordo's instructions is not shown.
 
-What a person wrote, or asked to be said, may be repeated.
+A text that a person wrote, or asked for, may be repeated.
 """
 
 import re
@@ -31,7 +31,7 @@ def is_fault(answer: str, request: ModelRequest) -> bool:
 
 
 def sentences_of(instructions: str) -> list[str]:
-    """Return the pieces that may be told from anybody's words."""
+    """Return the sentences of the instructions that can be recognized."""
     lines = [line for line in instructions.splitlines() if not line.startswith("<")]
     pieces = [
         piece for line in lines for piece in re.split(r"(?<=[.:;]) ", line.removeprefix("- "))

@@ -1,4 +1,4 @@
-"""Which model agents get that name none, by scripted providers over real HTTP."""
+"""The default model of agents, chosen among scripted providers over real HTTP."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def listing(provider: Provider, *names: str) -> tuple[Provider, ModelList]:
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
-    """Make libraries of providers look as if they were not installed."""
+    """Make these libraries of providers seem not installed."""
     find = provider_sdks.find_spec
     monkeypatch.setattr(
         provider_sdks, "find_spec", lambda name: None if name in modules else find(name)
@@ -143,7 +143,7 @@ async def test_an_address_gives_the_first_model_that_its_server_lists(server: Mo
 
 
 def ollama(**shown: Any) -> Callable[[Seen], Answer]:
-    """An Ollama with these models, and what it shows of each."""
+    """An Ollama server with these models and their properties."""
 
     def answer(seen: Seen) -> Answer:
         match seen.path:

@@ -1,6 +1,6 @@
-"""What a model says is read in time that grows with its length alone.
+"""Reading a model's output takes linear time.
 
-Whole or in pieces of any size, in every notation.
+The output comes whole or in pieces of any size, in every notation.
 """
 
 from collections.abc import Callable
@@ -63,8 +63,8 @@ _FILLS = (
     ),
     *("</tool_call>", "</think>", "<think>", "x<|", "[TOOL_CALLS]", "<invoke ", "</invoke>"),
 )
-# Of the texts of each head one in so many is read, others for the next head: each filling comes
-# with several heads.
+# The short form reads a sample of the texts of each beginning, different ones for the next: each
+# filling occurs with several beginnings.
 _SHARE = 63
 _STEP = 5
 _ENDS = ("", "]", "```", "}", "')]")

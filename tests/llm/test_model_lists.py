@@ -1,4 +1,4 @@
-"""What providers say they have."""
+"""The model lists of providers."""
 
 import json
 from dataclasses import replace
@@ -202,7 +202,7 @@ def test_the_window_is_the_one_the_server_will_load_with(
 
 
 def ollama(seen: Seen) -> Answer:
-    """Two models: one that is loaded, one that is not and is shown."""
+    """An Ollama server with a loaded model, and one that is only described."""
     rows = [{"id": "big", "model": "big"}, {"id": "small", "model": "small"}]
     match seen.path:
         case "/v1/models":

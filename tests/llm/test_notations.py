@@ -1,6 +1,6 @@
-"""Every notation of a call.
+"""Every notation of a call: whole, and streamed in pieces of any size.
 
-Whole, streamed in pieces of any size, with all that arguments may hold; and answers without one.
+The arguments hold all kinds of values. Answers without a call are tested too.
 """
 
 import random
@@ -43,7 +43,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     },
 }
 FINISHES = ("length", "stop")
-# What a mark begins with; a word alone is none yet.
+# Beginnings of marks; a single word is not a mark yet.
 SIGNS = "<["
 
 
@@ -68,7 +68,7 @@ def pieces_of(text: str, size: int) -> list[str]:
 
 
 def streamed(pieces: list[str], reply: ModelReply) -> tuple[list[Chunk], str]:
-    """All chunks of a stream, and all text shown before the reply was known."""
+    """Return all chunks of a stream, and the text that was shown before the reply was known."""
     stream = StreamRepair(TOOLS)
     early = [chunk for piece in pieces for chunk in stream.feed(TextChunk(piece))]
     seen = "".join(chunk.text for chunk in early if isinstance(chunk, TextChunk | ReasoningChunk))
@@ -395,7 +395,7 @@ OLDER: Call = ("correct", {"old": "He is 4.", "new": "He is 5."})
         ('<correct>"old": "He is 4.", "new": "He is 5."}</correct>', OLDER),
         ('<correct>"old": "He is 4.", "new": "He is 5."</correct>', OLDER),
         ("<correct><old>He is 4.</old><new>He is 5.</new></correct>", OLDER),
-        # A 1.5B model wrote this one; which argument a text is for cannot be known.
+        # A 1.5B model wrote this one. Nobody can know which argument the text is meant for.
         ('<correct>old": "He is 4", "new": "He is 5"}</correct>', None),
         ("<correct>He is 5.</correct>", None),
         ("<search></search>", None),

@@ -1,4 +1,4 @@
-"""The thin adapter, over real HTTP."""
+"""The adapter for OpenAI-compatible servers, over real HTTP."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Chat completions, there and back."""
+"""Requests and replies in the format of chat completions."""
 
 from typing import Any
 

@@ -76,7 +76,7 @@ def response(*output: dict[str, Any], status: str = "completed", **more: Any) ->
 
 
 def streamed(*items: dict[str, Any], end: str | None = "response.completed", **more: Any) -> Answer:
-    """The events of a response; texts and arguments come in two pieces."""
+    """Return the events of a response; texts and arguments come in two pieces."""
     rows: list[dict[str, Any]] = [
         {"type": "response.created", "response": response(status="in_progress")}
     ]

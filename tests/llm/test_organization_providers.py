@@ -1,4 +1,4 @@
-"""Models of an organization's own providers, asked over real HTTP."""
+"""Models of an organization's providers, asked over real HTTP."""
 
 import json
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ LISTED = Answer(
 
 
 class Desk:
-    """Organizations' providers as a database would hold them, and a clock."""
+    """Providers of organizations, as a database would hold them, and a clock."""
 
     def __init__(self, folder: Path) -> None:
         self.cipher = Secret(folder)
@@ -41,7 +41,7 @@ class Desk:
     def put(
         self, server: ModelServer, key: str = "key-of-a-1", *, organization_id: str = "org-a"
     ) -> OrganizationProvider:
-        """One provider of the organization, in the place of all before it."""
+        """Make this the only provider of the organization."""
         secret = self.cipher.encrypt(json.dumps({"api_key": key}))
         made = OrganizationProvider(
             "provider-1",

@@ -1,4 +1,4 @@
-"""How long an answer may be, and how fast a model has been."""
+"""The length limit of an answer, and the measured speed of a model."""
 
 import pytest
 

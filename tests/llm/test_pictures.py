@@ -1,4 +1,4 @@
-"""Pictures: which of them a provider can be shown."""
+"""Pictures that a provider can be shown."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""What faults mean and what is tried again."""
+"""The meaning of faults, and which calls are retried."""
 
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime, timedelta

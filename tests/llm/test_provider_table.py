@@ -1,4 +1,4 @@
-"""Which providers the settings configure."""
+"""The providers that settings configure."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The door over pydantic-ai, with Anthropic's real client over real HTTP."""
+"""The adapter on top of pydantic-ai, with Anthropic's real client over real HTTP."""
 
 import builtins
 import importlib

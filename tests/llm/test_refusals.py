@@ -1,4 +1,4 @@
-"""What the words of a refusal say: too long, in any spelling, and what else was wrong."""
+"""The meaning of a refusal's text: too long, in any wording, or another error."""
 
 import random
 from itertools import product
@@ -7,7 +7,7 @@ from ricordo.llm.learned_dialect import NOTHING_LEARNED, LearnedDialect
 from ricordo.llm.refusals import Refusal, is_too_long, lessons, limit_in, numbers_in
 
 SIZE, LIMIT = 7_000, 6_000
-# As servers and services say it; {n} is what was sent and {limit} the window.
+# Error texts of servers and services; {n} is the size of the request and {limit} the window.
 SPELLINGS = {
     "OpenAI": "This model's maximum context length is {limit} tokens. However, your messages resulted "
     "in {n} tokens.",
@@ -84,7 +84,7 @@ def judged(
 def test_too_long_is_known_in_every_spelling() -> None:
     for words in SPELLINGS.values():
         said = words.format(n=SIZE, limit=LIMIT)
-        # By a server that was told nothing of, and by one that has taken nearly as much.
+        # One server of which nothing is known, and one that has accepted nearly as much.
         assert judged(said, estimate=5_900), said
         assert judged(said), said
 

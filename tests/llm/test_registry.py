@@ -1,4 +1,4 @@
-"""All models by their handles."""
+"""The registry of all models, by handle."""
 
 import asyncio
 import logging

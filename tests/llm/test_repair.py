@@ -1,4 +1,4 @@
-"""What small models get wrong, mended."""
+"""Repair of outputs that small models get wrong."""
 
 import pytest
 

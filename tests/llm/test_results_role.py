@@ -1,4 +1,4 @@
-"""Models that have no role for results of tools, and how results look to them."""
+"""Models without a role for tool results, and the form in which they get results."""
 
 from ricordo.domain.message import Message, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelInfo

@@ -1,4 +1,4 @@
-"""The model that says what it is told to."""
+"""The scripted model of the tests."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Special tokens of chat templates reach no model's server from texts, and come back whole."""
+"""Special tokens in texts reach no model's server whole, and replies get them back whole."""
 
 import json
 from typing import Any

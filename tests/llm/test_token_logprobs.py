@@ -1,4 +1,4 @@
-"""Log probabilities of tokens: as servers write them, and servers that have none.
+"""Log probabilities of tokens, with servers that have them and servers that have none.
 
 Over real HTTP.
 """
@@ -31,7 +31,7 @@ def token(text: str, number: float, *tops: Wire, **more: Any) -> Wire:
 
 
 def whole(text: str, number: float, *tops: Wire) -> Wire:
-    """Return a token as it is answered."""
+    """Return a token as the server sends it."""
     return {"token": text, "logprob": number, "bytes": None, "top_logprobs": list(tops)}
 
 

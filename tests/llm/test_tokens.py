@@ -1,4 +1,4 @@
-"""The guess of token counts."""
+"""The estimate of token counts."""
 
 from dataclasses import replace
 
@@ -62,7 +62,7 @@ def test_a_long_text_keeps_as_much_of_its_beginning_as_fits(text: str, tokens: i
     assert text.startswith(short)
     assert short
     assert text_tokens(short) <= tokens
-    # Not much less than what would fit, either.
+    # The estimate is not much smaller than the real size either.
     assert text_tokens(text[: len(short) + len(short) // 4 + 8]) >= tokens
 
 

@@ -1,4 +1,4 @@
-"""Calls written as text, in all notations, and texts that are none."""
+"""Calls written as text, in all notations, and texts that only look like calls."""
 
 import random
 
@@ -13,7 +13,8 @@ from tests.llm.talk import CLOCK, WEATHER
 from tests.seams.growth import repeated, require_linear
 from tests.support.notations import MARKS
 
-# Openings without an end: each made a search of the whole text, and 100 kB of them took minutes.
+# Beginnings without an end: each once caused a search of the whole text, and 100 kB of them took
+# minutes.
 HOSTILE = (
     *MARKS,
     "```json\n",

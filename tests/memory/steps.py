@@ -1,4 +1,4 @@
-"""Steps of a stored agent that edit memory, others' edits meanwhile, and a user's memory."""
+"""Helpers for steps of a stored agent that edit memory, and for edits by others meanwhile."""
 
 from dataclasses import replace
 from typing import Any
@@ -32,7 +32,7 @@ async def reloaded(store: Store, state: AgentState) -> AgentState:
 
 
 async def someone_else(store: Store, block: Block, **changes: Any) -> None:
-    """A user's change of the block as it is stored by now."""
+    """Let a user change the block as it is stored now."""
 
     def work(tx: Transaction) -> None:
         stored = blocks.get(tx, SCOPE, block.id)
@@ -44,7 +44,7 @@ async def someone_else(store: Store, block: Block, **changes: Any) -> None:
 async def put(
     store: Store, label: str, text: str, who: str = "ada", by: Actor = ADA, **options: Any
 ) -> Block:
-    """Write a block of a user's own memory."""
+    """Write a block of a user's memory."""
 
     def work(tx: Transaction) -> Block:
         owned = user_memory.open_memory(tx, SCOPE, who, makes=True)

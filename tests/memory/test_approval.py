@@ -1,6 +1,7 @@
-"""What an owner decides.
+"""Decisions of an owner.
 
-Approvals that merge or collide, decisions at once, in bulk, and the undoing of a run.
+The tests cover approvals that merge or collide, concurrent decisions, decisions in bulk, and
+undoing a run.
 """
 
 import asyncio
@@ -36,8 +37,8 @@ from tests.seams import make
 from tests.seams.stores import overlapped
 
 COACH = Actor("agent", "agent-coach", "Coach")
-# Edits of neighbouring lines collide, as they do in git, so a line stands between any two that are
-# edited here.
+# Edits of neighbouring lines collide, as in git, so an unchanged line separates any two edited
+# lines here.
 TEXT = "Name: Ada\n\nLikes: tea\n\nLives in: Turin\n"
 
 
@@ -52,7 +53,7 @@ async def proposed(
 
 
 async def drafted(store: SqliteStore, value: str | None, **fields: Any) -> Proposal:
-    """What an agent's tools propose: of the block as it is, also its deletion or another label."""
+    """Let an agent's tools propose a change of the block, also its deletion or another label."""
     owned = await owned_of(store)
     block = await block_of(store)
     draft = ProposalDraft(owned.chain.id, "human", value, block, **fields)
@@ -103,7 +104,8 @@ async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_to
     kept = await reread(store, proposal)
     assert kept == done.proposal
     assert (kept.status, kept.result, kept.resolved_by) == ("approved", version.id, "user-ada")
-    # With a text of the owner's own it is the owner's, unless the text is what was proposed.
+    # If the owner approves with another text, the owner is its author. With the proposed text the
+    # agent is.
     same, edited = (
         await proposed(store, "rum", "gin"),
         await proposed(store, "Turin", "Rome", by=COACH, reasoning="A change"),
@@ -189,7 +191,8 @@ async def test_what_waits_for_a_block_that_is_deleted_expires_and_waits_again_on
         for body in (None, "Anew"):
             with pytest.raises(Conflict, match=r"is expired already \(The block was deleted\.\)"):
                 await approve(store, one, body=body)
-    # An agent whose step began before it was deleted is told, and nothing waits for nothing.
+    # If an agent's step began before the deletion, the agent gets an error, and no proposal is
+    # stored.
     draft = ProposalDraft(owned.chain.id, "human", "Late", stale)
     with pytest.raises(NotFound, match="deleted or renamed in the meantime"):
         await store.write(lambda tx: propose(tx, draft, ChangeMetadata(TUTOR, "Late")))
@@ -201,7 +204,7 @@ async def test_what_waits_for_a_block_that_is_deleted_expires_and_waits_again_on
     done = await approve(store, waiting[0])
     assert isinstance(done, Approved)
     assert (done.block.id, done.block.value) == (block.id, TEXT.replace("tea", "rum"))
-    # A deletion that the owner approves ends what else waits, and is approved itself.
+    # When the owner approves a deletion, it is approved, and other proposals for the block end.
     other, third = await drafted(store, None), await proposed(store, "Turin", "Rome", by=COACH)
     await approve(store, other)
     assert [(await reread(store, one)).status for one in (other, third)] == ["approved", "expired"]
@@ -210,7 +213,7 @@ async def test_what_waits_for_a_block_that_is_deleted_expires_and_waits_again_on
 async def test_what_waits_since_before_its_block_was_deleted_without_its_end_is_settled_by_a_text(
     store: SqliteStore,
 ) -> None:
-    """Deletions of earlier versions left proposals open."""
+    """In earlier versions of Ricordo, deletions left proposals open."""
     block = await put(store, "human", TEXT, title="You", policy="guarded")
     proposal = await proposed(store, "tea", "rum")
     owned = await owned_of(store)
@@ -390,7 +393,7 @@ async def run_of(
     opens: bool = True,
     is_users: bool = True,
 ) -> str:
-    """A run of the agent, ended, with one step that makes these edits; returns its id."""
+    """Make an ended run of the agent with one step that makes these edits; return its id."""
     owned = await owned_of(store)
     run = run or make.run(state.agent, id=new_id("run"), status="completed", ended_at=1)
     user_id = owned.user.id if is_users else None

@@ -1,4 +1,4 @@
-"""Whose a commit from elsewhere is, by what it says of its author."""
+"""The author of a commit from elsewhere, by the author line of the commit."""
 
 from collections.abc import Mapping
 

@@ -1,6 +1,6 @@
-"""What leaves a window.
+"""The choice of messages that leave a window.
 
-Calls stay with their results, order stays, and there is always progress where there can be.
+Calls stay with their results, order stays, and each compaction makes progress if it can.
 """
 
 from dataclasses import replace
@@ -46,9 +46,9 @@ def said(size: int, role: str = "user") -> Message:
 
 
 def exchange(*sizes: int, gated: bool = False, answered: bool = True) -> list[Message]:
-    """Calls with results of so many tokens.
+    """Return calls with results of this number of tokens.
 
-    Gated ones with a person's decision between, unanswered ones without results.
+    Calls that need approval have a decision in between, and unanswered calls have no result.
     """
     calls = tuple(
         ToolCallPart(f"call-{n}", "look", "{}", is_gated=gated) for n in range(len(sizes))
@@ -106,9 +106,9 @@ modes = st.sampled_from(MODES)
 
 @st.composite
 def windows(draw: st.DrawFn) -> tuple[list[Message], int]:
-    """A window, and where the turn begins in it.
+    """Return a window, and the position where the turn begins.
 
-    A turn begins with a user's words, or with a decision.
+    A turn begins with a user's message or a decision.
     """
     before = [message for piece in draw(st.lists(pieces, max_size=14)) for message in piece]
     window = [SYSTEM, *([SUMMARY] if draw(st.booleans()) else []), *before]
@@ -151,7 +151,7 @@ def test_a_cut_splits_no_pair_keeps_the_order_and_loses_nothing(
     assert any(message.role != "summary" for message in found.evicted)
     assert SUMMARY not in found.remaining
 
-    # Whatever had a result still has it, and nothing new lacks one.
+    # Each call that had a result still has it, and no new call lacks one.
     def results(messages: list[Message]) -> list[tuple[str, ...]]:
         without_decisions = [m for m in messages if m.role != "approval" or m.tool_calls]
         return [
@@ -166,7 +166,7 @@ def test_a_cut_splits_no_pair_keeps_the_order_and_loses_nothing(
     plain = [
         message for message in found.remaining if message.role != "approval" or message.tool_calls
     ]
-    # Calls whose ids were used before get others, so messages are known by their own.
+    # Calls with repeated ids get new ids, so messages are compared by their ids.
     shapes = {(message.id, message.role, len(message.parts)) for message in paired(plain)}
     assert [
         message for message in plain if (message.id, message.role, len(message.parts)) not in shapes
@@ -204,7 +204,7 @@ def test_there_is_progress_wherever_there_can_be(
         assert not past
         assert transcript_tokens(window) <= limit or len(steps) <= 1
     elif transcript_tokens(found.remaining) > limit:
-        # Too much stayed: then nothing is left of what could go.
+        # Only if too much stayed, every message that may leave has left.
         assert list(found.remaining) == [SYSTEM, question, *(steps[-1] if steps else [])]
 
 
@@ -302,7 +302,7 @@ def test_whatever_is_said_each_call_fits_even_where_our_estimate_is_half_or_doub
     truth: float,
     overhead: int,
 ) -> None:
-    """The whole of what the loop does: cut before a call, sum up, fit, and learn from a refusal."""
+    """All parts of the loop: cut before a call, summarize, fit, and learn from a refusal."""
     window, percent, refusals = [SYSTEM], 100, 0
 
     def make_room(keep_from: int) -> int:
@@ -350,5 +350,5 @@ def test_whatever_is_said_each_call_fits_even_where_our_estimate_is_half_or_doub
             window += exchange(size)
         ask(begin)
         window.append(said(3, "assistant"))
-    # Learnt once, the correction holds.
+    # The correction is learned once and holds.
     assert refusals <= 2

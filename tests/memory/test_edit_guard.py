@@ -1,4 +1,4 @@
-"""What is refused as a repetition, what is told of, and what ordinary notes may still say."""
+"""Writes that are refused as repetitions, notices to the agent, and allowed notes."""
 
 import json
 
@@ -112,7 +112,7 @@ def test_what_she_said_herself_is_hers_also_where_a_search_found_it() -> None:
     whole = ToolReturnPart("c", "conversation_search", "success", found, is_json=True, **sources)  # type: ignore[arg-type]
     window = [make.message(agent, role="tool", parts=(whole,))]
     assert search_results(window) == (["assistant", "So I heard."], ["user", "She likes tea."])
-    # Of what was cut nobody can tell whose words they are.
+    # Nobody can tell who said the part that was cut.
     cut = ToolReturnPart("c", "conversation_search", "success", found[:90], **sources)  # type: ignore[arg-type]
     window = [make.message(agent, role="tool", parts=(cut,))]
     assert [len(texts) for texts in search_results(window)] == [1, 0]
@@ -130,7 +130,7 @@ def test_a_line_that_is_there_already_is_found_whatever_its_bullet() -> None:
         assert (known.label, known.line) == ("human", 2)
         (also,) = repeated("notes", "", line, {"human": TEXT})
         assert "line 2" in also.describe()
-    # Lists, moves and mixed writes are more than repeats.
+    # Lists, moved lines and mixed writes are not only repetitions.
     for before, after in (
         ("tea\ntea", "tea\ntea\ntea"),
         (TEXT, TEXT.replace("- Likes", "Likes")),

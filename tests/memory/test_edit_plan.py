@@ -1,6 +1,6 @@
-"""Steps that make, remove, rename and describe blocks.
+"""Steps that create, delete, rename and describe blocks.
 
-Stored whole, and never over what others did meanwhile.
+They are stored as a whole, and never overwrite what others did meanwhile.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ async def begin(store: SqliteStore, *labels: str) -> tuple[AgentState, WorkingMe
 
 
 async def now(store: SqliteStore, state: AgentState) -> dict[str, str]:
-    """What the agent's blocks hold, in their order."""
+    """Return the texts of the agent's blocks, in their order."""
     return {block.label: block.value for block in (await reloaded(store, state)).blocks}
 
 
@@ -204,7 +204,7 @@ async def test_what_someone_else_did_meanwhile_stays_and_only_the_call_that_meet
         ("write", {"policy": "propose"}, "policy propose"),
         *((name, {"read_only": True}, closed) for name in ("remove", "rename")),
         *((name, {}, gone) for name in ("write", "rename", "describe")),
-        ("remove", {}, None),  # what someone else removed first is removed
+        ("remove", {}, None),  # A block that somebody else deleted first is deleted.
     ):
         state, memory = await begin(store)
         edits[name](memory)

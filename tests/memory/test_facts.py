@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - tables of what people say
-"""Facts as people state them in four languages, and which line a new one takes the place of."""
+"""Facts as people state them in four languages, and the line that a new fact replaces."""
 
 from itertools import product
 
@@ -8,8 +8,8 @@ import pytest
 from ricordo.memory.fact_lines import with_correction, with_fact
 from ricordo.memory.facts import contrasts_in, corrects, facts_in, revision_of
 
-# Kind, values, and the forms in which each language states it; in forms of the second list the fact
-# is new.
+# The kind, its values, and the sentences that state it in each language. A sentence of the second
+# list states a new value.
 FORMS = {
     "name": (
         [("Lena", "Petra"), ("Ada Lovelace", "Mia")],
@@ -148,7 +148,8 @@ def test_lines_of_facts_are_added_once_changed_and_struck_out() -> None:
     assert len(long.value) == 400
 
 
-# Subjects that can live at a place, and others, with the verb and places that may follow.
+# Subjects that can live somewhere, and subjects that cannot, with the verb and the places that may
+# follow.
 LIVES = {
     "English": (
         ["My sister", "My best friend Anna", "Our landlord", "Emma", "She", "My parents"],
@@ -232,7 +233,7 @@ def test_where_somebody_else_lives_is_not_the_persons_home(text: str) -> None:
     assert [fact for fact in facts_in(text) if (fact.kind, fact.subject) == ("home", "")] == []
 
 
-# By kind: the older statement's forms and value, and how a newer value is told in other words.
+# By kind: the older statement's sentences and value, and other sentences for a newer value.
 CHANGED = {
     "home": (
         ["I live in {}.", "I just moved to {}, Texas.", "Ich wohne in {}.", "J'habite à {}.", "Vivo en {}.", "Abito a {}."],

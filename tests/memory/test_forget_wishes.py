@@ -1,4 +1,4 @@
-"""Wishes to forget are read in five languages, and never become facts or notes."""
+"""Wishes to forget are recognized in five languages, and never become facts or notes."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from ricordo.features.librarian import grammar
 from ricordo.memory.forget_wishes import wish_in
 from ricordo.memory.statements import stated, to_forget
 
-# How a wish is said, with the thing in it.
+# Sentences that ask to forget something, with the thing in them.
 WISHES = {
     "English": (
         "Forget {}.",

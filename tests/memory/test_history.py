@@ -1,6 +1,6 @@
-"""What became of a block's text.
+"""The history of a block's text.
 
-Any sequence of changes against a plain model, blame and diffs, and git's own ids for it.
+Any sequence of changes is compared with a plain model, also blame and diffs, and with git's ids.
 """
 
 import itertools
@@ -53,7 +53,7 @@ steps = st.one_of(
 
 @dataclass
 class Waiting:
-    """A proposal as the model knows it."""
+    """A proposal in the model."""
 
     id: str
     author: int
@@ -64,9 +64,10 @@ class Waiting:
 
 @dataclass
 class Model:
-    """Memory in its plainest form.
+    """A plain model of memory.
 
-    The tree after each version, what waits, and what would again if its block came back.
+    It holds the tree after each version, the proposals that wait, and those that would wait again
+    if their block were restored.
     """
 
     tree: dict[str, str] = field(default_factory=dict)
@@ -83,9 +84,9 @@ class Model:
 
 
 class Both:
-    """One owner's memory in the store, and the model beside it.
+    """One owner's memory in the store, and the model of it.
 
-    `do` does one thing to both and compares what they say.
+    `do` makes one change to both and compares the outcomes.
     """
 
     def __init__(self, tx: Transaction) -> None:
@@ -113,9 +114,9 @@ class Both:
         self.model.waiting = [one for one in self.model.waiting if one.label != label]
 
     def stored(self, label: str, text: str) -> str:
-        """The text as it is stored.
+        """Return the text as it is stored.
 
-        What differs in its last line's end alone leaves the older one.
+        If only the final newline differs, the older text stays.
         """
         (value,) = (
             block.value for block in user_memory.listed(self.tx, self.owned) if block.label == label
@@ -164,7 +165,7 @@ class Both:
                 user_memory.propose_edit(self.tx, self.owned, label, base, text, AGENTS[author])
             return
         one = user_memory.propose_edit(self.tx, self.owned, label, base or "", text, AGENTS[author])
-        # Which of the older ones it takes the place of is for test_proposals.py.
+        # test_proposals.py tests which older proposals it supersedes.
         left = {waiting.id for waiting in proposals.waiting(self.tx, self.owned.chain.id)}
         gone = [waiting for waiting in self.model.waiting if waiting.id not in left]
         assert all((waiting.author, waiting.label) == (author, label) for waiting in gone)
@@ -181,8 +182,8 @@ class Both:
         expected = made if now is None else merge_changes(one.base or "", now, one.text)
         done = approval.approve(self.tx, Scope(), one.id, ADA)
         if expected is None and one.base is not None and isinstance(done, Approved):
-            # Taken through the versions since; among so few different lines that may be told to be
-            # possible.
+            # The change is merged through the versions since then. With so few different lines that
+            # may succeed.
             expected = done.block.value
         if expected is None:
             assert isinstance(done, Conflicted)
@@ -207,7 +208,7 @@ class Both:
             self.come_back(one.label)
         self.model.change({**self.model.tree, one.label: self.stored(one.label, text)})
         if len(self.model.trees) > before:
-            # Her text may be what the agent's would have come to, and is the agent's then.
+            # If her text equals the merged text of the agent, the agent is the author.
             self.model.authors[-1] = self.versions()[-1].author
 
     def reject(self, number: int) -> None:
@@ -219,7 +220,7 @@ class Both:
         return history.page(self.tx, self.owned.chain.id, limit=100_000)[::-1]
 
     def check(self) -> None:
-        """Raise where the store and the model differ on texts, versions or proposals."""
+        """Raise if the store and the model differ in texts, versions or proposals."""
         tx, chain_id, model = self.tx, self.owned.chain.id, self.model
         listed = user_memory.listed(tx, self.owned)
         assert {block.label: block.value for block in listed} == model.tree
@@ -228,7 +229,7 @@ class Both:
         assert [version.number for version in found] == list(range(1, len(found) + 1))
         tree: dict[str, str] = {}
         for version, expected in zip(found, model.trees, strict=True):
-            # As a reader of rows alone would rebuild it.
+            # Rebuilt from the rows alone.
             tree.pop(version.old_label or version.label, None)
             if version.blob is not None:
                 tree[version.label] = versions.read_text(tx, chain_id, version.blob)
@@ -294,11 +295,9 @@ async def test_the_ids_of_a_random_history_are_gits_own(
 async def compare_with_git(
     store: SqliteStore, clock: ManualClock, folder: Path, *, changes: int, seed: int
 ) -> None:
-    """Do random things to a memory, hand the plain model's trees to git, and compare every id.
+    """Make random changes to a memory, give the model's trees to git, and compare every id.
 
-    Then let git check all it has.
-
-    In its long form `changes` is 10,000, which takes minutes.
+    Then git checks its repository. In the long form `changes` is 10,000, which takes minutes.
     """
     chance = random.Random(seed)  # noqa: S311 - repeatable
     both: list[Both] = []
@@ -341,7 +340,7 @@ async def compare_with_git(
 def import_into_git(
     folder: Path, trees: Sequence[dict[str, str]], versions: Sequence[BlockVersion]
 ) -> list[str]:
-    """The commit ids that stock git gives to these trees and their versions."""
+    """Return the commit ids that stock git computes for these trees and their versions."""
     git = ["git", "-C", str(folder / "memory.git")]
     subprocess.run(["git", "init", "-q", "--bare", str(folder / "memory.git")], check=True)
     stream = bytearray()
@@ -373,7 +372,7 @@ def import_into_git(
 
 
 async def written(store: SqliteStore, *values: str, label: str = "human") -> UserMemory:
-    """A memory whose block has had these texts, one after the other."""
+    """Make a memory whose block had these texts, one after the other."""
 
     def work(tx: Transaction) -> UserMemory:
         owned = user_memory.open_memory(tx, Scope(), "ada", makes=True)

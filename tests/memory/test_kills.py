@@ -1,6 +1,6 @@
-"""Owners' operations that die in the middle.
+"""Operations of owners that are killed at any statement.
 
-At whichever statement, everything is as it was, and the next try succeeds.
+Memory is then unchanged, and the next attempt succeeds.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ TABLES = (users, chains, blocks, commits, blobs, proposals, blocks_log)
 
 
 class Killed(Exception):
-    """Stands for the end of the process."""
+    """Represents the end of the process."""
 
 
 async def all_rows(store: SqliteStore) -> list[Any]:
@@ -43,7 +43,7 @@ async def all_rows(store: SqliteStore) -> list[Any]:
 
 @contextmanager
 def killed_at(store: SqliteStore, place: int) -> Iterator[None]:
-    """Within it the statement with this number, from 1, is never run."""
+    """Do not run the statement with this number (from 1), as if the process died there."""
     left = place
 
     def note(sql: str) -> None:
@@ -66,9 +66,9 @@ def killed_at(store: SqliteStore, place: int) -> Iterator[None]:
 
 
 async def laid_out(store: SqliteStore) -> tuple[UserMemory, str, str]:
-    """A memory with two blocks, a deleted one and a proposal.
+    """Make a memory with two blocks, a deleted one and a proposal.
 
-    Whose it is, the first version's id, the proposal's.
+    Returns its owner, the first version's id and the proposal's id.
     """
 
     def work(tx: Transaction) -> tuple[UserMemory, str, str]:

@@ -1,4 +1,4 @@
-"""Changes of one text taken together: what goes together, what collides, and what is the same."""
+"""Combining changes of one text: which can be combined, which collide, and which are the same."""
 
 import unicodedata
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def test_what_collides_and_what_does_not_is_the_same_whoever_comes_first(
     if not removes_lines(base, first):
         assert not touch_same_lines(base, first, base, second)
         assert merged is not None
-        # Empty lines aside: a final newline makes one here, and no difference there.
+        # Empty lines are ignored: a final newline makes one here, and no difference there.
         assert {line for line in first.split("\n") if line not in base.split("\n")} <= {
             "",
             *merged.split("\n"),
@@ -80,7 +80,7 @@ def test_lines_are_followed_through_what_was_written_in_between() -> None:
     for base, first, since, second, touches in (
         ("a\nb", "a\nB", "n\na\nb", "n\na\nX", True),
         ("a\nb", "a\nB", "n\na\nb", "n\nX\nb", False),
-        ("a\nb", "a\nB", "a\no", "a\nX", True),  # what the owner wrote in its place
+        ("a\nb", "a\nB", "a\no", "a\nX", True),  # The owner's text in its place.
         ("a\nb", "a\nB", "a\no", "X\no", False),
         ("a\nb", "a\nB", "n\na\nb", "n\na\nB", False),  # the same change
         ("a\nb", "a\nB", "a", "X", False),  # its line is gone
@@ -108,9 +108,9 @@ def test_what_is_only_written_differently_is_the_same() -> None:
 
 
 def long_changes(size: int) -> dict[str, tuple[Callable[[], object], object]]:
-    """Changes of texts of some thousand lines, by name, with their outcome.
+    """Return changes of texts of some thousand lines, by name, with their outcome.
 
-    None where the outcome does not matter.
+    The outcome is None if it does not matter.
     """
 
     def lines(sign: str, end: str = "") -> str:

@@ -1,6 +1,6 @@
 """Comparison of texts.
 
-A merge loses nothing and agrees with git, a diff gives both texts back, and nothing is slow.
+A merge loses nothing and agrees with git, a diff reproduces both texts, and all of it is fast.
 """
 
 import random
@@ -45,7 +45,7 @@ def test_a_merge_loses_and_invents_nothing_whoever_came_first(
     )
     for line in origin | mine | others | result:
         changes = (mine[line] - origin[line], others[line] - origin[line])
-        # Both sides may have made the same change in the same place, which then counts once.
+        # Both sides may have made the same change at the same position, which then counts once.
         possible = {origin[line] + sum(changes)} | {
             origin[line] + sum(changes) - shared
             for shared in range(min(0, *changes), max(0, *changes) + 1)
@@ -115,9 +115,9 @@ def test_line_ends_byte_order_marks_and_forms_of_accents_are_no_changes() -> Non
 
 
 def test_a_merge_collides_where_git_merge_file_says_so(tmp_path: Path) -> None:
-    """Where lines repeat themselves, which of them stayed is a matter of taste.
+    """If lines repeat, either of two equal lines may count as kept.
 
-    Then one may see a collision and the other none.
+    Then one program may see a conflict and the other none.
     """
     for seed, repeats in ((3, False), (9, True)):
         chance = random.Random(seed)  # noqa: S311 - repeatable
@@ -145,7 +145,7 @@ def test_a_merge_collides_where_git_merge_file_says_so(tmp_path: Path) -> None:
 def merge_file(
     folder: Path, base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
 ) -> str | None:
-    """What the stock git makes of three texts; None for a conflict."""
+    """Merge three texts with stock git; return None for a conflict."""
     names = [str(folder / name) for name in ("ours", "base", "theirs")]
     for name, lines in zip(names, (ours, base, theirs), strict=True):
         Path(name).write_text("".join(f"{line}\n" for line in lines))
@@ -175,9 +175,9 @@ def joined(pieces: list[DiffPiece], *kinds: str) -> str:
 
 
 def patched(old: str, diff: str) -> str:
-    """The old text with the diff applied, strictly.
+    """Apply the diff to the old text, strictly.
 
-    Every line it names must stand where it says.
+    Every line that the diff names must be at its position.
     """
     before = [line for line in re.split(r"(?<=\n)", old) if line]
     after: list[str] = []
@@ -285,9 +285,9 @@ LONG = 40_000
 
 
 def hard(size: int) -> dict[str, tuple[str, str]]:
-    """Pairs of texts of about this length.
+    """Return pairs of texts of about this length.
 
-    The standard library's matcher takes minutes for some that are long.
+    The standard library's matcher takes minutes for some long ones.
     """
     source = random.Random(1)  # noqa: S311
 
@@ -328,7 +328,7 @@ def test_any_two_long_texts_are_compared_in_linear_time() -> None:
 
 
 def test_what_is_the_same_is_found_also_where_not_everything_can_be_compared() -> None:
-    """A thousand empty lines and one changed word, moved into the middle of a text."""
+    """The texts have a thousand empty lines, and one changed word that moved into the middle."""
     lines = [f"Line {number} about tea.\n\n" for number in range(2000)]
     old = "first\n" + "".join(lines) + "last\n"
     new = (

@@ -1,6 +1,7 @@
-"""Proposals that add up.
+"""Several proposals for one block.
 
-They wait beside each other, the newer of two for the same lines alone, and nothing waits twice.
+They wait side by side, a newer one replaces an older one only for the same lines, and nothing waits
+twice.
 """
 
 import random
@@ -31,7 +32,7 @@ TEXT = "Name: Ada\nLikes: tea\nLives in: Turin\n"
 async def drafted(
     store: SqliteStore, value: str | None, by: Actor = TUTOR, **fields: Any
 ) -> Proposal:
-    """What an agent proposes that sees the block as it is."""
+    """Let an agent that sees the current block propose an edit."""
     owned = await owned_of(store)
 
     def work(tx: Transaction) -> Proposal:
@@ -58,7 +59,7 @@ async def waiting(store: SqliteStore) -> list[str]:
 
 
 async def approved(store: SqliteStore, *made: Proposal) -> str:
-    """Approve these, in this order, none of which may collide; returns the block's text then."""
+    """Approve these in this order, without a conflict; return the block's text."""
     for one in made:
         done = await store.write(lambda tx, id=one.id: approval.approve(tx, Scope(), id, ADA))  # type: ignore[misc]
         assert isinstance(done, Approved), one.value
@@ -66,7 +67,7 @@ async def approved(store: SqliteStore, *made: Proposal) -> str:
     return (await store.read(lambda tx: user_memory.require(tx, owned, "human"))).value
 
 
-# Two edits of one text by one agent that did not see its first, and what is approved of them.
+# Two edits of one text by an agent that did not see its first edit, and the text after approvals.
 BESIDE: list[tuple[str, str, str, str]] = [
     (
         TEXT,
@@ -123,11 +124,11 @@ SAME_LINES: list[tuple[str | None, str | None]] = [
     (TEXT.replace("tea", "green tea"), TEXT.replace("tea", "black tea")),
     (TEXT.replace("Likes: tea\n", ""), TEXT.replace("tea", "rum")),
     (TEXT.replace("tea", "rum"), "Name: Ada\n"),
-    # A newer one that tells all of the older: alike, and within a longer line.
+    # Newer proposals that contain the older one: the same text, and a longer line.
     (TEXT + "Reads.\n", TEXT + "Reads.\nHas a cat."),
     (TEXT + "- Reads.", TEXT + "- Reads. Has a cat.\n"),
     (TEXT.replace("tea", "rum"), TEXT.replace("tea", "rum") + "Reads.\n"),
-    # A block that shall go, or stay after all.
+    # A proposal to delete a block, and a proposal to keep it.
     (TEXT.replace("tea", "rum"), None),
     (None, TEXT.replace("tea", "rum")),
 ]
@@ -172,12 +173,12 @@ async def test_lines_are_compared_also_where_the_owner_wrote_in_between(store: S
 async def test_where_equal_lines_leave_it_open_which_of_them_stayed_the_versions_in_between_tell(
     store: SqliteStore,
 ) -> None:
-    """Only the text it was made from tells which x is to be replaced."""
+    """Only the text that the proposal was made from shows which x is to be replaced."""
     await put(store, "human", "x\nx")
     made = [await drafted(store, text) for text in ("I\nx\nx", "x\nLast", "First\nx")]
     assert merge_changes("x\nx", "I\nx\nLast", "First\nx") is None
     assert await approved(store, *made) == "I\nFirst\nLast"
-    # What the owner changed in those lines is a conflict all the same.
+    # A change of the owner in those lines is still a conflict.
     await put(store, "human", "x\nx")
     third = await drafted(store, "First\nx")
     await put(store, "human", "y\nx")
@@ -319,7 +320,7 @@ async def test_of_all_agents_no_more_than_a_thousand_wait_for_one_owner_whatever
     for refused in (lambda tx: another(tx, "label-9"), lambda tx: another(tx, "label-1", COACH)):
         with pytest.raises(Conflict, match="8 changes of this memory wait for its owner already"):
             await store.write(refused)
-    # What takes the place of another, waits already, or is the owner's own, goes on.
+    # Proposals that replace another, that already wait, or that the owner already wrote.
     assert (await drafted(store, f"{TEXT}1\n", made[1].author)).id == made[1].id
     await drafted(store, f"{TEXT}1\n2\n", made[1].author)
     await drafted(store, f"{TEXT}Mine\n", ADA)
@@ -328,7 +329,7 @@ async def test_of_all_agents_no_more_than_a_thousand_wait_for_one_owner_whatever
     await drafted(store, f"{TEXT}9\n", COACH)
 
 
-# What the hundred that wait do with a text of 4,000 lines, each at its own place or all at one.
+# A hundred proposals for a text of 4,000 lines, each at its position or all at one.
 LONG = [f"Line {number} of a long text." for number in range(4000)]
 FLOODS: dict[str, Callable[[int], list[str]]] = {
     "appended": lambda number: [*LONG, f"Fact {number}."],
@@ -410,9 +411,9 @@ LINES = ("", "", "# Likes", "- tea", "- maths", "# Goals", "Name: Ada", "Lives i
 
 
 def edited(base: Sequence[str], fact: str, chance: random.Random) -> str:
-    """The text with a fact in it, as models write one.
+    """Return the text with a fact in it, as models write it.
 
-    At the end, between lines, below a heading, in the place of a line.
+    The fact is at the end, between lines, below a heading, or replaces a line.
     """
     lines, place = list(base), chance.randrange(len(base) + 1)
     match chance.randrange(5):
@@ -434,7 +435,7 @@ def edited(base: Sequence[str], fact: str, chance: random.Random) -> str:
 async def test_days_of_eight_facts_lose_none_in_whatever_order_they_are_approved(
     store: SqliteStore, number_of_days: int
 ) -> None:
-    """The block ends with all proposals, except where a newer edit replaced the line."""
+    """The block then holds all proposals, except lines that a newer edit replaced."""
     chance = random.Random(13)  # noqa: S311 - repeatable
     await put(store, "other", "x")
     owned = await owned_of(store)

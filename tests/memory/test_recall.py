@@ -1,6 +1,7 @@
-"""Finding messages and passages.
+"""Search of messages and passages.
 
-By words, by meaning, with another model than the default's, and with one that fails.
+It works by words and by meaning, with another embedding model than the default, and with a failing
+one.
 """
 
 import tracemalloc
@@ -185,7 +186,7 @@ async def test_a_search_within_a_fork_finds_what_it_shares_and_nothing_that_was_
         await store.read(lambda tx: conversations.shared_by(tx, fork))
         await library.recall.messages("tea", wanted, 10)
     assert len(counted.statements) <= 5
-    # Without what it shares it is only its own.
+    # Without the shared messages it has only its own.
     assert texts(await library.recall.messages("tea", MessageFilter((agent.id,), fork.id), 10)) == {
         "Tea of the fork."
     }

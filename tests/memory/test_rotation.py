@@ -1,4 +1,4 @@
-"""Rotation: a block that fills up sheds into the archive, in the step that filled it."""
+"""Rotation: a full block moves text to the archive, in the step that filled it."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,6 +1,6 @@
 """The canonical text of a block with a schema.
 
-Sections that agents read and edit, and that give their values back.
+Agents read and edit its sections, and the values can be read back from them.
 """
 
 from datetime import date
@@ -36,7 +36,7 @@ STUDENT = BlockSchema(
         SchemaField("since", "date", title="Student since"),
     ),
 )
-# Without limits, so that any value of the right kind is in order.
+# The fields have no limits, so any value of the right kind is valid.
 LOOSE = BlockSchema(
     "loose",
     "Loose",

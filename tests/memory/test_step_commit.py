@@ -1,6 +1,6 @@
 """Storing a step's edits and passages.
 
-Nothing that someone else wrote meanwhile is overwritten unseen.
+A step never overwrites a change of others that it has not seen.
 """
 
 from dataclasses import replace
@@ -90,8 +90,8 @@ async def test_someone_elses_change_of_another_line_stays_and_the_result_is_corr
     stored = await block_now(store, state.blocks[0].id)
     assert (stored.value, stored.version) == (both, 3)
     assert committed.blocks == (stored,)
-    # Only the last of the step's results shows the block as it stands; the one before was true when
-    # it was given.
+    # Only the last result of the step shows the block as it is now; the one before was true at its
+    # time.
     assert (committed.results, committed.failed) == ({"call-2": both}, {})
 
 

@@ -1,7 +1,7 @@
-"""Summing up.
+"""Summaries.
 
-Any length works, nothing in the material acts as an instruction, and no failure of a model gets
-out.
+Any length works, no text in the material acts as an instruction, and a failure of the model raises
+no error.
 """
 
 import asyncio

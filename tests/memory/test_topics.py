@@ -1,4 +1,4 @@
-"""Topics of "Never remember": what is about them, and what is not."""
+"""Topics of "Never remember": lines that belong to a topic, and lines that do not."""
 
 import pytest
 

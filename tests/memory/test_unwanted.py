@@ -1,4 +1,4 @@
-"""Rules of a person against remembering: what is like a rule, and what of a step they refuse."""
+"""Rules of "Never remember": which lines are like a rule, and which edits they refuse."""
 
 import pytest
 

@@ -1,8 +1,6 @@
-"""A user's own memory.
+"""A user's memory: put, delete, restore and rename, also while others write.
 
-A put, a delete, a restore and a rename, also where others write at the same time.
-
-Any sequence of them is compared with a plain model in `test_history.py`.
+`test_history.py` compares any sequence of them with a plain model.
 """
 
 import asyncio
@@ -65,7 +63,7 @@ async def test_ten_first_puts_at_once_make_one_user_one_chain_and_lose_nothing(
     assert len(await store.read(lambda tx: tx.all(chains.select()))) == 1
     assert (
         len(await store.read(lambda tx: tx.all(users_table.select()))) == 2
-    )  # the local user is the other
+    )  # The local user is the other one.
     assert owned.chain.versions == 10
 
 

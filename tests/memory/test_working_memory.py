@@ -1,7 +1,4 @@
-"""The step's working copy of memory.
-
-What tools may write in it, and what it remembers of their doings.
-"""
+"""The step's working copy of memory: what tools may write, and the record of their changes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -109,8 +106,8 @@ def test_a_label_that_is_taken_or_cannot_be_is_refused() -> None:
     assert memory.edits == []
 
 
-# Spaces without width, marks and overrides of direction, a soft hyphen, tags, and joiners between
-# Latin letters.
+# Zero-width spaces, direction marks and overrides, a soft hyphen, tags, and joiners between Latin
+# letters.
 HIDDEN_SIGNS = (
     *(
         "\u200b",

@@ -1,4 +1,4 @@
-"""The memory section: its exact text, and that nothing written in a block can leave it."""
+"""The memory section: its exact text, and that no text of a block can close it."""
 
 import re
 from dataclasses import dataclass
@@ -96,8 +96,8 @@ def test_agents_that_live_by_tools_see_rules_and_directories_but_no_blocks(
     assert render_memory(whole) == expected[expected.index("<tool_usage_rules>") :]
 
 
-# What follows proves that memory is data: a strict reader of the format gets back exactly the
-# blocks that went in.
+# The following tests prove that memory is data: a strict reader of the format gets back exactly the
+# blocks.
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,12 @@ class Seen:
 
 
 def close(name: str) -> re.Pattern[str]:
-    """Anything that a reader might take for a closing tag, in any spacing or case."""
+    """Match any text that a reader might take for a closing tag, in any spacing or case."""
     return re.compile(rf"<\s*/\s*{re.escape(name)}(?![\w-])[^>]*>", re.IGNORECASE)
 
 
 def read_until(text: str, place: int, name: str) -> tuple[str, int]:
-    """The text up to the first exact closing tag on its own line, and the place after it."""
+    """Return the text before the first exact closing tag, and the position after it."""
     found = close(name).search(text, place)
     assert found.group() == f"</{name}>"
     assert text[found.start() - 1] == text[found.end()] == "\n"

@@ -1,6 +1,7 @@
 """The system message.
 
-Where memory stands in it, its metadata, and when a stored one must be made anew.
+The tests check the position of the memory, the metadata, and when a stored message must be rendered
+again.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The built-in words for models."""
+"""The built-in prompts and texts for models."""
 
 from importlib import resources
 
@@ -8,7 +8,7 @@ from ricordo.llm.tokens import text_tokens
 from ricordo.prompt.texts import BUILT_IN, text
 
 MOST_TOKENS = 1_000
-# The tools whose use a prompt explains, or the words that stand for its task where it has none.
+# The tools that a prompt explains, or a text about its task if it has no tools.
 RELIES_ON = {
     "letta_v1": ("Memory blocks", "Recall memory", "Archival memory"),
     "memgpt_chat": (

@@ -165,7 +165,7 @@ def test_a_request_for_approval_is_the_assistants_and_its_answer_is_not_sent() -
     decided = make.message(AGENT, role="approval", parts=(ApprovalPart("a", approves=True),))
     sent = transcript([asked, decided, answers("a")], "UTC", 128_000)
     assert [message.role for message in sent] == ["assistant", "tool"]
-    # While nobody has answered, a request that is sent all the same is still valid.
+    # A request that is sent before the answer is still valid.
     assert [message.role for message in transcript([asked], "UTC", 128_000)] == [
         "assistant",
         "tool",

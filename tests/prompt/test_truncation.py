@@ -1,6 +1,6 @@
-"""The last resort.
+"""Truncation, the last resort.
 
-Whatever the transcript, what is sent fits, and every call keeps its one result.
+Whatever the transcript, the request fits, and every call keeps its one result.
 """
 
 import orjson
@@ -103,7 +103,7 @@ transcripts = st.lists(
 def test_what_is_sent_always_fits_and_stays_valid(
     messages: list[Message], more: int, percent: int
 ) -> None:
-    messages = paired(messages)  # as the transcript is: no call has another's id
+    messages = paired(messages)  # As in every transcript, no call has another call's id.
     budget = -(-(message_tokens(SYSTEM) + LEAST_ROOM + more) * percent // 100)
     sent = fitted(messages, budget, percent)
     assert transcript_tokens(sent) * percent / 100 <= budget

@@ -1,9 +1,8 @@
-"""Programs that try to leave the sandbox or to harm what is around it.
+"""Programs that try to escape from the sandbox or to harm the machine.
 
-One that gets its way prints ESCAPED.
-
-`python -m tests.sandbox.escapes BACKEND FOLDER` runs them all as this user, and prints JSON of how
-each ended; with `neighbours` behind it, it runs two calls side by side instead.
+A program that succeeds prints ESCAPED. `python -m tests.sandbox.escapes BACKEND FOLDER` runs them
+all as this user, and prints as JSON how each ended. With `neighbours` after it, it runs two calls
+in parallel instead.
 """
 
 import asyncio
@@ -41,8 +40,8 @@ def connects(host: str, port: str, family: str = "AF_INET") -> str:
     )
 
 
-# By what is tried. {data}, {port}, {pid} and {other} stand for the server's folder, a loopback
-# port, a process, another workspace.
+# Programs by what they try. {data}, {port}, {pid} and {other} are the server's folder, a loopback
+# port, a process and another workspace.
 ESCAPES: dict[str, str] = {
     "read /etc/shadow": reads("/etc/shadow"),
     "read /etc/passwd of the machine": "s = open('/etc/passwd').read(); print('ESCAPED' if 'root' in s else s)",
@@ -153,7 +152,7 @@ ESCAPES: dict[str, str] = {
     ),
     "raise its priority": "import os; os.nice(-10); print('ESCAPED')",
     "ask for privileges": _LIBC + "print('ESCAPED' if libc.prctl(39, 0, 0, 0, 0) == 0 else 'kept')",
-    # What harms without leaving.
+    # Programs that harm without escaping.
     "bomb of forks": (
         "import os, time\nmade = 0\nwhile made < 5000:\n    try:\n        if os.fork() == 0:\n    "
         "        time.sleep(60); os._exit(0)\n        made += 1\n    except OSError: "
@@ -178,8 +177,7 @@ ESCAPES: dict[str, str] = {
         "   except (OSError, ValueError): pass\ntime.sleep(992)"
     ),
 }
-# These are tried in a sandbox of their own: they look at the process around them, or end it, or
-# harm it.
+# These run in a separate sandbox: they look at the processes around them, end them, or harm them.
 ALONE = (
     *(
         "read the parent's environment",
@@ -201,9 +199,9 @@ ALONE = (
         "ignore signals",
     ),
 )
-# Nothing but the time stops these.
+# Only the time limit stops these.
 SLEEPERS = {"sleep without end", "ignore signals"}
-# The others are forks of one program, since to start Python takes longer than to try.
+# The others are forks of one program, since starting Python takes longer than the attempt.
 TOGETHER = """
 import json, os, sys
 for name, program in json.load(sys.stdin).items():
@@ -320,7 +318,8 @@ async def run_all(backend: str, folder: Path, names: list[str]) -> dict[str, Any
     finally:
         await sandbox.close()
         victim.send_signal(signal.SIGKILL)
-    # What was started there names this folder in its command line, and so does what it forked.
+    # Processes that were started there name this folder in their command line, and so do their
+    # forks.
     running = subprocess.run(
         ["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True
     ).stdout
@@ -328,7 +327,7 @@ async def run_all(backend: str, folder: Path, names: list[str]) -> dict[str, Any
     return ended
 
 
-# Forks as much as one call may, and waits; the other one forks only then.
+# Forks as many processes as one call may have, and waits. Only then the other call forks.
 BUSY = """
 import os, time
 for _ in range({count}):

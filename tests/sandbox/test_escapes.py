@@ -1,6 +1,6 @@
-"""At least forty ways out of the sandbox.
+"""More than forty attempts to escape from the sandbox.
 
-None leads anywhere, with each backend, as root and as an ordinary user.
+None succeeds, with each backend, as root and as an ordinary user.
 """
 
 import json
@@ -81,7 +81,7 @@ def test_no_way_leads_out(backend: str, as_root: bool) -> None:
         found = attempts(backend, Path(folder), as_root=as_root)
     escaped = {name: found[name]["out"] for name in ESCAPES if "ESCAPED" in found[name]["out"]}
     assert escaped == {}
-    # Each says why: in words of the program's own, or in the sentence of its end.
+    # Each says why it failed: by its own message, or by the sentence about its end.
     silent = [
         name
         for name in ESCAPES
@@ -94,7 +94,7 @@ def test_no_way_leads_out(backend: str, as_root: bool) -> None:
         assert found[name]["stopped_by"] in kinds, (name, found[name])
     assert found["the victim"] is True
     assert found["the files"] == [SECRET, SECRET]
-    # The folder for work in progress is made where the server may write.
+    # The working folder is created where the server may write.
     assert set(found["the folder"]) - {"ricordo.tmp"} == {"ricordo.db", "secret.key"}
     assert found["left"] == []
     assert found["connections"] is True
@@ -103,7 +103,7 @@ def test_no_way_leads_out(backend: str, as_root: bool) -> None:
 @pytest.mark.parametrize(
     ("backend", "as_root"),
     [
-        # Only here do the calls have one user, all of whose processes the kernel counts.
+        # Only here all calls run as one user, whose processes the kernel counts together.
         pytest.param("landlock", False, id="landlock, as an ordinary user"),
         pytest.param("landlock", True, id="landlock, as root", marks=pytest.mark.soak),
         pytest.param(

@@ -1,7 +1,4 @@
-"""Programs in the sandbox.
-
-What goes in and comes out, limits, the way to the network, and what is left when anything ends.
-"""
+"""Programs in the sandbox: input, output, limits, network access, and leftovers."""
 
 import asyncio
 import contextlib
@@ -32,7 +29,8 @@ from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage.engine.work_folders import FOLDER, sweep
 from tests.support.sandboxes import bubblewrap
 
-in_one_loop = pytest.mark.asyncio(loop_scope="module")  # of the sandbox that tests share
+# This is the folder of the sandbox that tests share.
+in_one_loop = pytest.mark.asyncio(loop_scope="module")
 BACKENDS = ("bubblewrap", "landlock")
 ANSWERS = (
     "import json, os, sys\nasked = json.load(sys.stdin)\nos.write(3, json.dumps({'sum': "
@@ -366,7 +364,7 @@ asyncio.run(main())
     left = [
         Path(note.read_text()) for note in (tmp_path / "data" / FOLDER).glob("sandbox-*.elsewhere")
     ]
-    # In bubblewrap a workspace lies in memory.
+    # Under bubblewrap the workspace is in main memory.
     assert [folder.is_dir() for folder in left] == [True] * (backend == "landlock")
     for _ in range(100):
         if not running(str(tmp_path / "mark")):

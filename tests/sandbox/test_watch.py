@@ -1,4 +1,4 @@
-"""The measuring of a running program's workspace."""
+"""Measuring the workspace of a running program."""
 
 import os
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def workspace(tmp_path: Path) -> Iterator[Path]:
 
 
 def _make_folders(top: Path, depth: int, content: bytes) -> None:
-    """Make folders inside each other, and a file in the last."""
+    """Make nested folders, and a file in the innermost."""
     parent = os.open(top, os.O_RDONLY)
     for _ in range(depth):
         os.mkdir("d", dir_fd=parent)
@@ -40,7 +40,7 @@ def _make_folders(top: Path, depth: int, content: bytes) -> None:
         (10, 1 << 10, True),
         (1_500, 1 << 20, False),
         (1_500, 1 << 10, True),
-        # Longer paths than the system takes, so the content cannot be measured.
+        # The paths are longer than the system allows, so the content cannot be measured.
         (3_000, 1 << 20, True),
     ],
 )

@@ -1,10 +1,8 @@
-"""The one way in for tests.
+"""The only way for tests to use the product's internals.
 
-What they make, say, search, propose, approve, kill and count, over the real thing.
-
-`server` is the real app over HTTP, with the official client, and `http` short words for what is
-sent there. `scene` is the app in front of scripted provider servers. `stage` is one runtime without
-HTTP, whose model says what a script tells it to. `make` has values and rows with defaults, `stores`
-what tests do with a database, `jobs` a worker. A test outside the allow-list of
-`tests/test_architecture.py` gets all that it needs of the product here.
+`server` is the real app over HTTP with the official client, and `http` has short helpers for
+requests. `scene` is the app with scripted provider servers. `stage` is one runtime without HTTP,
+with a scripted model. `make` builds values and rows with defaults, `stores` has helpers for
+databases, `jobs` a worker. Only the tests on the allow-list of `tests/test_architecture.py` import
+other parts of the product.
 """

@@ -1,8 +1,7 @@
-"""Whether work grows no faster than its input.
+"""Checks that work grows no faster than its input.
 
-Told by a ratio of two sizes, so that no machine is too busy for it.
-
-In a test: `require_linear(lambda size: read("x" * size), 5_000)`.
+The check compares two sizes, so it works on a busy machine too. In a test: `require_linear(lambda
+size: read("x" * size), 5_000)`.
 """
 
 import time
@@ -15,7 +14,7 @@ Linear work takes 8 times as long, quadratic work 64 times.
 """
 MOST = 24
 TRIES = 7
-NOTHING = 0.004  # seconds of this thread's CPU: what takes less is not compared
+NOTHING = 0.004  # Seconds of this thread's CPU; shorter work is not compared.
 
 
 def cpu_seconds(work: Callable[[int], object], size: int) -> float:
@@ -35,13 +34,9 @@ def is_linear(
 ) -> bool:
     """Return whether `factor` times the size takes at most `most` times as long.
 
-    Tried several times.
-
-    Work that takes less than `nothing` seconds on the larger size is not compared.
-
-    A busy machine spoils single measurements, so one good pair is proof: a short run that is
-    disturbed three times in a row, beside a long one that is not, is too rare to hide quadratic
-    work for long.
+    Work that takes less than `nothing` seconds on the larger size is not compared. The measurement
+    is repeated, because a busy machine spoils single ones. One good pair is enough: it is very
+    unlikely that the short run is disturbed three times in a row while the long one is not.
     """
     limit = most or factor * MOST // FACTOR
     for _ in range(TRIES):
@@ -52,7 +47,7 @@ def is_linear(
 
 
 def require_linear(work: Callable[[int], object], size: int, name: object = "") -> None:
-    """Fail where the work grows faster than its input; `name` says which work it was."""
+    """Fail if the work grows faster than its input; `name` names the work."""
     assert is_linear(work, size), (
         f"{name!r}: {FACTOR} times the length takes more than {MOST} times as long"
     )

@@ -1,6 +1,6 @@
-"""Short words for tests over HTTP.
+"""Helpers for tests over HTTP.
 
-A user's memory, and whether an answer is what the OpenAPI document promises.
+They use a user's memory, and check that a response is what the OpenAPI document promises.
 """
 
 from dataclasses import replace
@@ -49,9 +49,9 @@ def require_fits(model: Any, answer: Any) -> None:
 
 
 class AsCaller:
-    """ASGI middleware of a test's own app, which has no guard.
+    """ASGI middleware for a test's app without a guard.
 
-    Every request is of this caller, in the organization it names.
+    Every request is made by this caller, in the organization that it names.
     """
 
     def __init__(self, app: ASGIApp, caller: Scope = Scope()) -> None:

@@ -34,7 +34,7 @@ Work = Callable[[Runtime, Job, Report], Awaitable[None]]
 
 @pytest.fixture(scope="package", autouse=True)
 def quick_jobs() -> Iterator[None]:
-    """Let the servers of a folder look often what is due, and try what failed again at once."""
+    """Let the servers of a folder check often for due jobs, and retry failed jobs at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(working_jobs, "Pace", partial(Pace, poll=0.05, beat=0.2))
         patch.setattr(working_jobs, "BACKOFF", Backoff(0.1, 2, 1))
@@ -53,7 +53,7 @@ def runtime_on(store: Store, folder: Path) -> Runtime:
 async def working(
     store: Store, folder: Path, *handlers: JobHandler, is_alone: bool = True, pace: Pace = QUICK
 ) -> AsyncIterator[Worker]:
-    """A worker that runs, fed in the way of its database, and is stopped on leaving."""
+    """A running worker, which is notified in the way of its database, and stopped at the end."""
     worker = Worker(runtime_on(store, folder), handlers, is_alone=is_alone, pace=pace)
     served = (
         PostgresWorker(worker, store, address_of(store))

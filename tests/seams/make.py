@@ -1,7 +1,4 @@
-"""Builders of domain values with defaults a test need not care about.
-
-`make.message(agent, "I like tea")`.
-"""
+"""Builders of domain values with defaults: `make.message(agent, "I like tea")`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -48,7 +45,7 @@ def agent(name: str = "Nina", **fields: Any) -> Agent:
 
 
 def conversation(of: Agent, **fields: Any) -> Conversation:
-    """The agent's default thread; with an id of its own in `fields`, another one."""
+    """Return the agent's default conversation, or another one with an id in `fields`."""
     default = conversations.default_id(of.id)
     given = {
         "agent_id": of.id,
@@ -60,9 +57,9 @@ def conversation(of: Agent, **fields: Any) -> Conversation:
 
 
 def message(of: Agent, text: str = "Hello.", role: Role = "user", **fields: Any) -> Message:
-    """A message of text in the agent's default thread.
+    """Return a text message in the agent's default conversation.
 
-    `parts` in `fields` take the text's place.
+    `parts` in `fields` replaces the text.
     """
     given = {
         "id": new_id("message"),
@@ -169,7 +166,7 @@ async def stored_agent(
     with_tools: Sequence[Tool] = (),
     tags: Sequence[str] = (),
 ) -> AgentState:
-    """Store an agent with a default thread, system message, own blocks, and tools."""
+    """Store an agent with a default conversation, system message, blocks, and tools."""
     one = one or agent()
 
     def work(tx: Transaction) -> AgentState:
@@ -197,7 +194,7 @@ async def stored_blocks(store: Store, *new: Block) -> list[Block]:
 
 
 async def stored_messages(store: Store, *new: Message) -> list[Message]:
-    """Store and index messages; returns them as they read back, with their seq."""
+    """Store and index messages; return them as the database reads them, with their seq."""
 
     def work(tx: Transaction) -> list[Message]:
         insert_messages(tx, new)

@@ -16,11 +16,11 @@ LIMIT = 60.0  # seconds after which a test that waits for a server fails
 
 
 class HttpThread:
-    """An ASGI app under uvicorn, in a thread; `port` stays free for it to come back to."""
+    """An ASGI app under uvicorn, in a thread; `port` stays reserved for a restart."""
 
     def __init__(self, app: Any, port: int = 0) -> None:
-        # With its protocol named, so that asyncio turns off Nagle's algorithm, which holds each
-        # answer back for 40 ms.
+        # The protocol is named, so that asyncio turns off Nagle's algorithm, which delays each
+        # response by 40 ms.
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("127.0.0.1", port))
@@ -43,7 +43,7 @@ class HttpThread:
         asyncio.run(self._server.serve([self._socket]))
 
     def stop(self) -> None:
-        """End it at once, whatever runs there."""
+        """End the server at once, even if requests are running."""
         self._server.should_exit = self._server.force_exit = True
         self._thread.join(LIMIT)
         self._socket.close()
@@ -54,7 +54,7 @@ class HttpThread:
 def mcp_server(
     server: MCPServer, kind: Literal["sse", "streamable_http"] = "streamable_http"
 ) -> Iterator[str]:
-    """Serve it over HTTP; gives its address."""
+    """Serve an MCP server over HTTP; yield its address."""
     app, path = (
         (server.sse_app(), "/sse") if kind == "sse" else (server.streamable_http_app(), "/mcp")
     )
@@ -66,7 +66,7 @@ def mcp_server(
 
 
 def notes() -> MCPServer:
-    """A server with a few tools, as a developer writes one."""
+    """Return a server with a few tools, as a developer would write it."""
     server = MCPServer("notes")
 
     @server.tool()
@@ -93,11 +93,10 @@ Answer = Callable[[dict[str, Any]], Any]
 
 @dataclass
 class RawServer:
-    """An MCP server over streamable HTTP as a test wants it.
+    """An MCP server over streamable HTTP that a test controls.
 
-    Answers of `tools/list` and `tools/call` are whatever it says.
-
-    `raw` answers a request of a method with bytes of its own, sent as they are.
+    A test sets the results of `tools/list` and `tools/call`. `raw` answers the requests of a method
+    with bytes, which are sent unchanged.
     """
 
     tools: Tools = field(default_factory=list)
@@ -146,7 +145,7 @@ class RawServer:
 
 @dataclass
 class _Exchange:
-    """One request, and the ways to answer it."""
+    """One request, with the ways to answer it."""
 
     asked: dict[str, Any]
     send: Any
@@ -180,7 +179,7 @@ async def _plain(send: Any, status: int, body: bytes, **headers: str) -> None:
 
 
 def tool(name: str, description: str = "Does it.", **properties: Any) -> dict[str, Any]:
-    """A tool as servers list it."""
+    """Return a tool as servers list it."""
     return {
         "name": name,
         "description": description,
@@ -190,7 +189,7 @@ def tool(name: str, description: str = "Does it.", **properties: Any) -> dict[st
 
 @contextmanager
 def raw_server(server: RawServer) -> Iterator[str]:
-    """Serve it; gives its address."""
+    """Serve a raw MCP server; yield its address."""
     running = HttpThread(server)
     try:
         yield f"http://127.0.0.1:{running.port}/mcp"

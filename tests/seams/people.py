@@ -1,9 +1,7 @@
-"""A server where everybody has a key.
+"""A server on which everybody has a key: users, services, and a second organization.
 
-People of one organization, another organization, services, and things of one of them.
-
-`world.ada` has something of every kind, and each of it holds her CANARY. Who asks for a route in
-her place must not get it.
+`world.ada` has data of every kind, and all of it holds her CANARY. No other caller may get it from
+any route.
 """
 
 import base64
@@ -58,7 +56,7 @@ from tests.support.sandboxes import bubblewrap
 OPERATOR = "the-operators-own-key"
 OTHER_ORGANIZATION = "org-0ther000-0000-4000-8000-000000000000"
 CANARY = "vuqkzoqada"
-# All that a user's key can be given: what is refused then is refused because of whose it is.
+# All scopes that a user's key can have. A refusal then depends only on who owns the data.
 EVERY_USERS = tuple(sorted({*SCOPES} - {OVERRIDE, IMPERSONATE}))
 Wire = dict[str, Any]
 
@@ -134,9 +132,9 @@ class People:
 
 @dataclass
 class World(People):
-    """The people, and what Ada has.
+    """The people, and Ada's data.
 
-    `own` by the names of the routes' parameters, `shared` likewise.
+    `own` maps the names of route parameters to her ids, `shared` to ids of the organization.
     """
 
     mcp_url: str = ""
@@ -146,7 +144,7 @@ class World(People):
     shared: dict[str, str] = field(default_factory=dict)
 
     def fill(self) -> "World":
-        """Make Ada's things, with her own key wherever she can."""
+        """Make Ada's data, with her key where that is allowed."""
         other = {"id": OTHER_ORGANIZATION, "name": "Other", "created_at": 1}
         self.server.write(lambda tx: tx.run(insert(organizations), other))
         self.ada = self.key("ada", scopes=EVERY_USERS)
@@ -206,17 +204,14 @@ class World(People):
         return str(self.ask(OPERATOR, "POST", "/v1/invitations", json=people)[0]["id"])
 
     def _wait(self, is_done: Callable[[], Any]) -> None:
-        """Return when the background work is done, after which nothing is written by itself."""
+        """Return when the background work is done; after that nothing is written."""
         deadline = time.monotonic() + LIMIT
         while not is_done():
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
     def _make_shared(self) -> None:
-        """Make what is the organization's.
-
-        An agent with its block and archive, a tool, a provider.
-        """
+        """Make the organization's data: an agent with its block and archive, a tool, a provider."""
         tools = [
             "memory_insert",
             "archival_memory_insert",
@@ -265,7 +260,7 @@ class World(People):
         self.shared |= self.new_backup("kept.db")
 
     def _lay_asleep(self, agent_id: str) -> None:
-        """Give the agent another that works on its memory, and that no turn wakes."""
+        """Give the agent a sleeping agent that no turn wakes."""
         pair = self.ask(
             OPERATOR, "PATCH", f"/v1/agents/{agent_id}", json={"enable_sleeptime": True}
         )
@@ -274,7 +269,7 @@ class World(People):
         self.ask(OPERATOR, "PATCH", f"/v1/groups/{group_id}", json={"manager_config": config})
 
     def new_variable(self, name: str) -> dict[str, str]:
-        """Store a variable of the organization's tools; returns what names it in routes."""
+        """Store a variable of the organization's tools; return its route parameters."""
         place = f"/v1/sandbox-config/{self.shared['sandbox_config_id']}/environment-variable"
         return {
             "variable_id": self.ask(OPERATOR, "POST", place, json={"key": name, "value": "mine"})[
@@ -283,14 +278,14 @@ class World(People):
         }
 
     def new_template(self, agent_id: str) -> dict[str, str]:
-        """Make a template of the agent; returns what names it in routes."""
+        """Make a template of the agent; return its route parameters."""
         name = self.ask(
             OPERATOR, "POST", "/v1/templates", json={"type": "agent", "agent_id": agent_id}
         )["name"]
         return {"template_name": name, "template_version": f"{name}:1"}
 
     def new_course(self, name: str) -> dict[str, str]:
-        """Make a course; returns what names it in routes."""
+        """Make a course; return its route parameters."""
         skills = "".join(f'[[skill]]\nname = "{skill}"\n' for skill in ("sums", "percent"))
         source = f'[[agent]]\nname = "coach"\ninstructions = "Coach."\n{skills}'
         return {
@@ -300,9 +295,9 @@ class World(People):
         }
 
     def new_student(self, name: str = "bea") -> dict[str, str]:
-        """Let somebody talk with the course and share their skills with its teachers.
+        """Let a student talk with the course and share their skills with its teachers.
 
-        Returns what names them in routes.
+        Returns the route parameters.
         """
         agent = self.ask(OPERATOR, "GET", f"/v1/courses/{self.shared['course_name']}")["agents"][
             "coach"
@@ -314,7 +309,7 @@ class World(People):
         return {"user_id": name}
 
     def new_backup(self, name: str) -> dict[str, str]:
-        """Put a backup into the data folder; returns what names it in routes."""
+        """Put a backup into the data folder; return its route parameters."""
         folder = self.server.settings.data_dir / "backups"
         folder.mkdir(exist_ok=True)
         with closing(sqlite3.connect(folder / name)) as made:
@@ -322,25 +317,25 @@ class World(People):
         return {"backup_name": name}
 
     def new_task(self, name: str, agent_id: str) -> dict[str, str]:
-        """Make a background task of the agent; returns what names it in routes."""
+        """Make a background task of the agent; return its route parameters."""
         trigger = {"type": "cron", "schedule": "0 0 1 1 *"}
         body = {"name": name, "agent_id": agent_id, "instructions": "Look.", "trigger": trigger}
         return {"task_name": self.ask(OPERATOR, "POST", "/background/tasks", json=body)["name"]}
 
     def new_group(self, *agent_ids: str) -> dict[str, str]:
-        """Make a group of these agents; returns what names it in routes."""
+        """Make a group of these agents; return its route parameters."""
         body = {"agent_ids": agent_ids, "description": "A panel."}
         return {"group_id": self.ask(OPERATOR, "POST", "/v1/groups/", json=body)["id"]}
 
     def new_task_run(self) -> dict[str, str]:
-        """Let the task run for Ada, to its end; returns what names the run in routes."""
+        """Let the task run for Ada, to its end; return the run's route parameters."""
         place = f"/background/tasks/{self.shared['task_name']}/run"
         (run,) = self.ask(OPERATOR, "POST", place, json={"user_id": "ada"})["runs"]
         self._wait(lambda: self.ask(OPERATOR, "GET", f"/background/runs/{run['id']}")["ended_at"])
         return {"task_run_id": run["id"]}
 
     def new_batch(self) -> dict[str, str]:
-        """Let a batch of Ada's run to its end; returns what names it in routes."""
+        """Let a batch of Ada's run to its end; return its route parameters."""
         asked = {"agent_id": self.shared["agent_id"], "input": f"All at once {CANARY}."}
         made = self.ask(self.ada, "POST", "/v1/messages/batches", json={"requests": [asked] * 2})
         self._wait(
@@ -349,14 +344,14 @@ class World(People):
         return {"batch_id": made["id"]}
 
     def new_schedule(self, key: str) -> dict[str, str]:
-        """Make a schedule for the shared agent; returns what names it in routes."""
+        """Make a schedule for the shared agent; return its route parameters."""
         said = [{"role": "user", "content": f"Later {CANARY}."}]
         body = {"messages": said, "schedule": {"type": "recurring", "cron_expression": "0 0 1 1 *"}}
         made = self.ask(key, "POST", f"/v1/agents/{self.shared['agent_id']}/schedule", json=body)
         return {"scheduled_message_id": made["id"]}
 
     def new_mcp_server(self, name: str) -> dict[str, str]:
-        """Add an MCP server with one tool; returns what names both in routes."""
+        """Add an MCP server with one tool; return the route parameters of both."""
         config = {"mcp_server_type": "streamable_http", "server_url": self.mcp_url}
         made = self.ask(
             OPERATOR, "POST", "/v1/mcp-servers/", json={"server_name": name, "config": config}
@@ -368,7 +363,7 @@ class World(People):
         }
 
     def _talk(self) -> None:
-        """Run a turn about Ada in the background that files a passage; return its traces."""
+        """Run a turn about Ada in the background that stores a passage; return its traces."""
         agent = self.shared["agent_id"]
         made = self.ask(
             self.ada,
@@ -406,7 +401,7 @@ class World(People):
             "memory_id": another["id"],
             "passage_id": passage["id"],
         }
-        # What she says without a conversation's name is in one of her own.
+        # Messages that name no conversation are in her default one.
         self.server.says(f"Aside {CANARY}.")
         picture = {"type": "base64", "media_type": "image/gif", "data": "R0lGODlhAQABAAAAACw="}
         content = [
@@ -429,7 +424,7 @@ class World(People):
         )
 
     def new_token(self, key: str) -> dict[str, str]:
-        """Make an access token for the shared agent; returns what names it in routes."""
+        """Make an access token for the shared agent; return its route parameters."""
         policy = [{"type": "agent", "id": self.shared["agent_id"], "access": ["read_agent"]}]
         body: Wire = {"hostname": "https://app.example.org", "policy": policy}
         body["expires_at"] = (datetime.now(UTC) + timedelta(days=1)).isoformat()
@@ -458,12 +453,12 @@ class World(People):
         self.own["import_id"] = brought["id"]
 
     def new_file(self, path: str) -> dict[str, str]:
-        """Store a file in Ada's workspace; returns what names it in routes."""
+        """Store a file in Ada's workspace; return its route parameters."""
         self.ask(self.ada, "PUT", f"/users/ada/workspace/files/{path}", content=f"Filed {CANARY}.")
         return {"file_path": path}
 
     def new_folder(self, name: str, key: str = OPERATOR) -> dict[str, str]:
-        """Make a folder with a file; returns what names both in routes."""
+        """Make a folder with a file; return the route parameters of both."""
         folder = self.ask(key, "POST", "/v1/folders/", json={"name": name, "description": CANARY})[
             "id"
         ]
@@ -474,7 +469,7 @@ class World(People):
         return {"folder_id": folder, "file_id": file, "folder_name": name}
 
     def _remember(self) -> None:
-        """Write a block of hers, propose to it, and let a remote follow it."""
+        """Write a block of Ada's, make a proposal for it, and add a remote."""
         block = {
             "body": f"One {CANARY}.\n",
             "title": CANARY,
@@ -525,14 +520,14 @@ class World(People):
         self.shared |= self.new_skill("lists", "")
 
     def new_skill(self, name: str, owner: str, key: str = OPERATOR) -> dict[str, str]:
-        """Make a skill; returns what names it in routes. `owner` is a part of the path."""
+        """Make a skill; return its route parameters. `owner` is a part of the path."""
         secret = CANARY if key == self.ada else "nothing secret"
         content = f"---\nname: {name}\ndescription: Makes lists.\n---\n\nList {secret}.\n"
         self.ask(key, "PUT", f"/v1/{owner}skills/{name}", json={"content": content})
         return {"skill_name": name}
 
     def new_skill_proposal(self, path: str, values: Mapping[str, str]) -> dict[str, str]:
-        """Make a skill with a proposal, of the owner in the path of a route."""
+        """Make a skill with a proposal; `owner` is a part of the path of its routes."""
         kind: Any = "organization"
         id = ""
         if "{user_id}" in path:
@@ -559,14 +554,14 @@ class World(People):
         }
 
     def new_forget_request(self, text: str) -> dict[str, str]:
-        """An agent asks that Ada's memory forgets something."""
+        """Let an agent ask that Ada's memory forgets something."""
         request = ForgetRequest("", LOCAL_ORGANIZATION, self.id_of("ada"), text)
         stored = self.server.write(lambda tx: forget_requests.add(tx, request))
         return {"forget_request_id": stored.id}
 
     @property
     def secrets(self) -> set[str]:
-        """What no other may be told: her canary and the ids of what is hers alone."""
+        """Return what no other caller may see: her canary, and the ids of her data."""
         hers = {
             value
             for name, value in self.own.items()
@@ -580,14 +575,14 @@ def a_skill(name: str, body: str = "Mine.") -> Skill:
 
 
 def all_text(answer: httpx2.Response) -> str:
-    """Return all that an answer says, with what is packed in it unpacked.
+    """Return all text of a response, with packed content unpacked.
 
-    Headers, JSON, streams, zip archives, git packs.
+    That is headers, JSON, streams, zip archives and git packs.
     """
     body = answer.content
     found = [str(answer.headers.multi_items()), body.decode("utf-8", "replace")]
     if answer.headers.get("content-type", "").startswith("application/x-git"):
-        # Streams of zlib begin with such a byte; those of zip archives have no head.
+        # Streams of zlib begin with this byte; those in zip archives have no header.
         places = range(len(body) - 1)
         starts = [
             place
@@ -624,14 +619,14 @@ _SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class _KeptWorld:
-    """A stopped server's folder, the facts about it, and the stop of its MCP server."""
+    """The folder of a stopped server, facts about it, and a function that ends its MCP server."""
 
     folder: Path
     known: dict[str, Any]
     close: Callable[[], None]
 
     def copy(self, folder: Path) -> dict[str, Any]:
-        """Copy the folder, with the remote in the copy; returns what is known then."""
+        """Copy the folder, and point the remote to the copy; return the facts about it."""
         shutil.copytree(self.folder, folder, dirs_exist_ok=True)
         with closing(sqlite3.connect(folder / "ricordo.db")) as database, database:
             database.execute(
@@ -646,9 +641,9 @@ _kept: list[_KeptWorld] = []
 
 
 def _kept_world() -> _KeptWorld:
-    """Return the world that this process has made, of which all others are copies.
+    """Return the world that this process made first.
 
-    It takes ten times as long to make one.
+    All others are copies, because making one takes ten times as long.
     """
     if not _kept:
         with ExitStack() as stack:
@@ -669,11 +664,12 @@ def forget_world() -> None:
 
 @contextmanager
 def open_world(folder: Path, **settings: Any) -> Iterator[World]:
-    """Open a world of its own.
+    """Open a separate world.
 
-    A copy of what this process has made once, but with settings, where it is made anew.
+    It is a copy of the world that this process made first. With settings it is made from the
+    beginning.
     """
-    bubblewrap()  # in which a route runs a tool
+    bubblewrap()  # A route runs a tool in this sandbox.
     if not settings:
         known = _kept_world().copy(folder)
         with serving(folder, **_SETTINGS) as server, server.http() as http:
@@ -690,7 +686,7 @@ def open_world(folder: Path, **settings: Any) -> Iterator[World]:
 
 @contextmanager
 def world_on(folder: Path, database: str) -> Iterator[World]:
-    """A world on a database of this kind."""
+    """Open a world on a database of this kind."""
     if database == "sqlite":
         with open_world(folder) as world:
             yield world

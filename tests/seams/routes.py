@@ -1,6 +1,7 @@
 """Every route of the app as a valid request.
 
-Of its path, of the schema of its body, and of what no schema says.
+Requests are made from the path and the schema of the body, and from tables of values that no schema
+gives.
 """
 
 import io
@@ -20,7 +21,7 @@ WANTED = b"multi_ack_detailed side-band-64k thin-pack ofs-delta no-progress\n"
 FETCH = b"%04xwant {sha} %b00000009done\n" % (4 + 46 + len(WANTED), WANTED)
 COMMAND = b"0" * 40 + b" " + b"4" * 40 + b" refs/heads/main\0 report-status\n"
 PUSH = b"%04x" % (len(COMMAND) + 4) + COMMAND + b"0000"
-# Bodies that a schema's required fields alone do not make valid, or that name what is Ada's.
+# Bodies for which a schema's required fields are not enough, or that name Ada's data.
 BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/keys/"): {"user": "eve"},
     ("POST", "/v1/users/"): {"name": "new"},
@@ -279,7 +280,7 @@ QUERIES: dict[str, Mapping[str, str]] = {
 
 
 def fill(given: Any, values: Mapping[str, str]) -> Any:
-    """Return the text, list or object with these values for `{names}` in its texts."""
+    """Replace each `{name}` in the texts of a text, list or object by its value."""
     if isinstance(given, str):
         return re.sub(r"\{(\w+)(?::\w+)?\}", lambda match: values[match[1]], given)
     if isinstance(given, list):
@@ -293,7 +294,7 @@ def fill(given: Any, values: Mapping[str, str]) -> Any:
 
 @dataclass(frozen=True)
 class Cell:
-    """One route, as it is to be asked for."""
+    """One route with a valid request."""
 
     method: str
     path: str
@@ -301,7 +302,7 @@ class Cell:
 
     @property
     def deletes(self) -> bool:
-        """Whether something is gone afterwards; pages delete by POST."""
+        """Whether the route deletes something; pages delete by POST."""
         return self.method == "DELETE" or self.path.endswith(("/delete", "/revoke"))
 
     def parts(self, values: Mapping[str, str]) -> dict[str, Any]:
@@ -328,8 +329,8 @@ class Cell:
     def ask(
         self, http: httpx2.Client, values: Mapping[str, str], headers: Mapping[str, Any]
     ) -> httpx2.Response:
-        """Send the request, with these headers of the caller."""
-        http.cookies.clear()  # each caller is another browser
+        """Send the request with the headers of this caller."""
+        http.cookies.clear()  # Each caller has separate cookies, like a separate browser.
         own = HEADERS.get(self.path, {}) if self.method == "POST" else {}
         return http.request(**self.parts(values), headers={**own, **headers})
 

@@ -40,7 +40,7 @@ Wire = dict[str, Any]
 
 
 class Games:
-    """A plugin with tools to play with; `played` remembers what was really run."""
+    """A plugin with tools for tests; `played` records the calls that really ran."""
 
     def __init__(self) -> None:
         self.played: list[tuple[str, Any]] = []
@@ -75,7 +75,7 @@ class Games:
 
 
 def calls(*named: tuple[str, Any], text: str | None = None, **message: Any) -> Answer:
-    """An answer of OpenAI's format with these calls at once: names with arguments."""
+    """Return an answer of OpenAI's format with these parallel calls: names with arguments."""
     made = [
         tool_call(
             name,
@@ -92,7 +92,7 @@ def speech(words: str, **arguments: Any) -> Answer:
 
 
 TOO_LONG = Answer({"error": {"message": "too much", "code": "context_length_exceeded"}}, status=400)
-# No other form of the request would help against this, and none is tried.
+# No other form of the request would avoid this error, so none is tried.
 BROKEN = Answer({"error": {"message": "no: the account's billing is inactive"}}, status=400)
 
 
@@ -118,7 +118,7 @@ class Scene:
         return [name for name, _ in self.games.played]
 
     def agent(self, *tools: str, **body: Any) -> str:
-        """Make an agent with these tools alone; a native one by default."""
+        """Make an agent with only these tools; it is native by default."""
         given = {
             "model": OPENAI,
             "include_base_tools": False,
@@ -152,7 +152,7 @@ class Scene:
         return list(self.http.get(f"/v1/agents/{agent}/messages", params=wanted).json())
 
     def wait_until_asked(self, before: int = 0) -> None:
-        """Return when a model server got more requests than before."""
+        """Return when the model servers got more requests than before."""
         for _ in range(1000):
             if len(self.asked) > before:
                 return
@@ -174,7 +174,7 @@ class Scene:
         assert said(self.send(agent, "Are you there?"))[-1] == "Still here."
 
     def kill_after_answer(self, agent: str, *parts: Part, words: str | None = None) -> Run:
-        """Leave the database as a kill does between taking up an approval and saving results."""
+        """Leave the database as after a kill between adopting an approval and saving results."""
 
         def work(tx: Transaction) -> Run:
             state = agents.load_whole(tx, Scope(), agent)
@@ -194,7 +194,7 @@ class Scene:
         return self.server.write(work)
 
     def set_approval(self, name: str, wanted: bool) -> None:
-        """Let this tool need approval at every agent it comes to, or not."""
+        """Set whether this tool needs approval, for every agent that gets it."""
 
         def work(tx: Transaction) -> None:
             (tool,) = tools.find(tx, Scope(), [name], [])
@@ -203,7 +203,7 @@ class Scene:
         self.server.write(work)
 
     def restart(self) -> None:
-        """Do what a server does at its start about the runs of the one before it."""
+        """Close the runs of the previous server, as a server does at its start."""
         self.server.write(close_all)
 
 
@@ -220,7 +220,7 @@ def pending(answer: Wire) -> list[str]:
 
 
 def decides(*decisions: tuple[str, bool] | tuple[str, bool, str], **more: Any) -> Wire:
-    """An answer: what was decided about each call."""
+    """Return an approval message with the decision about each call."""
     approvals = [
         {
             "type": "approval",
@@ -279,13 +279,15 @@ def open_scene(data_dir: Path, **settings: Any) -> Iterator[Scene]:
     with pytest.MonkeyPatch.context() as patch:
         loaded = [*load_plugins(FEATURES)._plugins, ("games", games)]
         patch.setattr(composition, "load_plugins", lambda _: Plugins(loaded))
-        given = {"model": LIBRARIAN, "model_retries": 0} | settings  # a default that asks nobody
+        # A default model that calls no server.
+        given = {"model": LIBRARIAN, "model_retries": 0} | settings
         server = ServerInThread(data_dir, providers=providers, **given)
     server.start()
     server.run(models.start(port))
     try:
         with server.http() as http, server.client() as client:
-            http.get("/v1/models/")  # now, since a list would take a line of the script otherwise
+            # Done now, since a request for a list would later use a line of the script.
+            http.get("/v1/models/")
             yield Scene(server, models, games, http, client)
     finally:
         server.run(models.stop())

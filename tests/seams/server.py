@@ -47,7 +47,7 @@ from ricordo.storage import keys
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import KeyDraft
 
-__all__ = ["call"]  # for what a model says
+__all__ = ["call"]  # Types for the model's answers.
 T = TypeVar("T")
 MODEL = "scripted/model"
 PIECES = "scripted/pieces"
@@ -56,7 +56,7 @@ Answer = Callable[[ModelRequest], Line | Awaitable[Line]]
 
 
 class _StrictPages:
-    """Checks the items of pages, which the client leaves unchecked even in strict mode."""
+    """Checks the items of pages, which the client does not check even in strict mode."""
 
     def _process_response_data(self, *, data: Any, cast_to: Any, response: Any) -> Any:
         if isinstance(cast_to, type) and issubclass(cast_to, SyncArrayPage | AsyncArrayPage):
@@ -74,7 +74,7 @@ class StrictAsyncLetta(_StrictPages, AsyncLetta):
 
 
 class PieceModel:
-    """Streams the pieces that a test chose, even letter by letter, and then the reply."""
+    """A model that streams the pieces that a test chose, and then the reply."""
 
     def __init__(self) -> None:
         self.answers: deque[tuple[Sequence[Chunk], ModelReply]] = deque()
@@ -114,9 +114,9 @@ class Gate:
         self._server.loop.call_soon_threadsafe(self._opened.set)
 
 
-# Every cause for which a server may answer with a status from 500 on: the status, how the answer
-# begins, and why it is no fault of the server's own. Any other such answer fails the test at the
-# latest when its server stops.
+# All causes for which a server may answer with a status from 500 on: the status, the beginning of
+# the response, and the reason why it is not a bug of the server. Any other such response fails the
+# test, at the latest when its server stops.
 CAUSES: tuple[tuple[int, str, str], ...] = (
     (504, '{"error":{"type":"llm_timeout"', "the model's provider took too long"),
     (500, '{"error":{"type":"llm_empty_response"', "the model answered nothing, several times"),
@@ -145,12 +145,10 @@ CAUSES: tuple[tuple[int, str, str], ...] = (
 
 
 class CheckedAnswers:
-    """Answers 500 in place of JSON that is not what the route documents.
+    """Replaces JSON that the route does not document by status 500.
 
-    A field that is missing, unnamed or of another type.
-
-    Such answers, and those with a status from 500 on that none of the CAUSES explains, are
-    `faults`.
+    A field may be missing, undocumented or of another type. Such responses, and responses from 500
+    on that none of the CAUSES explains, are collected in `faults`.
     """
 
     def __init__(self, app: ASGIApp, faults: list[str]) -> None:
@@ -210,9 +208,9 @@ def _adapter(model: Any) -> TypeAdapter[Any]:
 
 
 class ServerInThread:
-    """A running server.
+    """A running server: `app` is the app, `url` its address.
 
-    `app` is the app, `url` its address; what the model says is set by `says` and `answers_with`.
+    `says` and `answers_with` set the model's answers.
     """
 
     def __init__(
@@ -252,8 +250,8 @@ class ServerInThread:
             log_config=None,
             access_log=False,
             ws="none",
-            # Longer than clients keep a connection, as `ricordo serve` does: else a slow test's
-            # next request and its end cross.
+            # Longer than clients keep a connection, as in `ricordo serve`. Otherwise the server
+            # could close a connection just as a slow test uses it again.
             timeout_keep_alive=75,
         )
         self._config, self._server = config, uvicorn.Server(config)
@@ -275,20 +273,20 @@ class ServerInThread:
         self._lines.extend(lines)
 
     def answers_with(self, answer: Answer) -> None:
-        """Let a function of the request say what the model says; it runs in the server's loop."""
+        """Let a function of the request give the model's answers, in the server's loop."""
         self._answer = answer
 
     def forget(self) -> None:
-        """Back to a model that says "ok" and was asked nothing."""
+        """Go back to a model that answers "ok", and forget its requests."""
         self._lines.clear()
         self._answer = None
         self.model.requests.clear()
         self.pieces.answers.clear()
 
     def client(self, **options: Any) -> StrictLetta:
-        """The official client, which accepts nothing that its types do not.
+        """Return the official client in strict mode.
 
-        It tries nothing again unless told to.
+        It does not retry unless told to.
         """
         return StrictLetta(**self._strictly(options))
 
@@ -312,7 +310,7 @@ class ServerInThread:
         return self.run(self.runtime.store.write(work))
 
     def key(self, user: str | None = None, role: Role = "user", **draft: Any) -> str:
-        """Make a key of this user, or of a service; whoever has it is nobody else."""
+        """Make a key of this user, or of a service."""
         secret, made = (
             Secret(self.settings.data_dir).derive("api keys"),
             KeyDraft(f"{user}'s" if user else role, role, user, **draft),
@@ -320,23 +318,22 @@ class ServerInThread:
         return self.write(lambda tx: keys.create(tx, Asking(), secret, made))[1]
 
     def provoked(self) -> list[str]:
-        """Return the faults so far, which the test that takes them meant."""
+        """Return and clear the faults so far, which this test caused on purpose."""
         faults = self.faults.copy()
         self.faults.clear()
         return faults
 
     def rows(self) -> dict[str, int]:
-        """How many rows each table has.
+        """Return the number of rows of each table.
 
-        Equal before and after means that nothing was left half done.
+        Equal numbers before and after mean that nothing was left half done.
         """
         tables = self.read(
             lambda tx: tx.all(
                 text("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
             )
         )
-        # Jobs and the index change by themselves, behind what tests do, and refused requests are
-        # recorded too.
+        # Jobs and the index change in the background, and refused requests are recorded too.
         moving = ("jobs", "sqlite_sequence", "search_", "audit_")
         names = [row.name for row in tables if not row.name.startswith(moving)]
         counts = " UNION ALL ".join(
@@ -389,10 +386,7 @@ def serving(data_dir: Path, **settings: Any) -> Iterator[ServerInThread]:
 
 
 def sums_of(events: Iterable[Any]) -> dict[str, str]:
-    """What a client that adds deltas up has in the end.
-
-    Texts and signatures, arguments by call, and results.
-    """
+    """Return the sums of all deltas: texts, signatures, arguments by call, and results."""
     sums: dict[str, str] = defaultdict(str)
     for event in events:
         kind = event["message_type"] if isinstance(event, dict) else ""
@@ -412,7 +406,7 @@ def sums_of(events: Iterable[Any]) -> dict[str, str]:
 
 
 def events_of(body: str) -> list[tuple[str | None, Any]]:
-    """Server-sent events as (name, value) pairs; the value is decoded, but for the closing mark."""
+    """Return server-sent events as (name, decoded value) pairs."""
     pairs: list[tuple[str | None, Any]] = []
     for block in body.removesuffix("\n\n").split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.split("\n"))

@@ -46,9 +46,9 @@ LineOf = Callable[[ModelRequest], Line | Awaitable[Line]]
 
 
 class Gate:
-    """A door in a script or a tool.
+    """A gate in a script or a tool.
 
-    It tells when somebody came to it, and holds them until it is opened.
+    It reports when somebody reaches it, and holds them until it is opened.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Gate:
         self._opened.set()
 
     def line(self, line: Line) -> LineOf:
-        """A line of a script that is said once the gate is open."""
+        """Return a line of a script that the model says once the gate is open."""
 
         async def wait(_request: ModelRequest) -> Line:
             await self.pass_through()
@@ -79,7 +79,7 @@ class Gate:
 
 @dataclass
 class Hooks:
-    """A plugin as a test wants it."""
+    """A plugin whose hooks a test sets."""
 
     offered: Sequence[ServerTool] = ()
     runners: Sequence[ToolRunner] = ()
@@ -100,11 +100,11 @@ class Hooks:
 
 BUILTIN = Hooks(
     TOOLS
-)  # made once: building the models of their arguments takes longer than most tests
+)  # Made once: building the models of their arguments takes longer than most tests.
 
 
 class Stage:
-    """A runtime whose model says the `lines`, one a call.
+    """A runtime with a model that says one of the `lines` for each call.
 
     A line may be a function of the request.
     """
@@ -114,8 +114,8 @@ class Stage:
         self.store = store
         self.hooks = hooks
         self.model = ScriptedModel(self._next)
-        # Built without reading the environment: that takes longer than a turn, and what is set
-        # there is no test's business.
+        # Built without reading the environment: reading it takes longer than a turn, and its values
+        # must not matter.
         settings = Settings.model_construct(data_dir=folder, find_local_models=False)
         models = Models(settings, ProviderSettings.model_construct())
         models.add(self.model)
@@ -153,7 +153,7 @@ class Stage:
     async def begin(
         self, agent_id: str, *texts: str, otids: Sequence[str] = (), **request: Any
     ) -> LiveTurn:
-        """Send messages, "Hello." where none is given; `otids` go with them one by one."""
+        """Send messages, by default "Hello."; `otids` belong to them one by one."""
         new = []
         for place, words in enumerate(texts or ("Hello.",)):
             new.append(
@@ -165,7 +165,7 @@ class Stage:
     async def asked(
         self, agent_id: str, *texts: str, line: Line = "Here.", **request: Any
     ) -> tuple[LiveTurn, Gate]:
-        """Send messages; return at the model's call, which answers after the gate opens."""
+        """Send messages; return when the model is called, which answers after the gate opens."""
         gate = Gate()
         self.lines.append(gate.line(line))
         turn = await self.begin(agent_id, *texts, **request)
@@ -205,7 +205,7 @@ class Stage:
     async def require_sound(self, agent_id: str) -> None:
         """Check what must always hold.
 
-        Nothing runs, all that was said is in the window in order, the next message is answered.
+        Nothing runs, all messages are in the window in order, and the next message is answered.
         """
         assert [run.id for run in await self.runs(agent_id) if run.ended_at is None] == []
         await self.require_whole_window(agent_id)
@@ -228,7 +228,7 @@ class Stage:
 
 
 def turn_request(scope: Scope, agent_id: str, *new: NewMessage, **fields: Any) -> TurnRequest:
-    """Return a request with these fields, each of which goes to the part that has it."""
+    """Return a turn request, with each field in the part that has it."""
     parts = [
         kind(**{name: fields.pop(name) for name in kind.__slots__ if name in fields})
         for kind in (TurnOverrides, TurnDelivery)
@@ -241,7 +241,7 @@ def text_of(answer: Answer) -> str:
 
 
 def faults_of(transcript: Sequence[Message]) -> list[str]:
-    """What is wrong with a transcript: nothing, ever."""
+    """Return the faults of a transcript; it must never have any."""
     faults = (
         []
         if [message.role for message in transcript].index("system") == 0
@@ -251,7 +251,7 @@ def faults_of(transcript: Sequence[Message]) -> list[str]:
 
 
 def split_pairs(window: Sequence[Message]) -> list[str]:
-    """Calls without exactly one result right behind them, and results without a call.
+    """Return calls without exactly one result right after them, and results without a call.
 
     Decisions about calls do not count.
     """
@@ -262,7 +262,7 @@ def split_pairs(window: Sequence[Message]) -> list[str]:
             continue
         for part in (
             row.tool_returns if row.role == "tool" else ()
-        ):  # results may come in several messages
+        ):  # Results may be spread over several messages.
             if part.call_id in open_calls:
                 open_calls.remove(part.call_id)
             else:

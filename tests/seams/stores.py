@@ -1,6 +1,6 @@
-"""What tests do with a store.
+"""Helpers for tests with a store.
 
-A clock they set, counted statements, writes that overlap, wait, fail or die, a flushed index.
+They set a clock, count statements, let writes overlap, wait, fail or die, and flush the index.
 """
 
 import asyncio
@@ -21,19 +21,19 @@ from ricordo.search.partitions import lock_partition
 from ricordo.storage.engine.postgres import PostgresStore
 from ricordo.storage.engine.store import SqlStore, Store, Transaction
 
-LIMIT = 60  # seconds that a held or overlapped write may take, also on a busy machine
+LIMIT = 60  # Seconds that a held or overlapping write may take, also on a busy machine.
 START = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
 
 
 class ManualClock:
-    """Stands still, but for one microsecond a call and for what `advance` adds."""
+    """A clock that advances by one microsecond a call, and by `advance`."""
 
     def __init__(self, start: int = START) -> None:
         self._now = start
         self._lock = threading.Lock()
 
     def now(self) -> int:
-        """Microseconds since 1970, UTC; each call gives a later one."""
+        """Return microseconds since 1970, UTC; each call returns a later time."""
         with self._lock:
             self._now += 1
             return self._now
@@ -51,11 +51,11 @@ _ANY_KEY = re.compile(r"SELECT api_keys\.seq\s+FROM api_keys")
 
 @dataclass
 class Counted:
-    """What ran since the count began: the SQL of each statement, and how many transactions ran any.
+    """The statements since the count began, and the number of transactions with statements.
 
-    What the audit log takes is counted by itself. What a worker's look for jobs takes, and the look
-    that a server makes once a second for whether it needs a key, is not counted: they fall into the
-    count by chance.
+    The audit log's statements are counted separately. Two checks are not counted, because they run
+    at random times: a worker's check for jobs, and the server's check each second whether it needs
+    a key.
     """
 
     statements: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Counted:
     log_statements: list[str] = field(default_factory=list)
     _begun: set[int] = field(
         default_factory=set
-    )  # threads, each with a transaction that has run nothing that counts
+    )  # Threads whose transaction has run nothing that counts.
 
     def note(self, statement: str) -> None:
         word = statement.lstrip().split(None, 1)[0].upper()
@@ -83,7 +83,7 @@ class Counted:
 
 @contextmanager
 def count_statements(store: SqlStore) -> Iterator[Counted]:
-    """Count all that the store's connections run inside the `with`.
+    """Count all statements of the store's connections within the block.
 
     `with count_statements(store) as counted`.
     """
@@ -94,7 +94,7 @@ def count_statements(store: SqlStore) -> Iterator[Counted]:
     ) -> None:
         counted.note(statement)
 
-    # Prepared statements go to the driver by themselves, all others through SQLAlchemy.
+    # Prepared statements go directly to the driver, all others through SQLAlchemy.
     store.statements.observers.append(counted.note)
     event.listen(store.engine, "before_cursor_execute", note)
     try:
@@ -111,9 +111,9 @@ def delete_documents(tx: Transaction, owner_id: str) -> None:
 
 
 def flush(tx: Transaction, owner_id: str, most: int = flushing.FLUSHED_AT_ONCE) -> int:
-    """The same, then flush the oldest rows of the buffer, at most so many.
+    """Index, then flush at most this number of the oldest rows of the write buffer.
 
-    Returns how many were flushed.
+    Returns the number of flushed rows.
     """
     delete_documents(tx, owner_id)
     lock_partition(tx, owner_id)
@@ -130,7 +130,7 @@ _WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 async def overlapped(
     store: Store, first: Callable[[Transaction], Any], second: Callable[[Transaction], Any]
 ) -> tuple[Any, Any]:
-    """What both came to, or what they raised.
+    """Run both units at once; return their results or exceptions.
 
     On PostgreSQL the first commits once the second waits for it, or soon after.
     """
@@ -159,10 +159,7 @@ async def overlapped(
 
 
 class Held:
-    """Holds the database at the first statement that begins like this, until it is released.
-
-    A write that takes its time.
-    """
+    """Holds the database at the first statement that begins with this, until released."""
 
     def __init__(self, store: SqlStore, beginning: str) -> None:
         self._observers = store.statements.observers
@@ -175,7 +172,7 @@ class Held:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # The listener stays, as it may be listening just now; it holds nothing a second time.
+        # The listener stays, as it may be running just now; it holds nothing a second time.
         self._reached.set()
         self._released.set()
 
@@ -192,7 +189,7 @@ class Held:
 
 
 async def broken(store: SqlStore, what: str) -> None:
-    """Make the database refuse this from now on, as a full disk would.
+    """Make the database refuse this operation from now on, as a full disk would.
 
     `await broken(store, "INSERT ON steps")`.
     """

@@ -17,7 +17,7 @@ NOW = micros(2026, 11, 18, 15)  # a Wednesday
 
 
 def named(query: str) -> list[str]:
-    """The named ranges as `first day..last day`."""
+    """Return the named ranges as `first day..last day`."""
     days = [
         (EPOCH + timedelta(microseconds=start), EPOCH + timedelta(microseconds=end - 1))
         for start, end in named_times(query, NOW)
@@ -30,7 +30,10 @@ def day(text: str) -> list[str]:
 
 
 def cases(table: str) -> list[tuple[str, str]]:
-    """Each question of a table with its range; a line has a range, then questions between bars."""
+    """Return each question of a table with its range.
+
+    A line of the table has a range, then questions between bars.
+    """
     rows = [line.split(" = ") for line in table.strip().splitlines()]
     return [(query, span) for span, queries in rows for query in queries.split(" | ")]
 

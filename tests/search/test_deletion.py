@@ -1,6 +1,6 @@
 """Deletion from the index in small writes.
 
-Nothing of what was deleted is left, and nothing else is lost, even after a kill.
+Nothing of a deleted text is left, and nothing else is lost, even after a kill.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,10 @@ AGENT = make.agent(id="agent-1")
 
 
 async def filled(store: SqliteStore, count: int = 40) -> list[str]:
-    """An agent with so many flushed messages, of which each has a word of its own; their ids."""
+    """Make an agent with `count` flushed messages, each with a unique word.
+
+    Returns their ids.
+    """
     await make.stored_agent(store, AGENT)
     new = [
         make.message(AGENT, f"Tea and rain, only{number} indeed", id=f"message-{number}")
@@ -38,7 +41,7 @@ def flush_all(tx: Transaction) -> None:
 
 
 async def forget(store: SqliteStore, ids: Sequence[str]) -> None:
-    """Delete messages, so that they wait to be taken out."""
+    """Delete messages, so that they wait for removal from the index."""
 
     def work(tx: Transaction) -> None:
         index.unindex_messages(tx, ids)
@@ -49,10 +52,7 @@ async def forget(store: SqliteStore, ids: Sequence[str]) -> None:
 
 
 async def take_out(store: SqliteStore, most_writes: int = 10_000) -> int:
-    """Delete them from the index, but with no more than so many writes.
-
-    Returns how many there were.
-    """
+    """Remove them from the index with at most this number of writes; return how many there were."""
     writes = 0
     while deletion := await store.read(lambda tx: next_deletion(tx, AGENT.id, 4096)):
         for step in deletion.steps():
@@ -64,7 +64,7 @@ async def take_out(store: SqliteStore, most_writes: int = 10_000) -> int:
 
 
 async def hits(store: SqliteStore, words: str) -> set[str]:
-    """The messages that these words find."""
+    """Return the messages that these words find."""
 
     def work(tx: Transaction) -> set[str]:
         found = index.find_messages(tx, Query(words), MessageFilter((AGENT.id,)), 100)

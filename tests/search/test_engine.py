@@ -1,6 +1,7 @@
-"""The index as a whole.
+"""The whole index.
 
-Whatever was said, changed, forgotten and flushed, a search finds what a search by hand would find.
+After any sequence of messages, changes, deletions and flushes, a search finds the same as a plain
+computation.
 """
 
 from operator import itemgetter
@@ -35,8 +36,8 @@ queries = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join)
 moments = st.integers(0, 40).map(lambda hours: START + hours * HOUR)
 
 
-# Messages by their conversation, text, name, role, time and user; deletions, flushes, and searches
-# in between: what one of these remembers must be brought up to date by the next.
+# Steps of an example: messages (conversation, text, name, role, time, user), deletions, flushes and
+# searches. The next search must see all changes since the caches were filled.
 says = st.tuples(
     st.just("say"),
     st.integers(0, 1),
@@ -64,9 +65,9 @@ filters = st.builds(
 def by_hand(
     kept: list[Message], query: str, wanted: MessageFilter, limit: int
 ) -> list[tuple[int, float]]:
-    """The best of these messages and their scores, from their texts alone.
+    """Compute the best messages and their scores from the texts alone.
 
-    No blob, no buffer, no cache.
+    No blob, buffer or cache is used.
     """
     kept = [message for message in kept if sees(wanted, message)]
     rows = [
@@ -132,8 +133,7 @@ async def test_a_search_finds_what_a_search_by_hand_finds(
         limit: int,
         least: int,
     ) -> None:
-        # A word that few documents hold is worked out anew each time, one that many hold is kept:
-        # both find the same.
+        # A rare word is computed each time, a frequent word is cached: both must find the same.
         monkeypatch.setattr(partition_view, "LEAST_SPREAD", least)
         agent = (await make.stored_agent(store)).agent
         other = make.conversation(agent, id=f"conv-{agent.id}-other")
@@ -190,7 +190,7 @@ async def test_a_search_finds_what_a_search_by_hand_finds(
 
 
 async def run_examples(check) -> None:  # type: ignore[no-untyped-def]
-    """Hypothesis runs plain functions, so examples are drawn there and checked here."""
+    """Draw examples with hypothesis, which runs plain functions, and check them here."""
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -268,7 +268,8 @@ async def test_new_messages_and_a_flush_continue_what_is_cached(
     for minute, text in enumerate(("tea house", "violin"), 9):
         await say(store, agent, text, minute=minute)
         assert text in await find(store, text, agent)
-    # Some of the buffer is flushed, then all of it and more than any search has seen.
+    # First a part of the buffer is flushed, then all of it, with more messages than any search has
+    # seen.
     await store.write(lambda tx: flush(tx, agent.id, 3))
     assert "violin" in await find(store, "violin", agent)
     await say(store, agent, "harbour", minute=30)

@@ -1,4 +1,4 @@
-"""What words, vectors, speakers and times make of a score together, and the order it gives."""
+"""The combined score of words, vectors, speakers and times, and the order that it gives."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def documents(
     created_at: list[int] | None = None,
     asks: tuple[int, ...] = (),
 ) -> DocumentColumns:
-    """So many documents, each alone or all in one conversation."""
+    """Return this number of documents, each in a separate conversation or all in one."""
     times = created_at or list(range(count))
     rows = [
         (n + 1, times[n], conversation or n + 1, 0, 10, 0, 0, 1, n in asks) for n in range(count)
@@ -34,7 +34,7 @@ NONE = float("nan")
 
 
 def likeness(*values: float) -> Similarities:
-    """Similarities by position, NONE where none is known."""
+    """Return similarities by position, NONE if one is not known."""
     known = np.flatnonzero(~np.isnan(values))
     return Similarities(known, floats(*values)[known])
 
@@ -43,11 +43,11 @@ def test_words_and_similarities_both_have_their_say() -> None:
     for lexical, similar, scores in (
         (floats(2, 8, 0), None, [0.25, 1.0, 0.0]),
         (floats(2, 8, 0), likeness(NONE, NONE, NONE), [0.25, 1.0, 0.0]),
-        # Without a hit by words the order is that of the similarities, and one that is known is
-        # enough to be found.
+        # Without a hit by words the similarities give the order, and one known similarity is enough
+        # for a hit.
         (floats(0, 0, 0), likeness(0.2, 0.9, NONE), [1e-6, 1.0, 0.0]),
         (floats(0, 0), likeness(NONE, -0.3), [0.0, 1.0]),
-        # The words of a document without a vector yet count for its meaning too.
+        # If a document has no vector yet, its words also count for its meaning.
         (floats(4, 2, 0), likeness(NONE, 0.5, 0.4), [1.0, 0.29 + 0.42, 0.42e-6]),
         (floats(4, 4, 0, 0), likeness(0.1, 0.5, 0.5, 0.1), [0.58, 1.0, 0.42, 0.0]),
     ):
@@ -136,7 +136,7 @@ def test_ranks_count_only_what_may_be_found_and_are_none_where_nothing_was() -> 
 
 
 def spread(count: int, seed: int = 7) -> np.ndarray:
-    """Vectors that share a mean, differ much in three directions, and little in the rest."""
+    """Return vectors that share a mean and differ much in three directions only."""
     random = np.random.default_rng(seed)
     rows = random.normal(size=(count, 32)) * np.array([9, 6, 4] + [1] * 29) + 5
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
@@ -151,7 +151,7 @@ def test_the_common_directions_are_those_in_which_the_vectors_differ_most() -> N
         [1, 1, 1], abs=1e-3
     )
     assert common.directions @ common.directions.T == pytest.approx(np.eye(3), abs=1e-5)
-    # A focused query has nothing left of them.
+    # In a focused query these parts are removed.
     focused = focus(spread(1, seed=8)[0].astype(np.float32), common)
     assert common.directions @ focused == pytest.approx([0, 0, 0], abs=1e-5)
     for few in (spread(99), spread(500)[:, :3], np.zeros((0, 32), dtype=np.float16)):

@@ -1,6 +1,6 @@
-"""Search: filters before the limit, queries as data, any language, and forgetting.
+"""Search: filters before the limit, queries as data, any language, and deletion.
 
-For the rest see `index/`.
+`index/` tests the other parts.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from ricordo.storage.engine.store import Store, Transaction
 from tests.seams import make
 from tests.seams.stores import START, flush
 
-# None of them is a stop word in any language: three words with two "dog" count as Danish, where
-# that means "however".
+# These are no stop words in any language. Three words with two "dog" count as Danish, in which
+# "dog" means "however".
 WORDS = ("tiger", "fox", "owl", "elk", "zebra")
 TAGS = ("red", "green", "blue")
 some_words = st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join)
@@ -196,13 +196,13 @@ async def test_of_a_very_long_text_the_beginning_is_found_and_the_flush_goes_on(
     for _flushed in range(2):
         assert await store.read(lambda tx: message_ids(tx, "word12", agent.id)) == [long.id]
         assert await store.read(lambda tx: message_ids(tx, "tea", agent.id)) == [short.id]
-        # Each in a transaction of its own, as the first has so many words.
+        # Each in a separate transaction, as the first has so many words.
         assert await store.write(lambda tx: flush(tx, agent.id)) == 1
     assert await store.write(lambda tx: flush(tx, agent.id)) == 0
 
 
 def test_messages_and_passages_are_stored_through_the_index_alone() -> None:
-    """The repositories do not index by themselves, so a direct call would hide texts."""
+    """The repositories do not index, so a direct call would hide texts from search."""
     package = Path(index.__file__).parents[1]
     calls = re.compile(
         r"\b(messages\.insert_all|archives\.(insert_one|insert_passages|delete_passage))\("
@@ -212,8 +212,8 @@ def test_messages_and_passages_are_stored_through_the_index_alone() -> None:
         for p in package.rglob("*.py")
         for call in calls.finditer(p.read_text("utf-8"))
     }
-    # An archive that is made without passages has nothing to index, and what is said to a group is
-    # found with its members.
+    # A new archive without passages has nothing to index. A group's messages are found through its
+    # members.
     others = {path for path, call in found if call != "archives.insert_one"} - {
         "features/groups/talk_start.py"
     }

@@ -1,7 +1,4 @@
-"""Keeping the index in order.
-
-Flushes, vectors, another model on live data, outside indexes, and what a kill leaves.
-"""
+"""Maintenance of the index: flushes, vectors, a change of the model, outside indexes, and kills."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -30,12 +27,12 @@ from tests.support.library import Library, unheard
 
 @pytest.fixture(autouse=True)
 def _as_on_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the delay of a quick flush back, which other tests do without."""
+    """Restore the delay of a quick flush, which other tests remove."""
     monkeypatch.setattr(write_buffer, "QUICK_DELAY", QUICK_DELAY)
 
 
 class Outside:
-    """A vector index that keeps all in memory and says what it was asked."""
+    """A vector index in memory that records its calls."""
 
     name = "qdrant"
 
@@ -102,7 +99,7 @@ async def test_a_busy_server_flushes_later_and_what_was_put_off_soon_when_it_is_
     quick = [agent.id for agent in agents if waits[agent.id] <= QUICK_DELAY]
     assert quick == [agent.id for agent in agents[:QUICK_FLUSHES]]
     assert all(waits[agent.id] > FLUSH_DELAY - SECOND for agent in agents[QUICK_FLUSHES:])
-    # One owner that writes much asks for one job, and no more than that.
+    # An owner with many writes adds one job, and no more.
     clock.advance(10)
     for number in range(20):
         await make.stored_messages(library.store, make.message(agents[-1], f"note {number}"))
@@ -190,7 +187,7 @@ async def test_what_a_kill_left_is_embedded_later_and_nothing_twice(library: Lib
 
 
 def refuse(library: Library, is_refused: Callable[[str], bool]) -> list[Sequence[str]]:
-    """Let the model's provider refuse such texts; returns what it is asked."""
+    """Let the model's provider refuse such texts; return the texts that it gets."""
     made, asked = library.embedder.embed, list[Sequence[str]]()
 
     async def refuses(texts: Sequence[str], **_options: object) -> list[list[float]]:
@@ -206,8 +203,7 @@ def refuse(library: Library, is_refused: Callable[[str], bool]) -> list[Sequence
 async def test_a_model_that_fails_or_refuses_every_text_leaves_no_document_without_its_vector_for_good(
     library: Library,
 ) -> None:
-    # As one does that was withdrawn, or whose vectors have another length since its provider
-    # changed it.
+    # As with a model that was withdrawn, or whose provider changed the length of its vectors.
     archive = await library.flushed(*(f"note {n}" for n in range(40)))
     library.embedder.fails(ModelError("llm_error", "It is away."))
     with pytest.raises(ModelError):

@@ -47,7 +47,7 @@ SENTENCE = "The weather report for region{n} names wind, clouds and a little rai
 
 
 def long_text(topic: str, subjects: int = 6) -> str:
-    """A text of about 700 characters for each subject, which has a word of its own."""
+    """Return a text of about 700 characters for each subject, with a unique word for each."""
     return "\n\n".join(
         f"{topic}subject{number} opens this paragraph. "
         + "".join(SENTENCE.format(n=f"{topic}{number}x{line}") for line in range(8))
@@ -158,9 +158,9 @@ async def test_the_turn_before_a_long_answer_is_the_question(library: Library) -
 
 
 async def test_an_answer_is_similar_to_what_was_asked_however_long_it_is(library: Library) -> None:
-    """Two equal answers: the one to the question that is searched for comes first."""
+    """Of two equal answers, the answer to a similar question comes first."""
     await make.stored_agent(library.store, AGENT)
-    # So long that no part of the answer is near, in words.
+    # So long that no part of the answer is near the words of the question.
     said = ("harbour " * 80, long_text("tea"), "violin " * 80, long_text("tea"))
     await make.stored_messages(
         library.store,
@@ -249,7 +249,7 @@ async def test_a_passage_of_an_archive_is_cut_too(library: Library) -> None:
 
 
 async def test_results_do_not_depend_on_what_is_flushed(library: Library) -> None:
-    """The same texts give the same hits from the buffer, the index, and both."""
+    """The same texts give the same hits from the write buffer, the index, and both."""
     texts = [long_text(topic, size) for topic, size in (("tea", 3), ("violin", 5), ("tea", 1))]
     queries = ("teasubject0", "weather wind", "violinsubject4 rain", "teasubject2 region")
     made = await stored(library, *texts)

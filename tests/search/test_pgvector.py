@@ -1,6 +1,6 @@
 """Vectors in PostgreSQL, beyond the contract of every index.
 
-Approximate indexes, what a kill leaves, and where there is none.
+The tests cover approximate indexes, kills, and databases without pgvector.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from tests.support.postgres import name_in, server
 DATABASES = ("postgresql",)
 LIMIT = 60  # seconds
 ANY = VectorFilter()
-# From forty vectors on, and never by itself: a test says when.
+# Indexes are built from forty vectors on, and only when a test says so.
 SLOW = BuildPlan(min_vectors=40, quiet_seconds=3600, retry_seconds=3600)
 QUICK = BuildPlan(min_vectors=40, quiet_seconds=0, retry_seconds=0)
 Rows = list[tuple[Any, ...]]
@@ -98,7 +98,7 @@ async def index(store: PostgresStore, _no_index_stays: None) -> AsyncIterator[Pg
 
 @pytest.fixture
 async def asked(store: PostgresStore) -> list[str]:
-    """The statements of the store that searched, each `near` (by the index) or `exact`."""
+    """Return the statements of the store that searched, each `near` (by the index) or `exact`."""
     seen: list[str] = []
 
     def note(sql: str) -> None:
@@ -173,7 +173,8 @@ async def test_filters_and_limits_decide_between_the_index_and_an_exact_search(
         assert sorted(await documents(index, wanted=few)) == list(range(2991, 3001))
     assert len(set(await documents(index, limit=700))) == 700
     assert asked == ["near"] + ["exact"] * 4
-    monkeypatch.setattr(pgvector, "_ENOUGH", 0)  # as where PostgreSQL expects more than there are
+    # As if PostgreSQL expected more rows than there are.
+    monkeypatch.setattr(pgvector, "_ENOUGH", 0)
     assert sorted(await documents(index, limit=20, wanted=VectorFilter(tags=("rare",)))) == list(
         range(2991, 3001)
     )
@@ -222,7 +223,7 @@ async def test_half_an_index_that_a_stop_left_is_removed_and_built_anew(
     await index.upsert("archive-1", "model", records(50))
     index._not_before.clear()
     with psycopg.connect(server().url(name_in(server().shared_database()))) as old:
-        # Building waits for whoever began before it, so it stands when it is stopped.
+        # Building waits for transactions that began before, so it is paused when it is stopped.
         old.execute("SELECT count(*) FROM search_pgvector")
         old.execute("LOCK TABLE search_pgvector IN ROW EXCLUSIVE MODE")
         assert (await documents(index))[0] == 1
@@ -314,7 +315,7 @@ async def test_vectors_without_length_or_too_long_and_what_is_no_number(
 
 @pytest.fixture
 def humble() -> Iterator[str]:
-    """The address of a new database whose user may make tables in it, but no extension."""
+    """Make a database whose user may create tables but no extension; return its address."""
     server().run("CREATE ROLE humble LOGIN")
     server().run("CREATE DATABASE humble OWNER humble")
     yield server().url("humble").replace("postgres@", "humble@")
@@ -387,6 +388,6 @@ async def test_an_archive_that_chose_pgvector_is_found_by_meaning(
     assert hits[0].passage.text == texts[17]
     assert {hit.relevance.mode for hit in hits} == {"vector"}
     run("DELETE FROM search_pgvector")
-    # Words are better than no answer.
+    # A search by words only is better than no answer.
     assert {hit.relevance.mode for hit in await found("note 17 on tea")} == {"fts"}
     await available["pgvector"].close()

@@ -1,6 +1,6 @@
-"""Building an index anew.
+"""Rebuilding an index.
 
-Whatever was damaged is found again, and nothing that happens meanwhile is lost.
+Every damaged part is found again, and nothing that happens meanwhile is lost.
 """
 
 import asyncio
@@ -46,9 +46,9 @@ Found = list[tuple[str, float]]
 
 
 class Shelf(Library):
-    """An agent with messages, and an archive of which some passages came together.
+    """An agent with messages, and an archive, some of whose passages came together.
 
-    Flushed, embedded, with a buffer.
+    All are flushed and embedded, and the write buffer holds some texts.
     """
 
     agent_id: str
@@ -95,7 +95,7 @@ class Shelf(Library):
         return {row.owner_id for row in rows}
 
     def forget(self) -> None:
-        """What this process remembers of the index, as where another one changed it."""
+        """Clear this process's caches of the index, as if another process had changed it."""
         self.store.cache.clear()  # type: ignore[attr-defined]
 
     async def count(self, table: object) -> int:
@@ -134,7 +134,7 @@ async def test_what_was_damaged_is_found_again_with_the_same_scores(
 async def test_what_is_written_changed_and_forgotten_meanwhile_is_so_afterwards(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Something happens to documents read and unread before a batch is written."""
+    """Before a batch is written, documents change that the job has read, and others."""
     monkeypatch.setattr(rebuild, "AT_ONCE", 10)
     kept = {f"meanwhile {n}" for n in range(2, 4)}
     store, archive = shelf.store, shelf.archive
@@ -213,8 +213,8 @@ async def test_vectors_alone_are_made_anew(shelf: Shelf) -> None:
     assert await shelf.everything() == before
 
 
-# What is left of an older index, two portions of messages, the vectors, the taking over, and what
-# it leaves.
+# The steps: remove leftovers of an older index, two portions of messages, the vectors, switch over,
+# remove leftovers.
 @pytest.mark.parametrize("write", range(6))
 @pytest.mark.parametrize("kind", ["agent", "conversation"])
 async def test_what_is_deleted_at_any_moment_leaves_nothing(

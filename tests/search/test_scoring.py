@@ -1,4 +1,4 @@
-"""Scores by words, against a scorer so plain that it is obviously right."""
+"""Scores by words, compared with a simple scorer."""
 
 import math
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ MINUTE = 60_000_000
 
 @dataclass
 class Turn:
-    """A document as a person would note it down.
+    """A document as a plain record.
 
-    `words` maps a term to how often it stands there.
+    `words` maps a term to its number of occurrences.
     """
 
     conversation: int
@@ -61,12 +61,12 @@ def posting(turns: list[Turn], term: str, weight: float = 1.0) -> Posting:
 
 
 def steps_between(before: Turn, turn: Turn) -> int:
-    """The slots from the middle of one turn to the middle of the next, with 35 words to a slot."""
+    """Return the slots between the middles of two turns, with 35 words to a slot."""
     return max(1, round((before.length + turn.length) / 70))
 
 
 def plain_scores(turns: list[Turn], weighted_terms: dict[str, float]) -> list[float]:
-    """The same by loops: who is beside whom, how much each hit counts there, and the formula."""
+    """Compute the same scores with loops over neighbours and hits."""
     sessions: list[list[int]] = []
     alive = [n for n, turn in enumerate(turns) if turn.is_alive]
     for n in sorted(alive, key=lambda n: (turns[n].conversation, turns[n].created_at, n)):
@@ -132,7 +132,7 @@ turns_of_talks = st.lists(
 def test_scores_equal_those_of_the_plain_scorer(
     turns: list[Turn], few: bool, monkeypatch_module: pytest.MonkeyPatch
 ) -> None:
-    # Both ways to add a term, over all slots and over the touched ones, are held against it.
+    # Both ways to add a term are compared with it: over all slots, and over the touched slots only.
     monkeypatch_module.setattr("ricordo.search.scoring.FEW_HITS", 2.0 if few else 0.0)
     weighted = {"a": 1.0, "b": 0.5, "d": 1.0, "nowhere": 1.0}
     found = lexical(

@@ -1,6 +1,6 @@
-"""What a user's search counts.
+"""The texts that a user's search counts.
 
-Their own and what is shared, so that no score tells what others wrote.
+They are the user's texts and shared texts, so no score reveals what others wrote.
 """
 
 import random

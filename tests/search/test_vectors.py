@@ -1,4 +1,4 @@
-"""Comparing vectors: what the quick ways find is what exact comparison finds."""
+"""Comparing vectors: the fast methods find the same as exact comparison."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from ricordo.search.vectors import FEW, LOOKED_AT_AGAIN, Vectors, similarities, 
 
 
 def rows(count: int, dimensions: int = 64, *, of: int = 40, seed: int = 1) -> np.ndarray:
-    """Vectors of length 1 around so many subjects."""
+    """Return vectors of length 1 around this number of subjects."""
     random = np.random.default_rng(seed)
     subjects = random.normal(size=(of, dimensions))
     found = subjects[random.integers(0, of, count)] + random.normal(size=(count, dimensions)) * 0.5
@@ -90,9 +90,9 @@ def test_vectors_that_came_later_are_found_as_if_all_had_come_at_once(
 
 
 def test_a_similarity_does_not_tell_how_many_others_were_compared() -> None:
-    """Products of other shapes differ in the last digits.
+    """Matrix products of other shapes differ in the last digits.
 
-    Two equal texts were fourth and fifth, or both fourth.
+    For this reason two equal texts were once fourth and fifth, and once both fourth.
     """
     for seed in range(6):
         some = rows(20, 256, seed=seed)
@@ -105,6 +105,6 @@ def test_a_similarity_does_not_tell_how_many_others_were_compared() -> None:
 
 
 def matrix(query: np.ndarray, some: np.ndarray, more: int) -> np.ndarray:
-    """The similarities of these vectors with so many others beside them."""
+    """Return the similarities of these vectors, computed among this number of others."""
     every = np.concatenate([some, rows(more + 1, 256, seed=100 + more)[:more]]).astype(np.float32)
     return Similarities(np.arange(len(some)), (every @ query)[: len(some)]).rounded().values

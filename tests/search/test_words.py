@@ -24,7 +24,7 @@ from ricordo.search.words import (
 from tests.seams.growth import repeated, require_linear
 
 CORPUS = tomllib.loads((Path(__file__).parent / "languages.toml").read_text("utf-8"))
-# Russian vowels that come and go (кошка, кошек) are more than a stemmer of endings knows.
+# Russian vowels that come and go (кошка, кошек), which a stemmer of endings does not handle.
 KNOWN_MISSES = {"ru": ["кошек"]}
 ANY_TEXT = st.text(st.characters(exclude_categories=[])) | st.text(
     "aZ9é\u0301ß'’.-_@&,+# かใก가한\u0e31\u094d\u200d\u00adДж️😀", max_size=40
@@ -32,9 +32,9 @@ ANY_TEXT = st.text(st.characters(exclude_categories=[])) | st.text(
 
 
 def ranked(texts: list[str], question: str) -> list[int]:
-    """The numbers of the texts by BM25, best first.
+    """Return the numbers of the texts by BM25, best first.
 
-    What no text holds is looked for inside their terms, at half weight.
+    A term that no text holds is searched inside other terms, at half weight.
     """
     counts = [Counter(terms(text)) for text in texts]
     vocabulary = set().union(*counts)
@@ -156,7 +156,7 @@ def test_a_question_is_without_stop_words_of_its_own_language_unless_they_are_al
         "What happened in May?": "happen may",
     }.items():
         assert " ".join(query_terms(question)) == asked, question
-    # A short question loses no word to another language.
+    # No word of a short question is dropped as a stop word of another language.
     for question in ("cat dog dog", "dog men", "men and dog cat", "who has die hat", "pour son"):
         asked_words = [word for word in question.split() if word not in STOP_WORDS["en"]]
         assert set(query_terms(question)) >= {

@@ -1,7 +1,4 @@
-"""Agents in storage.
-
-With all that is attached, what loading one costs, lists, and what deletion takes along.
-"""
+"""Agents in storage: attachments, the cost of loading one, lists, and deletion."""
 
 from dataclasses import replace
 from itertools import product

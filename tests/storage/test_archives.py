@@ -1,7 +1,4 @@
-"""Archives and passages.
-
-The count and the tags an archive carries, order, and deletion from the index too.
-"""
+"""Archives and passages: counts, tags, order, and deletion, also from the index."""
 
 from dataclasses import replace
 from random import Random
@@ -132,7 +129,7 @@ async def test_an_archive_knows_its_count_and_tags_whatever_comes_and_goes(
             await store.write(lambda tx, id=id: delete_passage(tx, Scope(), [archive], id))
             del left[id]
         held = await store.read(lambda tx: archives.get(tx, Scope(), archive.id))
-        # What is filed for one user moves nothing that others see.
+        # A passage of one user does not change what others see.
         assert (held.passage_count, held.tags) == (count_of(None), tags_of(None))
         for user in (None, "user-1", "user-2", "user-3"):
             await store.write(

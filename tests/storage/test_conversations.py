@@ -1,4 +1,4 @@
-"""Threads: who may see them, how they are listed, and histories that forks share."""
+"""Conversations: who may see them, how they are listed, and histories that forks share."""
 
 from dataclasses import replace
 from itertools import product
@@ -25,7 +25,7 @@ ORDERS: tuple[Order, ...] = ("asc", "desc")
 
 
 async def stored_thread(store: Store, agent: Agent, **fields: Any) -> Conversation:
-    """Store a thread with a system message of its own."""
+    """Store a conversation with a system message."""
     id = fields.pop("id", new_id("conv"))
     system = make.message(agent, "You remember.", "system", conversation_id=id)
     window = (system.id, *fields.pop("window", ()))
@@ -40,7 +40,7 @@ async def stored_thread(store: Store, agent: Agent, **fields: Any) -> Conversati
 async def said_in(
     store: Store, agent: Agent, thread: Conversation, *texts: str, **fields: Any
 ) -> list[Message]:
-    """Store a message for each text; they have equal times, unless told otherwise."""
+    """Store a message for each text; all have the same time unless `times` says otherwise."""
     new = [make.message(agent, text, conversation_id=thread.id, **fields) for text in texts]
     return await make.stored_messages(store, *new)
 
@@ -181,7 +181,8 @@ async def test_pages_of_a_forks_history_have_every_message_once_in_both_orders(
 ) -> None:
     agent = (await make.stored_agent(store)).agent
     root = await stored_thread(store, agent)
-    # Equal times, and some that came in later though they are older, as imported ones do.
+    # Some messages have equal times, and some were stored later though they are older, like
+    # imported ones.
     *_, last = await said_in(store, agent, root, *"abcdef", created_at=START + 5)
     early = await said_in(store, agent, root, *"gh", created_at=START + 1)
     first = await fork(store, agent, root, max(last, *early, key=lambda message: message.seq))
@@ -191,9 +192,9 @@ async def test_pages_of_a_forks_history_have_every_message_once_in_both_orders(
     expected = list("ghlmabcdefijk")
 
     def walk(tx: Transaction, order: Order, limit: int, *, is_backwards: bool) -> list[str]:
-        """Page after page from one end to the other.
+        """Read page after page, from one end to the other.
 
-        Backwards from the last message, which no page has then.
+        Backwards it starts before the last message, which is then on no page.
         """
         whole = conversations.page_of_history(tx, scope, second, Page(1000, order=order))
         read = whole[-1:] if is_backwards else []

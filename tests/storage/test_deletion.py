@@ -1,7 +1,4 @@
-"""Deferred deletion.
-
-Hidden at once, purged in portions, and whatever is interrupted can be finished.
-"""
+"""Deferred deletion: hidden at once, purged in portions, and finished after any interruption."""
 
 import asyncio
 from collections import Counter
@@ -44,7 +41,7 @@ INDEX = ("search_postings", "search_documents", "search_terms", "search_vectors"
 
 
 async def rows(store: SqliteStore) -> dict[str, int]:
-    """How many rows there are of what is purged; tables without any are left out."""
+    """Return the number of rows of each table that is purged; empty tables are left out."""
     counts = " UNION ALL ".join(
         f"SELECT '{name}' AS name, count(*) AS n FROM {name}"  # noqa: S608
         for name in (*TABLES, *INDEX)
@@ -54,9 +51,9 @@ async def rows(store: SqliteStore) -> dict[str, int]:
 
 
 async def purged(store: SqliteStore, kind: Kind, id: str, table: str = "messages") -> list[int]:
-    """Purge as far as it can be done.
+    """Purge as far as possible.
 
-    The number of rows in the table before and after each transaction.
+    Returns the rows in the table before and after each transaction.
     """
 
     def portion(tx: Transaction) -> bool:
@@ -78,7 +75,7 @@ async def keys_of_jobs(store: SqliteStore) -> list[str]:
 
 
 async def stored_archive(store: SqliteStore, size: int) -> Archive:
-    """An archive of so many tagged passages, half of them merged into the index."""
+    """Store an archive of this number of tagged passages, half of them flushed into the index."""
     archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
     for start in range(0, size, 500):
         new = [
@@ -114,7 +111,7 @@ async def test_an_archive_is_hidden_at_once_and_purged_in_portions(
     assert 0 < max(more - less for more, less in pairwise(left)) <= PORTION
     await make.remove_agent(store, agent_id)
     assert await rows(store) == before
-    # What another server purged already is not purged twice.
+    # Rows that another server has purged are not purged twice.
     assert not await store.write(lambda tx: purge_portion(tx, "archive", archive.id))
 
 
@@ -240,7 +237,7 @@ async def test_what_is_not_there_is_not_hidden_and_what_is_not_hidden_is_not_pur
 
 
 async def fork_of(store: SqliteStore, agent: Agent, size: int) -> tuple[Conversation, Conversation]:
-    """A conversation, and a fork of it that shares half and shows one more message."""
+    """Store a conversation, and a fork that shares half of it and has one more message."""
     root = make.conversation(agent, id=new_id("conv"))
     said = [make.message(agent, f"tea {number}", conversation_id=root.id) for number in range(size)]
     await store.write(lambda tx: conversations.insert_one(tx, root))
@@ -288,7 +285,7 @@ async def test_a_deleted_conversation_keeps_what_its_fork_shares_or_has_in_view_
     left = await rows(store)
     assert left.pop("search_buffer", 0) >= before.pop(
         "search_buffer", 0
-    )  # deleted words, until they are merged
+    )  # The words of deleted texts, until the partitions are merged.
     assert left == before
     assert await store.read(lambda tx: make.conversation_ids(tx, agent.id)) == [
         conversations.default_id(agent.id)
@@ -325,7 +322,7 @@ async def test_a_conversation_is_purged_only_when_deleted_and_an_agents_default_
 
 
 def test_rows_that_refer_to_others_are_found_by_an_index_or_another_reference() -> None:
-    """Without an index a purge leaves them to the cascade, which may make its transaction long."""
+    """Without an index, deletion is left to the cascade, which can make a transaction long."""
     skipped = {
         str(key.parent)
         for table in metadata.sorted_tables

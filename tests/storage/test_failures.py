@@ -1,6 +1,6 @@
-"""What a database says that is full, read-only or damaged.
+"""Errors of a database that is full, read-only or damaged.
 
-What it is and what to do, and nothing else is advised.
+Each error names the cause and the remedy, and advises nothing else.
 """
 
 import io
@@ -214,7 +214,8 @@ async def test_a_look_names_the_tables_whose_pages_are_damaged_and_a_start_says_
             "broken",
             f"{path} is damaged in: {table}. Restore it from a backup.",
         )
-        path.write_bytes(whole)  # sound again, and spoiled under a server that runs
+        # The file is valid again, and is then damaged while a server uses it.
+        path.write_bytes(whole)
         store = open_sqlite(path)
         spoil(path, roots[table])
         with pytest.raises(DatabaseFailed, match="Some of its pages are damaged") as caught:

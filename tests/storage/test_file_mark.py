@@ -1,6 +1,6 @@
-"""A database without its `-wal`, or with another's, is noticed; nothing else is.
+"""A database without its `-wal` file, or with another one's, is refused.
 
-Files that are taken away stop the writes.
+Nothing else is. If the files are removed, writes stop.
 """
 
 import shutil
@@ -41,7 +41,7 @@ async def say(store: SqliteStore, text: str = "Jasmine tea.") -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """A data folder of a killed server, and files of other servers to put there."""
+    """A data folder of a killed server, and files of other servers to put into it."""
 
     data: Path
     others: Path
@@ -59,9 +59,9 @@ class Place:
 
 
 async def lay_out(folder: Path) -> Place:
-    """Return a killed server's folder.
+    """Return the folder of a killed server.
 
-    Beside it the files of earlier moments (`early.…`) and of another server (`other.…`).
+    Beside it are files of earlier moments (`early.…`) and of another server (`other.…`).
     """
     place = Place(folder / "data", folder / "others")
     other = await run_and_kill(folder / "another", place, "other")
@@ -75,7 +75,7 @@ async def lay_out(folder: Path) -> Place:
 
 
 async def run_and_kill(data: Path, place: Place, name: str) -> Path:
-    """Run a server, keep its files of one moment, and leave the folder as a later kill does."""
+    """Run a server, copy its files at one moment, and leave the folder as a later kill does."""
     store = open_sqlite(data / "ricordo.db")
     await say(store)
     for path in data.glob("ricordo.*"):  # noqa: ASYNC240 - of one moment
@@ -105,7 +105,7 @@ def spoil_log(place: Place) -> None:
 
 
 def copy_into_another_folder(place: Place, *names: str) -> None:
-    """Let the folder hold only copies of these files, which were elsewhere before."""
+    """Replace the folder's files by these copies, which were elsewhere before."""
     kept = {name: (place.data / name).read_bytes() for name in names}
     mark = place.data / "ricordo.mark"
     moved = mark.read_bytes().replace(str(place.data).encode(), b"/another/folder")
@@ -144,7 +144,7 @@ def empty_database(place: Place) -> None:
 
 
 def stop_well(place: Place) -> None:
-    """Let the next server find what it left, and stop."""
+    """Start the next server on the folder, and stop it normally."""
     open_sqlite(place.database)._close()
 
 
@@ -261,7 +261,7 @@ async def test_what_is_missing_at_a_start_is_said_and_nothing_else(
 async def test_a_kill_while_another_program_reads_the_database_is_no_fault_of_its_log(
     tmp_path: Path, mark: str
 ) -> None:
-    """A reader keeps SQLite from writing the log back, so the file has the old identity."""
+    """A reader prevents SQLite from writing the log back, so the file keeps its old identity."""
     database, seen = tmp_path / "ricordo.db", 0
     store = open_sqlite(database)
     await say(store)

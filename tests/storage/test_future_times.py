@@ -1,4 +1,4 @@
-"""A clock that jumped ahead and was set back: what it stamped holds nobody up."""
+"""The clock jumps ahead and is set back: timestamps from the future delay nothing."""
 
 from dataclasses import replace
 
@@ -14,8 +14,7 @@ from ricordo.storage.future_times import mend_future_times
 from tests.seams import make
 from tests.seams.stores import ManualClock
 
-# Seconds: of a zone that was wrong by a day, of a battery that was empty, of a year that was typed
-# wrong.
+# Seconds: a time zone that was wrong by a day, an empty battery, a mistyped year.
 JUMPS = (*(86_400 * days + 61 for days in (1, 2, 3, 7, 30, 31, 365, 400, 3_650, 36_500)), 90_000)
 
 

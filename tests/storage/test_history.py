@@ -1,7 +1,4 @@
-"""Versions as they are read.
-
-Pages, ids and their beginnings, texts as they were, runs and steps, what was deleted.
-"""
+"""Reading versions: pages, ids and their prefixes, earlier texts, runs, deleted blocks."""
 
 from dataclasses import replace
 from typing import Any
@@ -82,7 +79,7 @@ async def test_history_goes_back_through_labels_and_stops_where_a_namesake_left(
 
     assert [await text("a", number) for number in range(1, 7)] == ["a 1"] * 6
     assert [await text("b", number) for number in range(3, 7)] == ["other"] * 4
-    # Before it was made: what had the label then.
+    # Before the block was made: the block that had the label then.
     assert [await text("b", number) for number in (1, 2)] == [None, "a 1"]
     assert [await text("aside", number) for number in (3, 4, 5, 6)] == [
         None,

@@ -1,4 +1,4 @@
-"""The size of a history is the sum of its rows, whatever was written, on either database."""
+"""The stored size of a history equals the sum of its rows, after any writes, on both databases."""
 
 import random
 from dataclasses import replace
@@ -38,7 +38,7 @@ def size_of(tx: Transaction) -> int:
 
 
 def do_something(tx: Transaction, choose: random.Random) -> None:
-    """Do one of the things that an owner and an agent do to memory."""
+    """Make one random change that an owner or an agent can make to memory."""
     memory = opened(tx)
     owner, label, text = memory.owner, choose.choice("abc"), choose.choice(TEXTS)
     text += str(choose.randrange(5))

@@ -1,4 +1,4 @@
-"""The rows of jobs: who may claim which, who may say how one ended, and what is kept."""
+"""The rows of jobs: who may claim which job, who may report its end, and how long it is kept."""
 
 import logging
 from functools import partial
@@ -106,7 +106,8 @@ async def test_only_who_holds_a_job_says_how_it_ended(
     (freed,) = await store.write(lambda tx: jobs.take_over(tx, silent_for=30 * SECOND))
     assert freed.id == mine.id
     (again,) = await claim(store)
-    # The same worker holds it, in another attempt: what it knew of the first one counts no more.
+    # The same worker holds it in another attempt, so its knowledge of the first attempt does not
+    # count.
     for end in (
         lambda tx: jobs.finish(tx, mine),
         lambda tx: jobs.fail(tx, mine, {"type": "E", "message": "m"}),

@@ -1,4 +1,4 @@
-"""Cached messages of windows: never older than the database, never more than their bytes."""
+"""Cached messages of windows are never older than the database, and never exceed their bytes."""
 
 import random
 import signal
@@ -53,7 +53,7 @@ Store = SqliteStore | PostgresStore
 
 
 def as_another_program(store: SqlStore, sql: str, **parameters: Any) -> None:
-    """Change the database through a connection that knows nothing of the store."""
+    """Change the database through a connection that the store does not know."""
     with store.engine.connect() as connection, connection.begin():
         connection.exec_driver_sql("BEGIN")
         connection.execute(text(sql), parameters)

@@ -1,7 +1,4 @@
-"""Messages in storage.
-
-Whole round trips, order, pages, what search sees of them, and what a statement costs.
-"""
+"""Messages in storage: round trips, order, pages, visibility to search, and cost of statements."""
 
 from dataclasses import replace
 from typing import Literal
@@ -172,10 +169,7 @@ places = st.none() | st.integers(0, SIZE - 1)
 
 
 def cut(items: list[Message], wanted: Page) -> list[Message]:
-    """The page, by the words of its definition.
-
-    Between the cursors, next to the one that is given.
-    """
+    """Return the page by its definition: between the cursors, next to the given one."""
     ordered = items if wanted.order == "asc" else items[::-1]
     place = {item.id: index for index, item in enumerate(ordered)}
     first = place[wanted.after] + 1 if wanted.after else 0

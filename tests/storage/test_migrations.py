@@ -1,4 +1,4 @@
-"""Migrations: the schema they leave, and what protects a database that holds something."""
+"""Migrations: the resulting schema, and the protection of databases with content."""
 
 import os
 import sqlite3
@@ -149,7 +149,7 @@ async def test_a_migration_that_fails_leaves_everything_as_it_was(
     await open_and_close(path)  # the folder is free, and the older Ricordo still works
     with_migrations(
         monkeypatch, add_colour, add_half_of_something
-    )  # those before one that fails stay
+    )  # The migrations before a failed one stay applied.
     with pytest.raises(Exception, match="no such table"):
         open_sqlite(path)
     assert query(path, "SELECT name, colour FROM agents") == [("Kept", None)]
@@ -183,7 +183,7 @@ async def test_a_first_start_that_fails_leaves_nothing_half_done(
 
 
 def overwrite_pages(path: Path) -> None:
-    """Overwrite the middle of the file, where no page that a start reads lies."""
+    """Overwrite the middle of the file, whose pages a start does not read."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE filler (text TEXT)")
         connection.executemany("INSERT INTO filler VALUES (?)", [("x" * 3000,) for _ in range(60)])

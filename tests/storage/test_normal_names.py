@@ -1,6 +1,6 @@
-"""A migration normalizes names of an older database, and a job its blocks.
+"""A migration normalizes the names of an older database, and a job its blocks.
 
-The versions say so.
+The changes of blocks are versions.
 """
 
 import unicodedata
@@ -57,7 +57,7 @@ async def test_names_get_the_form_and_one_that_is_taken_a_number(
         "a number was added to a name, since another name has the same normal form"
     ) == 2
     assert await store.read(lambda tx: rows(tx, "SELECT kind FROM jobs")) == [(NORMALISE_BLOCKS,)]
-    # A second time there is nothing to do.
+    # A second run has nothing to do.
     before = await store.read(lambda tx: rows(tx, "SELECT name FROM tools"))
     await store.write(
         lambda tx: (
@@ -124,8 +124,7 @@ async def test_blocks_get_the_form_by_a_version_each_and_keep_their_history(
         *("system", ODD),
         "Bring the text into its normal form",
     )
-    # From here on an edit of one line is one line of difference, and the text of each version is
-    # what it was.
+    # From now on an edit of one line is one line of difference, and each version keeps its text.
     texts = await store.read(
         lambda tx: [
             versions.read_text(tx, odd_label.chain_id, one.blob) for one in after if one.blob

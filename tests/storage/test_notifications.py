@@ -1,4 +1,4 @@
-"""The tables of notifications: whom to tell, what was told, links and visits."""
+"""The tables of notifications: recipients, sent messages, links and visits."""
 
 import sqlalchemy as sa
 

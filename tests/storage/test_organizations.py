@@ -1,4 +1,4 @@
-"""What an organization keeps for itself: its tools, its users and its providers."""
+"""Data of an organization: its tools, its users and its providers."""
 
 import asyncio
 from dataclasses import replace

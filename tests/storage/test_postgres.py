@@ -1,7 +1,6 @@
-"""PostgreSQL.
+"""PostgreSQL: several servers on one database, lost connections, a bounded pool.
 
-Several servers on one database, lost connections, a bounded pool, and what differs from SQLite but
-must not show.
+Differences from SQLite must not show.
 """
 
 import asyncio
@@ -380,7 +379,7 @@ async def test_a_change_that_met_another_is_made_again_from_what_is_there_now(
 async def test_a_held_run_is_not_ended_behind_its_owners_back(
     store: PostgresStore, other: PostgresStore, clock: ManualClock
 ) -> None:
-    """A healer that waits for the row sees the lease that was renewed meanwhile."""
+    """A server that closes runs waits for the row, and then sees the renewed lease."""
     run = await begun(store)
     clock.advance(LEASE / SECOND + 1)
     token, later = run.lease_token or "", clock.now() + LEASE
@@ -403,8 +402,8 @@ async def test_a_deadlock_is_broken_and_both_units_are_done(
             is_first_try = order[0] not in tries
             tries.append(order[0])
             if not is_first_try:
-                # Else it could take its first row before the survivor wakes up, on a busy machine
-                # again and again.
+                # Otherwise it could take its first row before the survivor wakes up, again and
+                # again on a busy machine.
                 assert is_one_done.wait(LIMIT)
             for place, block in enumerate(order):
                 now = blocks.get(tx, Scope(), block.id)
@@ -428,9 +427,9 @@ async def test_a_deadlock_is_broken_and_both_units_are_done(
 async def test_a_step_that_writes_and_files_never_waits_in_a_ring_with_one_that_reshapes(
     store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One needs a chain and then the agent, to make it an archive.
+    """The first needs a chain and then the agent, to create its archive.
 
-    The other the agent and then its chains.
+    The second needs the agent and then its chains.
     """
     state = await make.stored_agent(store, with_blocks=[make.block("human", "Ada")])
     has_written, tries = threading.Event(), list[str]()
@@ -465,7 +464,7 @@ async def test_a_step_that_writes_and_files_never_waits_in_a_ring_with_one_that_
 async def test_no_run_begins_in_a_thread_that_is_held(
     store: PostgresStore, other: PostgresStore
 ) -> None:
-    """Otherwise a reset could delete the messages of a turn that begins beside it."""
+    """Otherwise a reset could delete the messages of a turn that begins at the same time."""
     state = await make.stored_agent(store)
     run = open_run(state.agent, store.clock.now())
     async with kept_open(store, lambda tx: conversations.lock(tx, state.conversation.id)):
@@ -568,7 +567,7 @@ async def test_a_unit_whose_backend_is_killed_before_or_in_the_middle_runs_again
 async def test_a_connection_that_is_lost_while_it_commits_is_not_tried_again(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody knows whether it was saved, and to save it twice would be worse than to ask."""
+    """It may have been saved, and saving it twice would be worse than an error."""
     ran: list[int] = []
     doomed: list[int] = []
     original = module._command

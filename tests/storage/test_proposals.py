@@ -1,7 +1,4 @@
-"""Proposals in storage.
-
-Read back as they were, counted while they wait, taken along by a new label, and ended in time.
-"""
+"""Proposals in storage: round trips, counts of open ones, a block's new label, and expiry."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -102,7 +99,7 @@ async def test_those_that_wait_are_counted_and_go_along_to_a_new_label(
     await store.write(lambda tx: proposals.follow(tx, "chain-other", "goals", "aims"))
     counts = await store.read(lambda tx: proposals.waiting_counts(tx, chain.id))
     assert counts == {"profile": 2, "goals": 1}
-    # What was decided tells of the label it was decided under.
+    # A decided proposal keeps the label that it had then.
     assert (await store.read(lambda tx: proposals.get(tx, scope, done.id))).label == "human"
 
 

@@ -1,7 +1,4 @@
-"""Runs and steps.
-
-The lease, and who may save; traces and events of streams, and how long they are kept.
-"""
+"""Runs and steps: the lease, who may save, traces, stream events, and how long they are kept."""
 
 from dataclasses import replace
 from typing import Any

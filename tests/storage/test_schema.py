@@ -1,11 +1,9 @@
-"""The schema.
+"""The schema of the database.
 
-An older database keeps all it holds and gets today's tables, and each column says what erasure does
-with it.
-
-`tests/fixtures/schema-1.sql` is a database of schema 1 as text. Until that schema is released,
-whoever changes a table writes the file anew with `python -m tests.storage.test_schema`; from then
-on a change is a migration, and the file stays.
+An older database keeps its content and gets today's tables, and each column says what erasure does
+with it. `tests/fixtures/schema-1.sql` is a database of schema 1 as text. Until that schema is
+released, a change of a table requires writing this file again with `python -m
+tests.storage.test_schema`. After the release a change is a migration, and the file stays.
 """
 
 import sqlite3
@@ -176,8 +174,7 @@ if __name__ == "__main__":
     write_fixture()
 
 
-# How the first versions named their schemas, before they were made of the tables as they are
-# described.
+# The schema names of the first versions, before schemas were computed from the tables.
 FIRST_NAMES = (
     *(
         "create_spine",
@@ -197,7 +194,7 @@ EARLY_TABLES = (
 
 
 def require_too_old(path: Path) -> None:
-    """Require that it is refused in a sentence by a start and by a look, and left as it is."""
+    """Require that a start and a read-only look refuse it with a clear error, unchanged."""
     with closing(sqlite3.connect(path)) as connection:
         before = list(connection.iterdump())
     with pytest.raises(

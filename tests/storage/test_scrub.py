@@ -1,4 +1,4 @@
-"""Leaving nothing of deleted rows in the database's files, and looking into copies."""
+"""Removing all traces of deleted rows from the database's files, and searching copies."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ async def test_what_was_deleted_stays_in_the_files_until_they_are_scrubbed(
 
     assert files(tmp_path, database) == []
     assert [sentence for sentence in left if "log of changes" not in sentence] == []
-    # What the process remembers of the index goes too, and is read again.
+    # The process's caches of the index are dropped too, and read again.
     assert (
         await store.read(
             lambda tx: [key for key in tx.cache if getattr(key, "__name__", "") == "Memory"]

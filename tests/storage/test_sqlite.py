@@ -1,7 +1,4 @@
-"""The SQLite store.
-
-Units of work, many callers at once, one server a folder, permissions, survival of a kill.
-"""
+"""The SQLite store: units of work, many callers, the lock of a folder, and kills."""
 
 import asyncio
 import os
@@ -63,7 +60,7 @@ async def test_a_write_that_reads_first_never_loses_another_writers_update(
 async def test_a_write_keeps_other_programs_from_writing_from_its_start(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    """A unit that reads first could fail on its first write, after another's write."""
+    """Otherwise a unit that reads first could fail at its first write."""
 
     def work(tx: Transaction) -> str:
         count_messages(tx)
@@ -170,10 +167,7 @@ asyncio.run(main())
 
 
 def write_until_killed(path: Path, *arguments: str, after: int) -> list[str]:
-    """Run a child that prints the id of each message once it is written.
-
-    Kill it after so many lines.
-    """
+    """Run a child that prints each message's id once it is written; kill it after some lines."""
     command = [sys.executable, "-c", WRITE_UNTIL_KILLED, str(path), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout
@@ -206,7 +200,7 @@ async def test_what_was_acknowledged_survives_a_kill_of_the_process(
 
 
 async def test_a_full_disk_is_told_as_what_it_is_and_changes_nothing(store: SqliteStore) -> None:
-    """SQLite's own limit on pages stands for the disk's."""
+    """SQLite's limit on pages simulates a full disk."""
     before = await store.read(lambda tx: tx.all(text("SELECT count(*) FROM organizations"))[0][0])
     await store.write(lambda tx: tx.all(text("PRAGMA max_page_count = 1")))
     big = "x" * 5_000_000
@@ -230,7 +224,7 @@ async def test_what_a_server_wrote_is_read_while_it_runs_and_cannot_be_written(
     with read_beside(Settings(data_dir=tmp_path)) as tx:
         assert tx.all(text("SELECT count(*) AS found FROM organizations"))[0].found == 1
         with pytest.raises(Conflict, match="Another Ricordo server"):
-            open_sqlite(tmp_path / "ricordo.db")  # the server's lock is still its own
+            open_sqlite(tmp_path / "ricordo.db")  # The server still holds its lock.
     with (
         pytest.raises(Unavailable, match="readonly"),
         read_beside(Settings(data_dir=tmp_path)) as tx,

@@ -1,6 +1,6 @@
 """Many rows in one statement.
 
-Every kind of value arrives as it would in a statement of its own, in the order of the rows.
+Every value is stored as by a statement for its row, in the order of the rows.
 """
 
 from collections.abc import AsyncIterator

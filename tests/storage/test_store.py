@@ -1,7 +1,4 @@
-"""What holds for the stores of both databases.
-
-Units of work are whole, reads see one moment, and closing waits.
-"""
+"""Rules for both stores: units are whole, reads see one moment, closing waits."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Work folders: a sweep removes what nobody owns any more, and nothing else."""
+"""Work folders: a sweep removes folders without an owner, and nothing else."""
 
 import subprocess
 import tempfile
@@ -23,7 +23,7 @@ from ricordo.storage.engine.work_folders import (
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Within it another process holds the lock."""
+    """Let another process hold the lock within the block."""
     with subprocess.Popen(
         ["flock", path, "-c", "echo on; read line"], stdin=-1, stdout=-1
     ) as holder:
@@ -34,7 +34,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def left(data: Path, kind: str, place: Path | None = None) -> Path:
-    """A folder of a process that was killed: its lock is free."""
+    """Make the folder of a killed process: its lock is free."""
     folder = open_work_folder(data, kind, location=place)
     (folder.path / "ricordo.db-wal").write_text("something")
     folder._lock.release()

@@ -1,4 +1,1 @@
-"""What tests run against besides the product.
-
-Scripted servers, databases, processes that are forked and killed, and campaigns.
-"""
+"""Helpers of the tests besides the product: scripted servers, databases, processes, campaigns."""

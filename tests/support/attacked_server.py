@@ -15,14 +15,14 @@ from tests.support.ready import Helper
 from tests.support.server_process import ServerProcess
 
 LIMIT = 120.0  # seconds
-ATTACKER = "127.0.0.2"  # an address of its own: its connections are counted by it
+ATTACKER = "127.0.0.2"  # A separate address, since connections are counted by address.
 
 
 @dataclass
 class AttackedServer:
-    """A running server, the model that it asks, and a client.
+    """A running server, its model, and a client of it.
 
-    `probe` and `most_added_mb` tell what an attack cost, once it is over.
+    After an attack, `probe` and `most_added_mb` show its cost.
     """
 
     process: ServerProcess
@@ -43,15 +43,15 @@ class AttackedServer:
 
     @property
     def most_added_mb(self) -> int:
-        """The most memory that the server has had so far, beyond what it began with.
+        """Return the largest amount of memory that the server had so far, beyond its start.
 
-        A fork has all that its parent had.
+        A fork begins with all memory of its parent.
         """
         return self._memory("VmHWM") - self._first_mb
 
     @property
     def resident_mb(self) -> int:
-        """The memory that the server has now."""
+        """Return the server's memory now."""
         return self._memory("VmRSS")
 
     def _memory(self, name: str) -> int:
@@ -59,10 +59,7 @@ class AttackedServer:
         return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(name))
 
     def size(self, short: int, long: int) -> int:
-        """How much an attack sends.
-
-        A bit more than its bound, or in the long form many times more.
-        """
+        """Return how much to send: just over the limit, or many times more in the long form."""
         return long if self.is_long else short
 
     async def agent(self, **more: Any) -> str:
@@ -76,7 +73,7 @@ class AttackedServer:
         return await self.http.post(f"/v1/agents/{agent}/messages", json={"input": text})
 
     async def answers(self, *answers: str | Answer) -> httpx2.Response:
-        """What a new agent's user hears when the model answers this."""
+        """Return the answer to a new agent's user if the model answers this."""
         agent = await self.agent()
         self.model.clear()
         self.model.push(
@@ -85,11 +82,11 @@ class AttackedServer:
         return await self.say(agent)
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection of the attacker's."""
+        """Open a connection of the attacker."""
         return await asyncio.open_connection("127.0.0.1", self.port, local_addr=(ATTACKER, 0))
 
     async def wire(self, *pieces: bytes, pause: float = 0) -> bytes:
-        """What the server answers to these very bytes, until it closes the connection."""
+        """Send exactly these bytes; return the response until the server closes the connection."""
         reader, writer = await self.connect()
         try:
             for piece in pieces:

@@ -1,6 +1,6 @@
-"""A real browser for the tests.
+"""A real browser for the tests: Debian's Chromium, driven by Playwright.
 
-Debian's Chromium, driven by Playwright, and cut off from everything but one server.
+It reaches only one server.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, 
 
 from tests.support.debian import program
 
-# The shell is Chromium without what no test needs: a window costs a tenth of a second of the
-# processor, and half of one otherwise.
+# The headless shell is Chromium without unneeded parts: a window costs a tenth of a second of CPU
+# time instead of half a second.
 SHELL = "chromium-headless-shell"
 NAMES = (SHELL, "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Milliseconds that an action may take on a busy machine.
@@ -27,9 +27,9 @@ expect.set_options(timeout=PATIENCE)
 
 
 def chromium() -> str:
-    """The path of a Chromium, which is installed where there is none and this may be done.
+    """Return the path of a Chromium, which is installed if it is missing.
 
-    Raises RuntimeError.
+    Raises RuntimeError if it cannot be installed.
     """
     return program(*NAMES, package=SHELL, tests="The tests of the pages")
 
@@ -37,8 +37,8 @@ def chromium() -> str:
 @contextmanager
 def open_browser() -> Iterator[Browser]:
     """Start a browser, which ends with the block."""
-    # As root Chromium runs only without its own sandbox; it sees no page but ours, since it finds
-    # no other host.
+    # As root, Chromium runs only without its sandbox. It only loads our pages, since it finds no
+    # other host.
     hosts = "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"
     arguments = ["--no-sandbox", "--disable-gpu", f"--host-resolver-rules={hosts}"]
     with sync_playwright() as playwright:
@@ -50,8 +50,8 @@ def open_browser() -> Iterator[Browser]:
 class SharedBrowser:
     """A browser that many tests borrow one after another.
 
-    Playwright's event loop counts as running in this thread for as long as the browser is open.
-    Between two loans it does not, so that the loops of other tests can run.
+    While the browser is open, Playwright's event loop counts as running in this thread. It is
+    suspended between two loans, so that the loops of other tests can run.
     """
 
     def __init__(self, browser: Browser) -> None:
@@ -61,7 +61,7 @@ class SharedBrowser:
 
     @contextmanager
     def lend(self) -> Iterator[Browser]:
-        """Lend the browser for this block, and close the windows that it leaves open."""
+        """Lend the browser for this block, and close the windows that are left open."""
         asyncio._set_running_loop(self._loop)
         try:
             yield self._browser
@@ -88,7 +88,7 @@ def open_shared_browser() -> Iterator[SharedBrowser]:
 class Visitor:
     """One browser window on one server.
 
-    `told` has what the console said, `left` what was asked of other hosts.
+    `told` holds the console's lines, `left` the requests to other hosts.
     """
 
     context: BrowserContext
@@ -102,7 +102,7 @@ class Visitor:
         return self.page
 
     def require_quiet(self) -> None:
-        """Check that the pages had no errors and asked for nothing outside."""
+        """Check that the pages had no errors and sent no request to other hosts."""
         assert (self.told, self.left) == ([], []), f"{self.page.url}: {self.told} {self.left}"
 
     def faults(self, within: str | None = None) -> list[str]:
@@ -127,9 +127,9 @@ def visit(
     dark: bool = False,
     **given: Any,
 ) -> Iterator[Visitor]:
-    """Open a window on this server: whatever asks for another host is noted.
+    """Open a window on this server; requests to other hosts are recorded.
 
-    Nothing is intercepted, which would take the browser's cache away and twice its time.
+    Requests are not intercepted: that would disable the browser's cache and double the time.
     """
     scheme: Any = "dark" if dark else "light"
     context = browser.new_context(

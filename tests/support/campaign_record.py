@@ -16,11 +16,11 @@ import pytest
 
 from tests.campaigns.promises import PAGE, RESULTS, page_with, promised_tests
 
-# Parameters of tests that say how much is tried.
+# Parameters of tests that are counts of trials.
 _COUNTS = ("calls", "crashes", "faults", "hours", "kills", "requests", "rounds", "turns")
-# By a test's name with its parameters, without its file, so that a test may move.
+# The key is a test's name with its parameters, without its file, so that a test may move.
 Results = dict[str, dict[str, Any]]
-_CONTINUES = "continues"  # of a test whose counts are added up over its runs
+_CONTINUES = "continues"  # Marks a test whose counts are added up over its runs.
 
 
 class CampaignRecord:
@@ -40,7 +40,7 @@ class CampaignRecord:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Tell the counts among a test's parameters; the test may tell better ones later."""
+        """Record the counts among a test's parameters; the test may replace them later."""
         callspec = getattr(item, "callspec", None)
         if callspec is not None:
             item.user_properties += [
@@ -86,7 +86,7 @@ def write_results(path: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _added(earlier: Mapping[str, Any] | None, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result with the counts of the runs that it continues, if all of them held."""
+    """Return the result plus the counts of the runs that it continues, if all of them passed."""
     runs = (earlier, result)
     if not all(run and run.get(_CONTINUES) and run["outcome"] == "passed" for run in runs):
         return dict(result)

@@ -1,9 +1,8 @@
-"""Looking for words that must be nowhere.
+"""Searches for canary words that must not be stored anywhere.
 
-In every row of every table, and in the bytes of every file.
-
-All canaries begin with CANARY, which no language has, so that one search finds them all. In a line
-of the log none may stand, whatever the test is about: `LogWatch` looks.
+They look into every row of every table, and into the bytes of every file. All canaries begin with
+CANARY, so that one search finds them all. `LogWatch` checks in every test that no log line holds
+one.
 """
 
 import logging
@@ -24,7 +23,7 @@ CANARY = "vuqkzoq"
 
 
 class LogWatch(logging.Handler):
-    """Keeps the lines of the log, in both formats, that hold a canary."""
+    """Collects the log lines, in both formats, that hold a canary."""
 
     _FORMATTERS = (TextFormatter(), JsonFormatter())
 
@@ -80,9 +79,9 @@ def in_files(folder: Path, needle: str = CANARY) -> list[str]:
 
 
 def in_heap(url: str) -> list[str]:
-    """The files of this database on the tests' PostgreSQL that hold a canary, by table.
+    """Return the PostgreSQL files of this database that hold a canary, by table.
 
-    Its log of changes is left out.
+    The write-ahead log is left out.
     """
     server, name = postgres.server(), postgres.name_in(url)
     server.run("CHECKPOINT")

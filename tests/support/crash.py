@@ -1,12 +1,10 @@
-"""The crash campaign.
+"""The crash campaign: servers are killed at random points of turns and jobs while clients talk.
 
-Servers are killed at random points of turns and jobs while clients talk, and nothing acknowledged
-is lost.
-
-One server alone is on SQLite. Several share a PostgreSQL; at last one of them is frozen in the
-middle of a turn for longer than its lease, and comes back after another has closed that turn.
-Without kills it is a crowd: busy is the only refusal. `await run_campaign(folder, Size(kills=300))`
-raises AssertionError with the seed and what it found, or returns what was done. By hand: `python -m
+No acknowledged change may be lost. On SQLite there is one server. On PostgreSQL several servers
+share the database. At the end one of them is frozen in the middle of a turn for longer than its
+lease, and resumes after another server has closed that turn. Without kills the campaign is a load
+test in which "busy" is the only refusal. `await run_campaign(folder, Size(kills=300))` returns what
+was done, or raises AssertionError with the seed and the errors. On the command line: `python -m
 tests.support.crash --kills 300`, `--servers 2 --kills 25 --turns 2000 --every 4`, `--clients 50
 --turns 1000`.
 """
@@ -70,12 +68,11 @@ _LIMIT = 240.0  # seconds for anything to come to rest
 
 @dataclass(frozen=True)
 class Size:
-    """How large a campaign is.
+    """The size of a campaign.
 
-    It lasts until there were so many turns and kills, a kill about every so many seconds.
-
-    What a killed server held on PostgreSQL is free once its lease has run out; with `hurries` all
-    leases that are held at a kill are cut to a second, and the jobs of the killed server are free
+    It lasts until the numbers of turns and kills are reached, with a kill about every `every`
+    seconds. On PostgreSQL a killed server's work is free once its lease has expired. With
+    `hurries`, all leases at a kill are cut to a second, and the jobs of the killed server are free
     at once.
     """
 
@@ -91,7 +88,7 @@ class Size:
 def _slowed(
     model: FaultyModel, luck: random.Random, asked: asyncio.Event
 ) -> Callable[[Seen], Answer]:
-    """A model of random speed that waits on the message at which a server is frozen."""
+    """Return a model of random speed that waits at the message at which a server is frozen."""
 
     def answer(seen: Seen) -> Answer:
         answered = model.answer(seen)
@@ -123,7 +120,7 @@ class _Campaign:
     settling: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     late: list[tuple[Said, str]] = field(default_factory=list)
     http: list[httpx2.AsyncClient] = field(default_factory=list)
-    # Cleared while a server that is alone is down, so that those who talk wait for it.
+    # Cleared while the only server is down, so that clients wait for it.
     up: asyncio.Event = field(default_factory=asyncio.Event)
     has_jobs: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -137,9 +134,9 @@ class _Campaign:
 
     @property
     def _has_kills(self) -> bool:
-        """Whether there were so many kills, each of which met a request, on average.
+        """Return whether there were enough kills and each met one request on average.
 
-        On a busy machine one may meet none.
+        On a busy machine a kill may meet none.
         """
         return self.size.kills <= self.kills <= self.outcomes["broken"]
 
@@ -183,7 +180,7 @@ class _Campaign:
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND "
             "application_name <> ''"
         )
-        # Those of a killed process may be seen a moment longer than it lives.
+        # The connections of a killed process may be seen a moment longer than it lives.
         most = (len(self.servers) + 1) * CONNECTIONS_OF_ONE
         while not self.is_alone:
             found = self.tables.rows(sql)[0][0]
@@ -209,7 +206,7 @@ class _Campaign:
 
     async def _kill_and_start(self) -> None:
         if self.size.kills:
-            await self.has_jobs.wait()  # a kill has to meet some
+            await self.has_jobs.wait()  # A kill must meet some of these.
         while self.size.kills and (not self._has_kills or not (self._is_over or self.size.hurries)):
             await asyncio.sleep(self.size.every * self.luck.uniform(0.1, 1.9))
             victim = self.luck.choice(self.servers)
@@ -221,8 +218,8 @@ class _Campaign:
             if self.size.hurries:
                 sql = "UPDATE jobs SET heartbeat_at = 0 WHERE status = 'running' AND worker LIKE ?"
                 self.tables.rows(sql, f"%-{pid}-%")
-                # The turns of the other server save a step before that, or are closed while they
-                # run, and have to bear it.
+                # The turns of the other server must survive this: they save a step first, or are
+                # closed while they run.
                 soon = time.time_ns() // 1000 + _HURRIED_LEASE
                 self.tables.rows(
                     "UPDATE runs SET lease_expires_at = ? WHERE ended_at IS NULL", soon
@@ -243,7 +240,8 @@ class _Campaign:
                 self.jobs += response.json()
                 self.has_jobs.set()
             if not self.is_alone:
-                # A merge that is due in half a minute is due now: it has to meet turns and kills.
+                # A merge that is due in half a minute is made due now, so that it meets turns and
+                # kills.
                 self._hasten("search.flush")
             await asyncio.sleep(max(0.2, self.size.every / 4))
 
@@ -256,7 +254,7 @@ class _Campaign:
         self.servers[0].freeze()
         try:
             if self.size.hurries:
-                # Only this turn is open by now.
+                # Only this turn is still open.
                 self.tables.rows("UPDATE runs SET lease_expires_at = 0 WHERE ended_at IS NULL")
             outcomes = [await self._send(self.http[1], one, self._body(one, ""))]
             outcomes.append(await self._send(self.http[1], next_one, self._body(next_one, "")))
@@ -297,18 +295,18 @@ class _Campaign:
                     await asyncio.sleep(luck.uniform(0.02, 0.1))
                     outcome = await self._attempt(one, plan)
             if outcome == "broken" and self.is_alone and luck.random() < 0.4:
-                self.late.append((one, plan))  # some come back when all is over
+                self.late.append((one, plan))  # Some return only after the end.
                 continue
             if outcome in _REPEATED:
                 settling = asyncio.create_task(self._settle(one, plan))
                 self.settling[one.token] = settling
                 if self.is_alone:
                     await settling
-                # Else its agent may have to wait for a dead server's lease, and there are others to
-                # talk with meanwhile.
+                # Otherwise its agent may have to wait for a dead server's lease, and there are
+                # other agents to talk with.
 
     async def _settle(self, one: Said, plan: str) -> None:
-        """Send until there is an end, for which a lease may have to run out."""
+        """Send until the turn ends; for that a lease may have to expire."""
         deadline = time.monotonic() + _LIMIT
         while await self._attempt(one, plan) in _REPEATED:
             self.repeated += 1
@@ -346,7 +344,7 @@ class _Campaign:
 
     def _body(self, one: Said, plan: str) -> dict[str, Any]:
         message = {"role": "user", "content": f"{one.token} {plan}".strip()}
-        if self.size.kills or sum(one.token.encode()) % 2:  # a repeat is known by it
+        if self.size.kills or sum(one.token.encode()) % 2:  # It identifies a repeated message.
             message["otid"] = f"otid-{one.token}"
         return {"messages": [message], "include_pings": True}
 
@@ -414,8 +412,8 @@ class _Campaign:
             self._hasten("search.flush")
             self._hasten("deletion")
             if self.size.hurries:
-                # Nobody is talking any more: open runs are a dead server's, and so are wake-ups
-                # that were taken and not used.
+                # No client talks any more: open runs belong to a dead server, and so do unused
+                # wake-ups.
                 self.tables.rows("UPDATE runs SET lease_expires_at = 0 WHERE ended_at IS NULL")
                 self._hasten("expired_runs")
                 self.tables.rows(_DROP_IDLE_WAKE_UPS)

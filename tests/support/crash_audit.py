@@ -1,8 +1,7 @@
-"""What a database must hold after a crash campaign.
+"""Checks of a database after a crash campaign.
 
-Messages, runs, jobs and the search index, each against the other.
-
-All but the search is read without any code of the server.
+Messages, runs, jobs and the search index are compared with each other. All but the search is read
+without code of the server.
 """
 
 from collections import Counter
@@ -31,10 +30,7 @@ _LONG_AFTER = 2**63
 
 @dataclass
 class Said:
-    """A message as its sender knows it.
-
-    Whether it was acknowledged, and whether it was answered, or told to be interrupted.
-    """
+    """A message as its sender knows it: acknowledged, answered, or reported as interrupted."""
 
     agent: str
     token: str
@@ -47,7 +43,7 @@ class Said:
 class NotedRun:
     """One run of a job, in nanoseconds of the machine's clock.
 
-    `ended` is None where it was cut off.
+    `ended` is None if it was interrupted.
     """
 
     job: str
@@ -60,9 +56,9 @@ class NotedRun:
 async def audit(
     tables: Tables, said: list[Said], added: list[str], killed: dict[int, int], folder: Path
 ) -> list[str]:
-    """Everything that is wrong.
+    """Return all errors.
 
-    `added` are the jobs that were acknowledged, `killed` tells when each process was.
+    `added` are the acknowledged jobs, `killed` has the times at which each process was killed.
     """
     faults = [
         *_files(tables),
@@ -117,9 +113,9 @@ def _said(tables: Tables, said: list[Said]) -> Iterator[str]:
 
 
 def _turns(tables: Tables, said: list[Said]) -> Iterator[str]:
-    """Each message has one run: completed with one answer, or interrupted with none.
+    """Check that each message has one run: completed with one answer, or interrupted with none.
 
-    Its sender heard the same.
+    Its sender must have got the same.
     """
     rows = tables.rows(
         "SELECT m.text, r.id, r.status, r.error, r.step_count, (SELECT count(*) FROM steps s "
@@ -133,7 +129,7 @@ def _turns(tables: Tables, said: list[Said]) -> Iterator[str]:
         if one.answered == one.interrupted:
             if one.answered:
                 yield f"{one.token} was told both of an answer and of an interruption"
-            continue  # its sender gave up
+            continue  # Its sender stopped waiting.
         if one.token not in known:
             yield f"{one.token} is not stored, and its sender was told of an end"
             continue
@@ -148,7 +144,10 @@ def _turns(tables: Tables, said: list[Said]) -> Iterator[str]:
 
 
 def _conversations(tables: Tables) -> Iterator[str]:
-    """The window is the whole history in order; calls have results, answers follow."""
+    """Check that the window is the whole history in order.
+
+    Results follow their calls, and answers follow messages.
+    """
     for id, window, count in tables.rows('SELECT id, "window", message_count FROM conversations'):
         rows = tables.rows(
             (
@@ -180,10 +179,7 @@ def _conversations(tables: Tables) -> Iterator[str]:
 
 
 def _effects(tables: Tables, bells: Path) -> Iterator[str]:
-    """Each call that is said to have gone through did what it says, once.
-
-    Nothing else did anything.
-    """
+    """Check that each successful call had its effect once, and that nothing else had an effect."""
     done: dict[str, Counter[str]] = {"notes": Counter(), "shared": Counter(), "archive": Counter()}
     names: dict[str, tuple[str, dict[str, Any]]] = {}
     sql = "SELECT role, parts FROM messages WHERE role IN ('assistant', 'tool') ORDER BY seq"
@@ -217,7 +213,7 @@ def _effects(tables: Tables, bells: Path) -> Iterator[str]:
 
 
 def _noted(notes: Path) -> list[NotedRun]:
-    """Every run of a job that was noted, in the order of their starts."""
+    """Return every recorded run of a job, in the order of their starts."""
     lines = [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
     ends = {words[1]: int(words[4]) for words in lines if words[0] == "end"}
     runs = [
@@ -233,9 +229,9 @@ def _noted(notes: Path) -> list[NotedRun]:
 def _jobs(
     tables: Tables, added: list[str], noted: list[NotedRun], killed: dict[int, int]
 ) -> Iterator[str]:
-    """No job is lost, runs for ever or too often.
+    """Check that no job is lost, runs for ever or runs too often.
 
-    Those of a key never overlap; no wake-up is left.
+    Jobs of one key never overlap, and no wake-up is left.
     """
     rows = tables.rows(
         "SELECT id, kind, status, attempts, most_attempts, error, is_single FROM jobs"
@@ -243,7 +239,7 @@ def _jobs(
     for id, kind, status, attempts, most, error, is_single in rows:
         if attempts > most:
             yield f"{kind} {id} ran {attempts} times and may {most}"
-        # A single job that is taken over while another like it waits leaves the work to that one.
+        # If a single job is taken over while another like it waits, the waiting one does the work.
         is_odd = status == "running" or (status == "cancelled" and not is_single)
         if is_odd or (status == "failed" and orjson.loads(error)["type"] != "Interrupted"):
             yield f"{kind} {id} is {status} after {attempts} attempts: {error}"
@@ -267,7 +263,7 @@ def _jobs(
 
 
 def _numbers(records: Any) -> Iterator[int]:
-    """Yield the number of each text once, and again for each part that is there again."""
+    """Yield the number of each text once, and again for each repeated part."""
     parts = zip(records["number"].tolist(), (records["form"] >> PART_SHIFT).tolist(), strict=True)
     times: Counter[int] = Counter()
     for (number, _), count in Counter(parts).items():
@@ -276,7 +272,7 @@ def _numbers(records: Any) -> Iterator[int]:
 
 
 def _partitions(tables: Tables) -> Iterator[str]:
-    """Each partition holds its owner's texts once, and its postings are in order."""
+    """Check that each partition holds its owner's texts once, with its postings in order."""
     wanted: dict[str, set[int]] = {}
     sql = (
         "SELECT agent_id, seq FROM messages WHERE text <> '' UNION ALL SELECT archive_id, seq "
@@ -325,7 +321,7 @@ def _postings(tables: Tables, owner: str, partition: int, documents: int) -> Ite
 
 
 async def _searches(tables: Tables, said: list[Said], folder: Path) -> list[str]:
-    """Every message is found by its token, among its agent's, by the product's own search.
+    """Check that the product's search finds every message by its token, among its agent's.
 
     The servers have ended.
     """

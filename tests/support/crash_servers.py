@@ -1,8 +1,7 @@
 """The servers of the crash campaign.
 
-Processes that are killed and frozen, what they run in it, and their database.
-
-`run_kills` is a campaign of its own, with agents of every type whose calls wait for approval.
+They are processes that are killed and frozen, with a plugin and a database. `run_kills` is a
+separate campaign, with agents of every type whose calls wait for approval.
 """
 
 import asyncio
@@ -111,7 +110,8 @@ async def _note(_runtime: Runtime, job: Job, _report: Report) -> None:
 class CrashServer(ServerProcess):
     """One of the servers.
 
-    `killed` tells when each of its processes was killed, in nanoseconds of the machine's clock.
+    `killed` has the times at which its processes were killed, in nanoseconds of the machine's
+    clock.
     """
 
     def __init__(self, helper: Helper, folder: Path, environment: Mapping[str, str]) -> None:
@@ -125,7 +125,7 @@ class CrashServer(ServerProcess):
         self.killed[pid] = time.monotonic_ns()
 
     def freeze(self) -> None:
-        """Let it stand still, with everything that it holds, until `thaw`."""
+        """Freeze the process, with everything that it holds, until `thaw`."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -135,7 +135,7 @@ class CrashServer(ServerProcess):
 class Tables:
     """The servers' database, a file or an address of PostgreSQL.
 
-    `rows` takes `?` for a value and gives JSON as text.
+    `rows` takes `?` for a value and returns JSON as text.
     """
 
     def __init__(self, address: str | Path) -> None:
@@ -148,7 +148,7 @@ class Tables:
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run one statement.
 
-        A file is let go of at once, so that the next server has to recover it by itself.
+        A file is closed at once, so that the next server must recover it by itself.
         """
         if self._connection is None:
             with closing(
@@ -206,7 +206,7 @@ class _Killing:
     acknowledged: list[str] = field(default_factory=list)
 
     async def make_agent(self, kind: str) -> str:
-        """An agent of this type with the campaign's tools, one of which needs approval."""
+        """Make an agent of this type with the campaign's tools, one of which needs approval."""
         names = [*(tool.name for tool in TOOLS), "memory_insert", "archival_memory_insert"]
         body = {
             "agent_type": kind,
@@ -220,7 +220,7 @@ class _Killing:
         return str(response.json()["id"])
 
     async def once(self, agent: str) -> None:
-        """Kill the server while it answers, start it again, and see that the agent answers."""
+        """Kill the server while it answers, start it again, and check that the agent answers."""
         plan = self.luck.choice(_PLANS)
         talking = asyncio.create_task(self._cut_off(agent, plan))
         await asyncio.sleep(self.luck.uniform(0.01, _LONGEST))
@@ -229,7 +229,7 @@ class _Killing:
         await asyncio.to_thread(self.server.start)
         if (await self.http.get("/v1/runs/", params={"active": True})).json():
             self.wrong.append(f"{plan}: runs are open after a restart")
-        # The way out where calls wait for somebody who is gone.
+        # Cancelling ends calls that wait for a client that is gone.
         await self.http.post(f"/v1/agents/{agent}/messages/cancel", json={})
         told = await self._send(agent, "")
         if f"Done say-k{self.said:05d}-1." not in told.text:

@@ -1,6 +1,6 @@
-"""Programs that tests need and Debian has.
+"""Programs from Debian that tests need.
 
-They are installed where they are missing and that may be done.
+They are installed if they are missing and the tests may install packages.
 """
 
 import fcntl
@@ -15,9 +15,9 @@ _APT_GET = ("apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300")
 
 
 def program(*names: str, package: str, tests: str) -> str:
-    """The path of the first of these programs that is there.
+    """Return the path of the first of these programs that is installed.
 
-    Raises RuntimeError where there is none and none can be installed.
+    Raises RuntimeError if there is none and none can be installed.
     """
     if found := next(filter(None, map(shutil.which, names)), None):
         return found

@@ -1,8 +1,7 @@
-"""A Dolt database for tests, and people who commit in it.
+"""A Dolt database for tests, and people who commit to it.
 
-The server that RICORDO_TEST_DOLT_URL names, else doltlite in a child.
-
-Such a server gets a database of its own for each test, which is dropped afterwards.
+The server is the one that RICORDO_TEST_DOLT_URL names, or doltlite in a child process. On such a
+server each test gets a separate database, which is dropped afterwards.
 """
 
 import os
@@ -34,7 +33,7 @@ ENGINE = "a Dolt server" if URL else "doltlite in a child process"
 class Mortal:
     """An engine that dies at a statement.
 
-    Before it is carried out, or after, when nobody hears of it any more.
+    It dies before the statement is executed, or after it without returning the result.
     """
 
     def __init__(self, engine: Engine, statements: int, *, is_after: bool) -> None:
@@ -75,7 +74,7 @@ def mortal(place: DoltAddress, chance: Random) -> Mortal:
 
 @contextmanager
 def forked_children() -> Iterator[None]:
-    """Fork doltlite processes from one that has loaded it, where the system can."""
+    """Fork doltlite processes from one that has loaded it, if the system can."""
     if not hasattr(os, "pidfd_open"):
         yield
         return
@@ -86,7 +85,7 @@ def forked_children() -> Iterator[None]:
 
 @contextmanager
 def new_place(folder: Path) -> Iterator[DoltAddress]:
-    """A place where nothing is yet, whose processes are forks."""
+    """Return a new, empty location, whose processes are forks."""
     if not URL:
         with forked_children():
             yield read_address(f"doltlite://{folder / 'memory.db'}", folders=(folder,))

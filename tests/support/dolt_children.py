@@ -1,8 +1,8 @@
-"""Processes of doltlite in a hundredth of their time: forks of one that has loaded it.
+"""Processes of doltlite that start a hundred times as fast: forks of one that has loaded it.
 
-`python -I dolt_children.py <child.py> <descriptor of a socket>` is that one. It is sent the path of
-a file with the descriptor at which the fork is to answer, and sends the fork's id. It ends when the
-socket is closed.
+`python -I dolt_children.py <child.py> <descriptor of a socket>` is that process. It gets the path
+of a file, with the descriptor at which the fork is to answer, and returns the fork's id. It ends
+when the socket is closed.
 """
 
 import atexit
@@ -22,7 +22,7 @@ READY = b"ready"
 
 
 class ForkedChild:
-    """A fork, as `subprocess.Popen` would be it."""
+    """A fork with the interface of `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

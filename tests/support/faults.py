@@ -1,13 +1,10 @@
-"""The fault campaign.
-
-Something goes wrong at a random await of a turn, again and again, and no agent is ever worse for
-it.
+"""The fault campaign: faults at random awaits of turns, again and again.
 
 After each fault the next message is answered, nothing acknowledged is lost, and every request that
-a provider got is valid. `await run_campaign(folder, faults=500)` raises AssertionError with the
-seed and what it found, or returns what was done. The seed chooses the faults; threads decide some
-of what is cut off by them. On PostgreSQL connections are cut too, and another server takes a run
-over while its turn goes on.
+a provider got is valid. `await run_campaign(folder, faults=500)` returns what was done, or raises
+AssertionError with the seed and the errors. The seed chooses the faults; threads also have some
+influence on what is interrupted. On PostgreSQL connections are cut too, and another server takes a
+run over while its turn continues.
 """
 
 import asyncio
@@ -80,7 +77,7 @@ _PLANS = (
 _WAITING_PLANS = tuple(plan for plan in _PLANS if "guarded" in plan or "theirs" in plan)
 _KINDS = {"kill": 40, "cancel": 8, "disk": 8, "leave": 3, "failing": 14, "malformed": 12}
 _KINDS |= {"hang": 5, "unanswered": 5, "summary": 8, "flood": 2}
-# What can go wrong besides where several servers share a database behind a network.
+# Further faults if several servers share a database over a network.
 _SHARED_KINDS = {"cut": 15, "overtaken": 10}
 
 
@@ -99,7 +96,7 @@ class _Campaign:
     usual: dict[str, int] = field(default_factory=dict)
 
     async def fault(self) -> None:
-        """One fault, what is done about it, and a look at what is left."""
+        """Cause one fault, recover from it, and check what is left."""
         subject = await self._subject()
         kind = self.luck.choices(list(self.chances), list(self.chances.values()))[0]
         await self._survive(subject, kind, self._play(subject, kind))
@@ -107,7 +104,7 @@ class _Campaign:
     async def sweep(self, plan: str, step: int) -> None:
         """Kill the process at each `step`-th suspension of a turn, from the first to the last.
 
-        Each is tried twice: what is under way in the database is committed, or is not.
+        Each is tried twice: the open transaction is committed, or is not.
         """
         for commits in (False, True):
             at = 1
@@ -133,7 +130,7 @@ class _Campaign:
     async def _survive(
         self, subject: Subject, kind: str, play: Coroutine[Any, Any, tuple[str, int]]
     ) -> None:
-        """Let it happen, and see that the next message is answered and nothing is lost."""
+        """Let the fault happen, and check that the next message is answered and nothing is lost."""
         note = f"{subject.name}: {kind}"
         try:
             async with asyncio.timeout(LIMIT * 3):
@@ -159,9 +156,9 @@ class _Campaign:
         self.kinds[kind] += happened
 
     async def _subject(self) -> Subject:
-        """An agent of a random kind.
+        """Return an agent of a random kind.
 
-        Each has a long life, so that what one fault leaves behind meets the next.
+        Agents are used for long, so that leftovers of one fault meet the next.
         """
         known = [subject for subject in self.subjects if subject.faults < _FAULTS_OF_A_SUBJECT]
         self.subjects = known
@@ -174,7 +171,7 @@ class _Campaign:
         return chosen
 
     async def _play(self, subject: Subject, kind: str) -> tuple[str, int]:
-        """Let it go wrong once; tells what was done, and whether it did go wrong."""
+        """Let a turn fail once; return what was done, and whether the fault happened."""
         plan = self.luck.choice(_WAITING_PLANS if kind == "unanswered" else _PLANS)
         if kind == "hang":
             plan = "hang"
@@ -216,7 +213,7 @@ class _Campaign:
     ) -> tuple[int, bool]:
         """Kill, cancel, fail or disconnect the turn at one suspension, or take it over.
 
-        Returns which one, and whether the turn came to it.
+        Returns the kind, and whether the turn reached the suspension.
         """
         usual = self.usual.get(plan, 30)
         at = self.luck.randint(1, max(2, usual))
@@ -249,7 +246,7 @@ class _Campaign:
         self.world.overtake()
 
     async def _hang(self, subject: Subject, request: TurnRequest) -> None:
-        """A tool never comes back: its turn is cancelled, or the server is killed."""
+        """A tool never returns: its turn is cancelled, or the server is killed."""
         GATE.shut()
         talking = asyncio.create_task(self._follow(subject, request, None))
         hanging = asyncio.create_task(GATE._reached.wait())
@@ -265,7 +262,7 @@ class _Campaign:
     async def _talk(
         self, subject: Subject, request: TurnRequest, leaves_after: int | None = None
     ) -> None:
-        """Send it and listen to the end, or until the process is killed."""
+        """Send a message and read to the end, or until the process is killed."""
         talking, asked = (
             asyncio.create_task(self._follow(subject, request, leaves_after)),
             self.model.count,
@@ -283,7 +280,7 @@ class _Campaign:
         if talking in done and not (
             self.world.life.is_frozen and isinstance(talking.exception(), Unavailable)
         ):
-            talking.result()  # who listens to a dead process hears that
+            talking.result()  # A reader of a dead process gets this error.
 
     async def _follow(
         self, subject: Subject, request: TurnRequest, leaves_after: int | None
@@ -326,7 +323,7 @@ class _Campaign:
         return await self.world.store.read(lambda tx: runs.open_runs(tx, agent_id=subject.id))
 
     async def _let_out(self, subject: Subject) -> None:
-        """Calls that wait keep everything else waiting until one of the three ways out is taken."""
+        """End calls that wait for approval, which block other messages, in one of three ways."""
         for _ in range(6):
             waiting = await waiting_of(self.world.runtime, subject.id)
             if waiting is None:
@@ -345,7 +342,7 @@ class _Campaign:
 
     async def _require_conflict(self, subject: Subject) -> None:
         if await self._open_runs(subject):
-            return  # the message would close that run, and with it deny the calls
+            return  # The message would close that run, and so deny the calls.
         subject.told.refused = None
         await self._talk(subject, self._message(subject, ""))
         if not isinstance(subject.told.refused, Conflict):
@@ -354,9 +351,9 @@ class _Campaign:
             )
 
     async def _require_an_answer(self, subject: Subject) -> None:
-        """The next message is answered.
+        """Check that the next message is answered.
 
-        Where this machine was too slow for the short time-out, the one after it.
+        If the machine was too slow for the short time-out, the one after it must be.
         """
         for _ in range(_TRIES):
             subject.told.refused = None
@@ -383,7 +380,7 @@ class _Campaign:
         return self._request(subject, messages=tuple(new))
 
     async def _answer(self, subject: Subject) -> TurnRequest | None:
-        """An answer to the calls that wait; None where none does."""
+        """Return an answer to the calls that wait; None if none does."""
         waiting = await waiting_of(self.world.runtime, subject.id)
         if waiting is None:
             return None
@@ -431,7 +428,7 @@ async def run_campaign(
     swept: Sequence[str] = (),
     step: int = 1,
 ) -> SimpleNamespace:
-    """Let this many things go wrong, one after the other, on SQLite or "postgresql".
+    """Cause this number of faults, one after the other, on SQLite or "postgresql".
 
     First the process is killed at each `step`-th suspension of a turn with each plan of `swept`.
     """
@@ -460,7 +457,7 @@ async def run_campaign(
         kinds=dict(campaign.kinds),
         turns=campaign.turns,
         requests=model.count,
-        refused=model.refused,  # found too long
+        refused=model.refused,  # Refused as too long.
         summaries=model.summaries,
         restarts=world.restarts,
         seconds=round(time.monotonic() - began, 1),

@@ -1,9 +1,7 @@
-"""Who takes part in the fault campaign.
+"""The agents of the fault campaign, and its audit.
 
-Agents of every type with tools and rules, and a long history; and its audit.
-
-What must be so after a fault: nothing acknowledged is lost, the order is kept, runs are closed, and
-search finds the words.
+The agents are of every type, with tools, rules and a long history. After a fault nothing
+acknowledged is lost, the order is kept, runs are closed, and search finds the words.
 """
 
 import asyncio
@@ -49,7 +47,7 @@ THEIRS = ToolSchema(
 )
 
 
-GATE = Gate()  # where the tool that hangs waits
+GATE = Gate()  # The hanging tool waits here.
 
 
 def _tool(name: str, what: str, act: Callable[[str], Awaitable[str]], **how: bool) -> ServerTool:
@@ -98,9 +96,9 @@ _NAMES = tuple(tool.name for tool in TOOLS)
 
 @dataclass
 class Told:
-    """What an agent's users know.
+    """The knowledge of an agent's users.
 
-    The tokens they sent, those that were acknowledged, and the messages they saw saved.
+    That is the tokens they sent, the acknowledged ones, and the messages they saw saved.
     """
 
     sent: list[str] = field(default_factory=list)
@@ -115,7 +113,7 @@ class Told:
 
 @dataclass
 class Subject:
-    """An agent of the campaign, with what it was told and what it told."""
+    """An agent of the campaign, with the messages of its users and its answers."""
 
     id: str
     name: str
@@ -172,7 +170,7 @@ _RULES: tuple[tuple[ToolRule, ...], ...] = (
 
 
 async def flood(runtime: Runtime, subject: Subject, windows: float) -> None:
-    """Put several windows of history into the agent's window, as a larger model leaves it."""
+    """Fill the window with a longer history, as after a change from a larger model."""
     words = "Much was said about gardens, trains and the weather of those days. " * 24
 
     def work(tx: Transaction) -> None:
@@ -203,7 +201,7 @@ async def flood(runtime: Runtime, subject: Subject, windows: float) -> None:
 
 
 async def waiting_of(runtime: Runtime, agent_id: str) -> Message | None:
-    """The message whose calls wait for an answer."""
+    """Return the message whose calls wait for an answer."""
 
     def read(tx: Transaction) -> Message | None:
         last = messages.by_ids(tx, agents.load(tx, Scope(), agent_id).conversation.window[-1:])
@@ -225,7 +223,7 @@ def whole_history(tx: Transaction, agent_id: str) -> list[Message]:
 
 
 async def audit(runtime: Runtime, agent_id: str, told: Told) -> list[str]:
-    """Everything that is wrong with an agent that was just answered."""
+    """Return all errors of an agent that was just answered."""
 
     def read(tx: Transaction) -> tuple[Conversation, list[Message], list[Message], list[Run]]:
         thread = agents.load(tx, Scope(), agent_id).conversation

@@ -1,9 +1,7 @@
-"""Broken transcripts, by the rows that make them so.
+"""Broken transcripts, made by changing rows.
 
-What bugs, imports, restored backups and hands in the database leave behind.
-
-Each kind takes a thread in which a few turns went well, and breaks it. `words_of` is what no repair
-may touch.
+Bugs, imports, restored backups and manual changes of the database cause them. Each kind takes a
+conversation with a few successful turns, and breaks it. No repair may change `words_of`.
 """
 
 import hashlib
@@ -34,9 +32,9 @@ from tests.seams import make
 
 @dataclass
 class Broken:
-    """A thread while it is broken.
+    """A conversation that is being broken.
 
-    `window` are its messages: system, user, call, result, answer, user, answer.
+    `window` has its messages: system, user, call, result, answer, user, answer.
     """
 
     tx: Transaction
@@ -69,7 +67,7 @@ class Broken:
         return one
 
     def write(self, table: str, column: str, value: Any, id: str) -> None:
-        """Put a value where no code of ours would."""
+        """Write a value that the product would never write."""
         is_json = column in ("window", "parts") and self.tx.connection.dialect.name != "sqlite"
         to = "CAST(:value AS JSON)" if is_json else ":value"
         self.tx.connection.execute(
@@ -127,7 +125,7 @@ def _parts(role: Role, parts: str, *more: tuple[Any, ...]) -> Kind:
 
 
 def _with_run(*rows: tuple[Any, ...], status: str | None = None, **fields: Any) -> Kind:
-    """A run, open unless the fields say otherwise, and messages of it."""
+    """Add a run, open unless the fields say otherwise, and messages of it."""
 
     def work(it: Broken) -> None:
         ended = {"ended_at": it.tx.clock.now()} if "ended_at" in fields else {}
@@ -251,7 +249,7 @@ KINDS: dict[str, Kind] = {
 
 
 def words_of(tx: Transaction) -> dict[str, str]:
-    """A hash of every text of a user that can be read, by the message's id."""
+    """Return a hash of every readable text of a user, by the message's id."""
     rows = tx.connection.execute(
         text("SELECT id, CAST(parts AS TEXT) FROM messages WHERE role = 'user'")
     ).all()

@@ -1,10 +1,9 @@
-"""The provider of the fault campaign.
+"""The model server of the fault campaign.
 
-Follows the plan in each message, checks every request, and fails when it is told to.
-
-A message reads `say-12 insert+search/archive`: in the first step call two tools, in the second one,
+It follows the plan in each message, checks every request, and fails when it is told to. A message
+is for example `say-12 insert+search/archive`: in the first step call two tools, in the second one,
 then say "Done say-12.". It speaks OpenAI's chat completions and Anthropic's messages, and counts
-the tokens of what it gets.
+the tokens of requests.
 """
 
 import gzip
@@ -37,8 +36,8 @@ MALFORMED = tuple(
     "broken_arguments list_arguments unknown_tool no_id same_ids old_id long_ids many_calls "
     "as_text length filter".split()
 )
-# A refusal that says nothing of what is wrong. The next request of the same call may be in a
-# plainer form, as a guess; the one of the next call may not.
+# A refusal that does not name its cause. The next request of the same call may be a guess in a
+# simpler form; that of the next call may not.
 _WORDLESS = frozenset({"400", "500", "huge_error"})
 _GUESSED = frozenset({"an empty text of the assistant", "there is no system prompt"})
 _SPOKEN = re.compile(r"(say-[a-z0-9]+-\d+)(?: ([a-z_+/]+))?")
@@ -54,8 +53,8 @@ _SAYS = {
     "401": "Incorrect API key provided",
     "402": "Insufficient credits",
 }
-# What a plan's word calls: the tool, arguments, and the argument that gets the call's mark. Others
-# are tools by their names.
+# The meaning of a plan's words: the tool, its arguments, and the argument that gets the call's
+# mark. Other words are names of tools.
 _CALLS: dict[str, tuple[str, dict[str, Any], str]] = {
     "insert": ("memory_insert", {"label": "notes"}, "new_string"),
     "append": ("core_memory_append", {"label": "notes"}, "content"),
@@ -72,7 +71,7 @@ Call = tuple[str, str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request wants, in whichever of the two formats."""
+    """A request in either of the two formats."""
 
     is_claude: bool
     streams: bool
@@ -85,12 +84,11 @@ class Asked:
 
 @dataclass
 class FaultyModel:
-    """What the model server answers.
+    """The answers of the model server.
 
-    `trouble` comes at the next requests of a turn, `summary_trouble` at those for a summary.
-
-    `faults` holds what was wrong with requests, `played` counts troubles that were made, `refused`
-    what was found too long.
+    `trouble` hits the next requests of a turn, `summary_trouble` those for a summary. `faults`
+    holds errors in requests, `played` counts the troubles, `refused` counts requests that were too
+    long.
     """
 
     windows: dict[str, int] = field(default_factory=dict)
@@ -106,7 +104,7 @@ class FaultyModel:
     _last_trouble: Trouble | None = None
 
     def answer(self, seen: Seen) -> Answer:
-        """The next step of the plan in the last message, or a failure."""
+        """Return the next step of the plan in the last message, or a failure."""
         if seen.method == "GET":
             return Answer(
                 {
@@ -139,7 +137,7 @@ class FaultyModel:
         return self._next(asked, body, trouble)
 
     def _next(self, asked: Asked, body: dict[str, Any], trouble: Trouble | None) -> Answer:
-        # What was said before calls that waited may stand in a summary by now.
+        # A summary may by now hold what was said before the waiting calls.
         found = _SPOKEN.fullmatch(asked.heard)
         token, plan = (found.group(1), found.group(2) or "") if found else ("", "")
         steps = plan.split("/") if plan else []
@@ -250,7 +248,7 @@ def _text_of(message: dict[str, Any]) -> str:
 
 
 def _words(said: str) -> str:
-    """What a user said in a message, packed or not; nothing where it is an event."""
+    """Return a user's text in a message, packed or not; empty for an event."""
     for line in reversed(said.split("\n")):
         try:
             packed = json.loads(line)
@@ -310,8 +308,8 @@ def _said_by_claude(
 ) -> Answer:
     blocks: list[dict[str, Any]] = [{"type": "text", "text": words}] if words else []
     for id, name, given in calls:
-        # What Claude says is an object always; where others break their JSON it forgets an
-        # argument.
+        # Claude's arguments are always an object: where others break their JSON, it leaves an
+        # argument out.
         blocks.append(
             {
                 "type": "tool_use",
@@ -353,7 +351,7 @@ def _refusal(trouble: Trouble, asked: Asked, size: int = 1) -> Answer:
                 _said(asked, "This will be cut off", [], size), is_early=trouble == "cut"
             )
         case "503" if asked.streams and not asked.is_claude:
-            # Some servers begin to stream before they find out.
+            # Some servers begin to stream before they notice the error.
             pieces = (event({"error": {"message": "Overloaded", "code": 503}}),)
             return Answer(pieces=pieces, headers={"content-type": "text/event-stream"})
     return _error(int(trouble), _SAYS[trouble], "error")

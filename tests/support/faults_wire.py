@@ -1,9 +1,7 @@
-"""What a provider would refuse.
+"""Faults for which a provider would refuse a request.
 
-The rules of OpenAI's chat completions and of Anthropic's messages, for requests as they came.
-
-Written from the providers' documents and without any code of the server; `faults_of(body)` tells
-everything that is wrong.
+They follow OpenAI's chat completions and Anthropic's messages, and are written from the providers'
+documents, without any code of the server. `faults_of(body)` returns all faults of a request.
 """
 
 import json
@@ -17,7 +15,7 @@ _LONGEST_ID = 40
 
 
 def faults_of(body: dict[str, Any]) -> list[str]:
-    """Everything that is wrong in a request; which of the two formats it has is seen from it."""
+    """Return all errors of a request, whose format is recognized from its content."""
     is_claude = "system" in body or not any(
         message["role"] == "system" for message in body["messages"]
     )
@@ -148,10 +146,7 @@ def _is_said(text: Any) -> bool:
 
 
 def size_of(body: dict[str, Any]) -> int:
-    """The tokens that the provider counts in a request.
-
-    Four characters of content each, as in plain English.
-    """
+    """Return the tokens that the provider counts in a request: four characters each."""
     tools = json.dumps(body.get("tools", []))
     characters = len(tools) + len(json.dumps(body.get("system", ""), ensure_ascii=False))
     return (

@@ -1,8 +1,7 @@
-"""A server's inside that can be killed at any await of a turn and opened again.
+"""A server's runtime that can be killed at any await of a turn, and opened again.
 
-Between two suspensions of its tasks a process does not notice anything, so a kill is told by the
-number of the suspension after which none of its tasks goes on: what the turn would have done then
-is never done. The database stays, with all that was committed.
+A kill is given by the number of a suspension. After it no task of the process continues, so the
+rest of the turn never runs. The database stays, with all committed changes.
 """
 
 import asyncio
@@ -37,7 +36,10 @@ _BURIALS = 1000
 
 @dataclass
 class Life:
-    """The tasks of one process. At the suspension `at` (None: never) `happens` is called, once."""
+    """The tasks of one process.
+
+    At the suspension `at` (None: never) `happens` is called, once.
+    """
 
     count: int = 0
     at: int | None = None
@@ -50,7 +52,7 @@ class Life:
     def task(
         self, loop: asyncio.AbstractEventLoop, coroutine: Any, **named: Any
     ) -> asyncio.Task[Any]:
-        """Make a task that is part of this life; the server it talks to is none."""
+        """Make a task of this process; the server that it talks to is not part of it."""
         if "_send_slowly" in getattr(coroutine, "__qualname__", ""):
             return asyncio.Task(coroutine, loop=loop, **named)
         made: asyncio.Task[Any] = asyncio.Task(_Mortal(self, coroutine), loop=loop, **named)
@@ -59,7 +61,7 @@ class Life:
         return made
 
     def arm(self, at: int, happens: Callable[[], None]) -> None:
-        """From now on count suspensions, and let this happen at the one with this number."""
+        """Count suspensions from now on, and call this at the one with that number."""
         self.count, self.at, self.happens = 0, at, happens
 
     def disarm(self) -> None:
@@ -72,14 +74,14 @@ class Life:
             happens()
 
     def freeze(self) -> None:
-        """Let no task go on: to those outside it looks like a kill."""
+        """Stop all tasks, which looks like a kill from outside."""
         self.is_frozen = True
         self.froze.set()
 
     async def bury(self) -> None:
         """End all tasks.
 
-        Whatever they do about it, the database takes nothing from them any more.
+        The database takes nothing from them any more, whatever they do.
         """
         self.is_frozen = self.is_buried = True
         for _ in range(_BURIALS):
@@ -93,7 +95,7 @@ class Life:
 
 
 class _Mortal(Coroutine[Any, Any, Any]):
-    """A coroutine that goes on only while its process lives."""
+    """A coroutine that continues only while its process lives."""
 
     def __init__(self, life: Life, inner: Coroutine[Any, Any, Any]) -> None:
         self._life = life
@@ -126,10 +128,8 @@ class _Mortal(Coroutine[Any, Any, Any]):
 class MortalStore:
     """The database as one process sees it.
 
-    Dead processes write nothing, and a unit may fail as on a full disk.
-
-    `fails` is the number of units that are to fail from now on; with `commits` what was under way
-    at a kill is committed.
+    Dead processes write nothing, and a unit may fail as on a full disk. `fails` is the number of
+    next units that fail. With `commits` the open transaction is committed at a kill.
     """
 
     def __init__(self, inner: SqliteStore | PostgresStore, life: Life) -> None:
@@ -176,8 +176,8 @@ class MortalStore:
 class World:
     """A database with a runtime on it; `restart` opens it again after a kill.
 
-    `database` is the address of a PostgreSQL, which other servers may use too; without one it is a
-    file in the folder.
+    `database` is the address of a PostgreSQL, which other servers may use too. Without it the
+    database is a file in the folder.
     """
 
     def __init__(
@@ -200,9 +200,9 @@ class World:
         )
 
     async def open(self) -> None:
-        """Open the database as a server does at its start.
+        """Open the database as at a server's start.
 
-        Runs that nobody can be working at are closed.
+        Runs that nobody can be working on are closed.
         """
         settings = Settings(
             data_dir=self._folder, find_local_models=False, database_url=self._database
@@ -241,7 +241,7 @@ class World:
         await self.open()
 
     def cut(self) -> None:
-        """End every connection to the PostgreSQL at once, whatever is under way on it."""
+        """Cut every connection to PostgreSQL at once, whatever runs on it."""
         name = name_in(self._database or "")
         server().run(
             f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"  # noqa: S608 - our own name
@@ -275,7 +275,7 @@ class World:
 async def opened(
     folder: Path, address: str, tools: tuple[ServerTool, ...], *, is_shared: bool
 ) -> AsyncIterator[World]:
-    """A world, open until the block ends; on a PostgreSQL database of its own if it is shared."""
+    """Open a world until the block ends; if it is shared, on a separate PostgreSQL database."""
     database = server().new_database() if is_shared else None
     world = World(folder, address, tools, database)
     try:

@@ -59,7 +59,7 @@ def run_in_workers(session: pytest.Session, count: int) -> bool:
     assert len(scopes) <= MOST_SCOPES
     terminal = session.config.pluginmanager.getplugin("terminalreporter")
     if terminal:
-        terminal.showfspath = False  # tests of several files end by turns
+        terminal.showfspath = False  # Tests of several files end in mixed order.
     queue, filling = os.pipe()
     os.write(filling, b"".join(map(_NUMBER.pack, range(len(scopes)))))
     os.close(filling)
@@ -89,14 +89,14 @@ class _Worker:
         self._pid: int | None = pid
 
     def wait(self) -> int:
-        """Return the exit code of a worker that has closed its line."""
+        """Return the exit code of a worker whose pipe is closed."""
         assert self._pid is not None
         code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
         self._pid = None
         return code
 
     def end(self) -> None:
-        """Interrupt the worker where it still runs; it takes down what its tests share."""
+        """Interrupt the worker if it still runs; it closes what its tests share."""
         self.line.close()
         if self._pid is not None:
             os.kill(self._pid, signal.SIGINT)
@@ -143,7 +143,7 @@ def _show_reports(session: pytest.Session, workers: Sequence[_Worker]) -> None:
 
 
 def _require_good_end(session: pytest.Session, worker: _Worker) -> None:
-    """Let the test that was running fail where the worker did not end by itself."""
+    """Fail the running test if the worker did not end normally."""
     code = worker.wait()
     if worker.running:
         nodeid, location = worker.running
@@ -221,7 +221,7 @@ def _work(
 
 
 def _prepare(config: pytest.Config, sender: "_Sender", folder: Path) -> None:
-    """Let this worker show nothing, and capture output and write files of its own."""
+    """Let this worker show nothing, and use separate files for output."""
     plugins = config.pluginmanager
     for name in _SHOWING:
         if plugins.has_plugin(name):
@@ -243,9 +243,10 @@ def _run_scopes(session: pytest.Session, scopes: Sequence[list[pytest.Item]], qu
 
 
 class _Between(pytest.Item):
-    """A test that never runs: the next one after the last of a scope.
+    """A test that never runs; pytest sees it after the last test of a scope.
 
-    What the session shares stays, and the next scope is taken only when the last test has ended.
+    With a next test, pytest keeps the fixtures of the session. The next scope is taken only when
+    the last test has ended.
     """
 
     def runtest(self) -> None:
@@ -259,7 +260,7 @@ def _take(scopes: Sequence[list[pytest.Item]], queue: int) -> list[pytest.Item]:
 
 
 class _Sender:
-    """Sends what tests come to from a worker to the process that collected."""
+    """Sends the results of tests from a worker to the process that collected."""
 
     def __init__(self, config: pytest.Config, line: int) -> None:
         self._config = config

@@ -1,9 +1,7 @@
 """Requests made by schemathesis from the OpenAPI document, with real ids.
 
-It adds values that schemathesis does not try.
-
-Each server of a campaign has a world of its own (`tests/seams/people.py`), whose things the
-requests name, change and delete.
+Hostile values that schemathesis does not try are added. Each server of a campaign has a separate
+world (`tests/seams/people.py`), and the requests name, change and delete its data.
 """
 
 import json
@@ -78,9 +76,9 @@ HOSTILE: tuple[Any, ...] = (
     ),
     *(None, True, [], {}, [[]], [None], {"": ""}, {"\0": "\0"}, ["x"] * 70, "١٢", "١", "²"),
 )
-# What the document does not say: such an address is asked outside, or the server waits for it.
+# Not in the document: such an address is called outside, or the server waits for it.
 OUTSIDE = ("/v1/providers/", "/users/{user_id}/remotes", "/login")
-# What is deleted or disabled so is missed by most requests after it.
+# Most later requests need what these routes delete or disable.
 _FATAL = {
     "DELETE": (
         "{agent_id}",
@@ -97,7 +95,7 @@ _FATAL = {
 
 @dataclass
 class FuzzReport:
-    """What a campaign sent, and what was answered that should never be."""
+    """The requests of a campaign, and the responses that must never occur."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     routes: Counter[str] = field(default_factory=Counter)
@@ -116,7 +114,7 @@ class FuzzReport:
 
 
 class _Requests:
-    """Sends cases to one world, with its ids for some values and hostile ones for others."""
+    """Sends cases to one world, with its ids for some values and hostile values for others."""
 
     def __init__(self, world: World, total: int, number: int, report: FuzzReport) -> None:
         self.world, self._total, self._number, self._report = world, total, number, report
@@ -131,14 +129,14 @@ class _Requests:
         return self._sent >= self._total
 
     def random(self) -> random.Random:
-        """The chance of what is sent next: the same one for the same place of the same campaign."""
+        """Return the random generator of the next request; it is repeatable."""
         return random.Random(f"{self._number} {self._sent}")  # noqa: S311
 
     def close(self) -> None:
         self._http.close()
 
     def send(self, case: Case) -> None:
-        """Send the case with some values changed, and note the faults of its answer."""
+        """Send the case with some values changed, and record the faults of the response."""
         self._random, self._sent = self.random(), self._sent + 1
         try:
             request = self._request(case)
@@ -157,7 +155,7 @@ class _Requests:
         for fault in self.world.server.provoked():
             self._note(label, request, fault.partition(": ")[2])
         if answer.headers.get("content-type", "").startswith("text/event-stream"):
-            # Documented as the text that it is; schemathesis would have a schema of each event.
+            # Documented as text; schemathesis would expect a schema of each event.
             for fault in stream_faults(answer.text, case.operation.path):
                 self._note(label, request, fault)
             return
@@ -191,7 +189,7 @@ class _Requests:
             )
             path = path.replace(
                 f"{{{name}}}", filled or "%20"
-            )  # with nothing there, it is another route's
+            )  # An empty value would lead to another route.
         query = [
             (name, as_text(one))
             for name, value in (case.query or {}).items()
@@ -202,16 +200,13 @@ class _Requests:
         return self._http.build_request(case.method, url, content=content, headers=headers)
 
     def _list(self, name: str, value: Any) -> list[Any]:
-        """The values of a query parameter.
-
-        One, several of a list, or twice what is to be there once.
-        """
+        """Return the values of a query parameter: one, several, or one value twice."""
         values = value if isinstance(value, list) else [value]
         values = [self._changed(self._named(name, one)) for one in values]
         return values * 2 if self._random.random() < 0.05 else values
 
     def _named(self, name: str, value: Any) -> Any:
-        """The id of a thing that is there, where the name asks for one."""
+        """Return the id of an existing object, if the name asks for one."""
         known = self._known.get(name, self._known.get(name.removesuffix("s")))
         return (
             known
@@ -237,7 +232,7 @@ class _Requests:
         return self._changed(self._named(name, value))
 
     def _headers(self, case: Case) -> dict[str, str]:
-        """Of the operator, of a user, or of nobody."""
+        """Return the headers of the operator, of a user, or of no user."""
         (key,) = self._random.choices([OPERATOR, self.world.ada, None], [0.6, 0.3, 0.1])
         headers = bearer(key) if key else {}
         if key == OPERATOR and self._random.random() < 0.1:
@@ -274,7 +269,7 @@ class _ErrorMessage(TypedDict):
 
 @with_config(ConfigDict(extra="forbid"))
 class _ChatEvent(TypedDict, total=False):
-    """What a tutor's chat sends, as docs/tutor/courses.md says."""
+    """An event of a tutor's chat, as docs/tutor/courses.md describes it."""
 
     type: Required[Literal["status", "tool_call", "reasoning", "message", "error", "done"]]
     content: str
@@ -290,7 +285,7 @@ class _ChatEvent(TypedDict, total=False):
 
 @with_config(ConfigDict(extra="allow"))
 class _AgUiEvent(TypedDict):
-    """What an agent sends to a user interface that speaks AG-UI; its fields go by its type."""
+    """An event of an agent for a user interface with AG-UI; its fields depend on its type."""
 
     type: Annotated[
         str,
@@ -301,8 +296,7 @@ class _AgUiEvent(TypedDict):
 _OURS: TypeAdapter[Any] = TypeAdapter(
     AnyMessage | _NumberedStopReason | _NumberedUsage | _Ping | _ErrorMessage
 )
-# By the route: what each event must be, the lines that name events, and what the last line of data
-# holds.
+# For each route: the type of its events, the lines that name events, and the data of the last line.
 _STREAMED: Mapping[str, tuple[TypeAdapter[Any], str, str]] = {
     "/chat/stream": (TypeAdapter(_ChatEvent), r"(: ping)?", r'data: \{"type":"done",.*\}\n\n'),
     "/v1/agents/{agent_id}/ag-ui": (
@@ -321,11 +315,11 @@ _DONE = "data: [DONE]\n\n"
 
 
 def stream_faults(body: str, path: str = "") -> list[str]:
-    """What is wrong with server-sent events.
+    """Return the faults of server-sent events.
 
-    Lines that are none, data that is no documented event, no end.
+    These are invalid lines, undocumented events, or a missing end.
     """
-    # A route for voice answers in the form of OpenAI's too.
+    # A voice route also answers in OpenAI's format.
     known = path.replace("/v1/voice-beta/{agent_id}/", "/v1/")
     kind, names, end = _STREAMED.get(known, (_OURS, "(event: error)?", re.escape(_DONE)))
     last = body[body.rfind("data: ") :]
@@ -342,15 +336,15 @@ def stream_faults(body: str, path: str = "") -> list[str]:
 
 
 def as_json(value: Any) -> bytes:
-    """A value as a client writes it that knows no better.
+    """Return a value as a careless client writes it.
 
-    Halves of characters escaped, NaN and Infinity by name.
+    Halves of surrogate pairs are escaped, NaN and Infinity are written by name.
     """
     return json.dumps(value, default=str).encode()
 
 
 def as_text(value: Any) -> str:
-    """A value as a query or a path has it."""
+    """Return a value as it is in a query or a path."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     return value if isinstance(value, str) else json.dumps(value)
@@ -383,7 +377,7 @@ def _fuzz_one(requests: _Requests) -> None:
             _send_some(_cases_of(operation), requests)
 
 
-@cache  # in a long campaign each operation comes again
+@cache  # In a long campaign each operation is repeated.
 def _cases_of(operation: APIOperation) -> st.SearchStrategy[Case]:
     modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
     return st.one_of([operation.as_strategy(generation_mode=mode) for mode in modes])

@@ -1,4 +1,4 @@
-"""The stock git client with isolated settings, and objects made without it."""
+"""The stock git client with isolated settings, and git objects made without it."""
 
 import hashlib
 import os
@@ -25,7 +25,7 @@ _QUIET = {
 def run_git(
     folder: Path, *arguments: str, check: bool = True, email: str = "ada@home.example"
 ) -> subprocess.CompletedProcess[str]:
-    """Run git in a folder; with `check` a failure fails the test with what git said."""
+    """Run git in a folder; with `check` a failure fails the test with git's output."""
     address = {"GIT_AUTHOR_EMAIL": email, "GIT_COMMITTER_EMAIL": email}
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), **_QUIET, **address}
     done = subprocess.run(
@@ -71,9 +71,9 @@ def fsck(repository: Path) -> str:
 def commit_of(
     files: Mapping[str, str], *parents: bytes, message: str = "By hand\n", extra: bytes = b""
 ) -> tuple[bytes, dict[bytes, GitObject]]:
-    """A commit of these texts by label: its id, and all objects of it by id.
+    """Return the id of a commit of these texts by label, and all its objects by id.
 
-    `extra` are more lines of its head.
+    `extra` holds more lines of its header.
     """
     blobs = {label: git_object("blob", text.encode()) for label, text in files.items()}
     tree = tree_of({label: blob.id for label, blob in blobs.items()})
@@ -88,12 +88,12 @@ def commit_of(
 
 
 def pack_sum(body: bytes) -> bytes:
-    """What stands at the end of a pack."""
+    """Return the checksum at the end of a pack."""
     return hashlib.sha1(body, usedforsecurity=False).digest()
 
 
 def entry(kind: int, data: bytes, *, size: int | None = None, base: bytes = b"") -> bytes:
-    """An object as it lies in a pack."""
+    """Return an object as it is stored in a pack."""
     size = len(data) if size is None else size
     head = [kind << 4 | size & 15]
     size >>= 4

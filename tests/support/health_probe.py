@@ -1,7 +1,7 @@
-"""A process that asks a server's health repeatedly, on a new connection each time.
+"""A process that checks a server's health repeatedly, on a new connection each time.
 
-`python -m tests.support.health_probe 8283` asks until its input ends, and then prints how long each
-answer took as JSON.
+`python -m tests.support.health_probe 8283` asks until its input ends. Then it prints the time of
+each response as JSON.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ _REQUEST = b"GET /v1/health/ HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\
 
 
 class HealthProbe:
-    """Asks while the block runs.
+    """Checks the health while the block runs.
 
-    Then `milliseconds` has the time of each answer, infinite where there was none.
+    Afterwards `milliseconds` has the time of each response, infinite for a missing one.
     """
 
     def __init__(self, port: int) -> None:

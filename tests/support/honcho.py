@@ -1,6 +1,6 @@
-"""A small Honcho over HTTP.
+"""A small Honcho server over HTTP.
 
-The routes and shapes of version 3 of its API, as its official client 2.7 asks and reads them.
+Its routes and shapes are those of version 3 of the API, as the official client 2.7 uses them.
 """
 
 from typing import Any
@@ -11,10 +11,11 @@ _AT = "2026-11-25T12:00:00Z"
 
 
 class FakeHoncho(JsonServer):
-    """`sessions` have their messages in order.
+    """A fake Honcho server with its data.
 
-    `asked` are questions with the peer; `knows` is what is answered by peer. `conclusions` are
-    texts by their ids, with the peer that each is about; `cards` are lines by peer.
+    `sessions` have their messages in order. `asked` holds questions with the peer, `knows` the
+    answers by peer. `conclusions` are texts by id, with the peer that each is about; `cards` are
+    lines by peer.
     """
 
     def __init__(self) -> None:
@@ -26,7 +27,7 @@ class FakeHoncho(JsonServer):
         self.cards: dict[str, list[str]] = {}
         self.asked: list[tuple[str, str]] = []
         self.drops_answers = (
-            0  # so many messages are stored, and the answer says that something failed
+            0  # This number of messages is stored, but the response reports a failure.
         )
         super().__init__()
 
@@ -78,7 +79,7 @@ class FakeHoncho(JsonServer):
         return self._concluded(method, parts, body)
 
     def _concluded(self, method: str, parts: list[str], body: Any) -> Any:
-        """Answer about conclusions and cards."""
+        """Answer requests about conclusions and cards."""
         match method, parts[:2], parts[2:]:
             case "POST", ["v3", "workspaces"], [_, "conclusions", "list"]:
                 about = (body or {}).get("filters", {}).get("observed_id")

@@ -1,9 +1,7 @@
 """A small HTTP server on loopback that answers JSON, in a thread.
 
-What stands in for a vector service in tests.
-
-A subclass says what its service answers; this class counts, checks the key, and can be told to
-fail, to be slow, or to lie.
+It replaces vector services in tests. A subclass defines the service's responses. This class counts
+requests, checks the key, and can fail, be slow, or return wrong data.
 """
 
 import contextlib
@@ -30,7 +28,7 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Seen:
-    """A request as it came."""
+    """A received request."""
 
     method: str
     path: str
@@ -41,7 +39,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Fault:
-    """What to answer instead of the truth."""
+    """A response instead of the correct one."""
 
     status: int
     body: bytes
@@ -69,7 +67,10 @@ class Served:
 
 
 class JsonServer:
-    """`url` is its address, `seen` what it was asked; `fails(…)` makes the next answers faults."""
+    """A JSON service on loopback.
+
+    `url` is its address, `seen` the requests; `fails(…)` makes the next responses faults.
+    """
 
     key_header = "authorization"
     key_value = f"Bearer {KEY}"
@@ -83,7 +84,7 @@ class JsonServer:
         self.url = self._served.url
 
     def answer(self, method: str, parts: list[str], body: Any) -> Any:
-        """The service's answer to a request, by the parts of its path; raises Refusal."""
+        """Return the service's response to a request, by the parts of its path; raise Refusal."""
         raise NotImplementedError
 
     def said_no(self, status: int, words: str) -> Any:
@@ -137,7 +138,7 @@ class JsonServer:
     def _truth(self, scope: Any, headers: dict[str, str], body: Any) -> Fault:
         json = {"content-type": "application/json"}
         if headers.get(self.key_header) != self.key_value:
-            # The worst a service can do with a wrong key is to repeat it.
+            # The worst that a service can do with a wrong key is to repeat it in its response.
             said = self.said_no(401, f"invalid key {headers.get(self.key_header)}")
             return Fault(401, orjson.dumps(said), json)
         parts = [unquote(part) for part in scope["path"].strip("/").split("/")]

@@ -1,8 +1,6 @@
-"""What campaigns of kills share.
+"""Base of the campaigns of kills: servers are killed and started while clients talk.
 
-Servers that are killed and started while clients talk, until everything came to rest.
-
-A campaign is a subclass that says what is talked about, and what has to be true of it afterwards.
+A campaign is a subclass that defines the messages and the final checks.
 """
 
 import asyncio
@@ -20,7 +18,7 @@ from tests.support.crash_servers import CrashServer, Tables, opened_servers
 from tests.support.model_server import Answer, ModelServer, Seen
 
 MODEL = "openai/scripted-large"
-LIMIT = 240.0  # seconds for everything to come to rest
+LIMIT = 240.0  # Seconds until everything is idle.
 OPEN_RUNS = "SELECT id, status FROM runs WHERE ended_at IS NULL"
 BEGUN_RUNS = f"{OPEN_RUNS} AND lease_token IS NOT NULL"
 _SOON = 1_000_000  # microseconds
@@ -30,16 +28,16 @@ C = TypeVar("C", bound="KillCampaign")
 
 @dataclass
 class KillCampaign:
-    """The servers with their clients, and what was wrong.
+    """The servers with their clients, and the errors.
 
-    `up` is cleared while a server that is alone is down.
+    `up` is cleared while the only server is down.
     """
 
-    # Seconds between two kills, and the SQL of what has to be gone at last.
+    # Seconds between two kills, and the SQL of rows that must be gone at the end.
     pause: ClassVar[tuple[float, float]] = (0.02, 0.3)
     rest: ClassVar[tuple[str, ...]] = (BEGUN_RUNS,)
-    # Whether the time for an answer begins with the last kill: a busy machine may finish nothing
-    # between two of them.
+    # Whether the time for an answer begins at the last kill: on a busy machine nothing may finish
+    # between two kills.
     is_patient: ClassVar[bool] = False
 
     servers: list[CrashServer]
@@ -52,20 +50,20 @@ class KillCampaign:
 
     @property
     def slowness(self) -> float:
-        """How many times as long as on an idle machine things take now.
+        """Return the slowdown compared with an idle machine.
 
         A turn needs its time between two kills too.
         """
         return max(1.0, max(server.starts[-1] for server in self.servers) / _START)
 
     def free_jobs(self, pid: int) -> None:
-        """Free at once what the killed process held, where that has more than its leases."""
+        """Free at once what the killed process held, besides its leases."""
 
     def hasten(self) -> None:
-        """Let what waits for a later time begin, while everything comes to rest."""
+        """Start work that waits for a later time, while everything becomes idle."""
 
     async def call(self, method: str, path: str, **asked: Any) -> Any:
-        """Send a request that is answered at once, and return the answer."""
+        """Send a request that the server answers at once, and return the response."""
         answer = await self.http[0].request(method, path, **asked)
         assert answer.status_code == 200, answer.text
         return answer.json()
@@ -80,9 +78,9 @@ class KillCampaign:
         text: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """Say something (by default the token) until it is answered, and return the answer.
+        """Send a message until it is answered; return the answer, or None.
 
-        None where it is not.
+        The default message is the token.
         """
         body = {"messages": [{"role": "user", "content": text or token, "otid": f"otid-{token}"}]}
         deadline, last = time.monotonic() + LIMIT, ""
@@ -103,7 +101,7 @@ class KillCampaign:
         return None
 
     async def kill(self, kills: int) -> None:
-        """Kill a server and start it again, so many times."""
+        """Kill a server and start it again, this number of times."""
         is_alone = len(self.servers) == 1
         for _ in range(kills):
             await asyncio.sleep(self.luck.uniform(*self.pause) * self.slowness)
@@ -113,8 +111,7 @@ class KillCampaign:
             pid = victim.pid
             await asyncio.to_thread(victim.kill)
             if not is_alone:
-                # What the dead server held is free at once, and not only when its leases have run
-                # out.
+                # The dead server's work is free at once, and not only when its leases have expired.
                 self.free_jobs(pid)
                 sql = (
                     "UPDATE runs SET lease_expires_at = ? WHERE ended_at IS NULL AND lease_token "

@@ -1,11 +1,10 @@
-"""Kills at each statement and each await of each write, by processes that are forked for it.
+"""Kills at each statement and each await of each write, in forked processes.
 
-One trial is one process that is killed by SIGKILL in a write. The next one opens the database,
-looks at everything that this agent was told, has it answer, and is killed in its turn. On
-PostgreSQL the next one is open before, as a second server, and talks with another agent meanwhile.
-
-A process costs a fork of one that has imported everything: `run_trials` is called in a process
-without threads, such as a fork of the tests' helper.
+Each trial is one process that is killed by SIGKILL in a write. The next process opens the database,
+checks everything that was acknowledged to this agent, lets it answer, and is then killed too. On
+PostgreSQL the next process is already open as a second server, and talks with another agent
+meanwhile. Processes are forks of one that has imported everything: `run_trials` is called in a
+process without threads, such as a fork of the tests' helper.
 """
 
 import asyncio
@@ -76,7 +75,7 @@ class Child:
         return answer
 
     def end(self) -> int:
-        """Let it go, and return how it ended: minus the signal that killed it."""
+        """Let the process end, and return its exit code: minus the signal that killed it."""
         self._orders.close()
         self._answers.close()
         _, status = os.waitpid(self._pid, 0)
@@ -85,7 +84,7 @@ class Child:
 
 @dataclass
 class Trials:
-    """A row of trials on one database, and what was wrong.
+    """A series of trials on one database, and the errors.
 
     `begins_at` is the number of the write in `_KINDS` that is killed next.
     """
@@ -110,7 +109,7 @@ class Trials:
         return child
 
     def run(self, count: int, step: int) -> None:
-        """Kill so many processes, one after the other."""
+        """Kill this number of processes, one after the other."""
         child = self.child()
         following: Child | None = None
         points = self._points(step)
@@ -134,7 +133,7 @@ class Trials:
                 left.end()
 
     def _points(self, step: int) -> Iterator[Any]:
-        """Yield writes with a point each; is sent whether the write was over before it."""
+        """Yield writes with a point each; the caller sends whether the write ended before it."""
         while True:
             name, counted = _KINDS[self.begins_at % len(_KINDS)]
             at = self.luck.randint(1, step)
@@ -143,7 +142,7 @@ class Trials:
             self.begins_at += 1
 
     def _write(self, child: Child, name: str, counted: str, at: int) -> bool:
-        """Order the write; return whether it was over before its point."""
+        """Order the write; return whether it ended before its point."""
         self.writes += 1
         if len(self.told) >= _TRIALS_OF_AN_AGENT:
             self.agent, self.told = None, []
@@ -163,7 +162,7 @@ class Trials:
             self.wrong.append(f"{where}: the process ended with {code}")
 
     def _check(self, child: Child, where: str) -> None:
-        """Look at the last write, and at all writes of an agent that gets no more of them."""
+        """Check the last write, and all writes of an agent that gets no more of them."""
         is_last = len(self.told) == _TRIALS_OF_AN_AGENT
         writes = self.told if is_last else self.told[-1:]
         child.order(do="check", agent=self.agent, writes=writes)
@@ -202,8 +201,8 @@ def run_trials(asked: Json) -> Json:
 
 
 def _warm_up(folder: Path, database: str | None) -> None:
-    """Do each write once, so that the processes share what is compiled and imported then."""
-    load_plugins(FEATURES)  # their tables belong to the database
+    """Do each write once, so that the forks share compiled statements and imports."""
+    load_plugins(FEATURES)  # Their tables are part of the database.
     folder.mkdir()
     asyncio.run(write_each(folder, None))
     if database:

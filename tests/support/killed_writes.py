@@ -1,7 +1,7 @@
-"""The writes that a campaign of kills interrupts, and the process that is killed in one of them.
+"""The writes that a campaign of kills interrupts, and the process that is killed in them.
 
 Each row of WRITES changes the database as a request does. The process counts its statements or the
-suspensions of its tasks, and kills itself with SIGKILL at the one that it was told.
+suspensions of its tasks, and kills itself with SIGKILL at the given one.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ from tests.seams.stage import Hooks, Stage, call, text_of
 from tests.seams.stores import START, ManualClock
 from tests.support.faults_world import Life
 
-# Seconds between the clocks of two processes: messages are listed by time, and each look at what
-# was left moves a clock by a lease.
+# Seconds between the clocks of two processes: messages are listed by time, and each check moves a
+# clock by a lease.
 _BETWEEN = 10_000
 _LEASE = 31
 _GONE = "gone"
@@ -49,7 +49,7 @@ BELLS = "bells"
 
 @dataclass
 class Scene:
-    """The process: its stage, the agent that is written to, and the mark of this write."""
+    """One process: its stage, the agent that is written to, and the mark of this write."""
 
     stage: Stage
     folder: Path
@@ -64,7 +64,7 @@ class Scene:
         )
 
     async def say(self, *lines: Line, agent: str = "", **request: Any) -> str:
-        """Say the mark, which the model answers with these lines; return the answer."""
+        """Send the mark, which the model answers with these lines; return the answer."""
         self.stage.lines.extend(lines)
         answer = await self.stage.say(
             agent or self.agent, f"Message {self.mark}.", otids=[self.mark], **request
@@ -77,7 +77,7 @@ class Scene:
         return await self.stage.agent(("human", "Ada."), **usual | spec)
 
     async def messages(self) -> int:
-        """Return how often the mark was said."""
+        """Return the number of messages with the mark."""
         (row,) = await self.rows("SELECT count(*) FROM messages WHERE otid = :mark", mark=self.mark)
         return int(row[0])
 
@@ -185,7 +185,7 @@ async def _made(scene: Scene) -> list[int]:
 
 
 async def _another(scene: Scene) -> None:
-    """Make an agent that this write alone is about; it is found by its name."""
+    """Make an agent only for this write; it is found by its name."""
     scene.another = await scene.new_agent(name=scene.mark)
     await scene.say("Hello.", agent=scene.another)
 
@@ -366,7 +366,7 @@ class _Statements:
 
 @dataclass
 class Process:
-    """One server's inside, in a forked process: it obeys orders until it is killed.
+    """One server's runtime in a forked process, which obeys orders until it is killed.
 
     Orders and answers are lines of JSON.
     """
@@ -382,7 +382,7 @@ class Process:
         self.answers.flush()
 
     async def write(self, order: Mapping[str, Any]) -> None:
-        """Do one write, or begin it: the process may not come to its end."""
+        """Do one write, or begin it: the process may be killed before its end."""
         scene = self.scene
         scene.agent = order["agent"] or await scene.new_agent()
         scene.mark = order["mark"]
@@ -402,7 +402,7 @@ class Process:
         self.answer(is_over=True)
 
     async def check(self, order: Mapping[str, Any]) -> None:
-        """Look at what a killed process left, and see that its agent answers."""
+        """Check what a killed process left, and that its agent answers."""
         self.clock.advance(_LEASE)
         await self.scene.stage.store.write(close_expired)
         wrong = []
@@ -410,7 +410,7 @@ class Process:
         for name, mark, is_acknowledged in order["writes"]:
             self.scene.mark = mark
             wrong += await self._faults(name, mark, is_acknowledged)
-        # The way out where a call waits for somebody who is gone.
+        # Cancelling ends a call that waits for a client that is gone.
         await cancel_runs(self.scene.stage.runtime, Scope(), order["agent"])
         try:
             await self.scene.stage.require_sound(order["agent"])
@@ -439,7 +439,7 @@ class Process:
 
 
 def _told(error: Exception) -> str:
-    """Return the error with the line that raised it, since a plain assertion says nothing."""
+    """Return the error with its source line, since a plain assertion has no text."""
     line = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({line.name}: {line.line})"
 
@@ -469,7 +469,7 @@ async def serve(
 
 
 async def write_each(folder: Path, database: str | None) -> None:
-    """Do each write once, with an agent each, and look at what it stored."""
+    """Do each write once, with a separate agent, and check what it stored."""
     store = _open_store(folder, database, ManualClock())
     stage = await Stage(store, folder, Hooks(_tools(folder))).open()
     for number, (name, write) in enumerate(WRITES.items()):

@@ -1,11 +1,11 @@
-"""A LaTeX for the tests: Debian's smallest one, 48 MB to load."""
+"""A LaTeX for the tests: Debian's smallest one, a download of 48 MB."""
 
 from tests.support.debian import program
 
 
 def pdflatex() -> str:
-    """The path of pdflatex, which is installed where it is missing.
+    """Return the path of pdflatex, which is installed if it is missing.
 
-    Raises RuntimeError where that cannot be.
+    Raises RuntimeError if that fails.
     """
     return program("pdflatex", package="texlive-latex-base", tests="The tests of notes in LaTeX")

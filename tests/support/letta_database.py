@@ -19,8 +19,8 @@ from psycopg.types.json import Json
 KEY = "the key of that server"
 ORGANIZATION = "org-00000000-0000-4000-8000-000000000000"
 BEGIN = datetime(2025, 3, 1, 9, 0, tzinfo=UTC)
-# Columns beside those that every table has: a name alone is a text; :j JSON, :i integer, :b
-# boolean, :t time, :v vector.
+# Columns besides the common ones; a name alone is a text; :j JSON, :i integer, :b boolean, :t time,
+# :v vector.
 _TABLES = """
 organizations name privileged_tools:b
 users name
@@ -105,7 +105,7 @@ def sealed(value: str) -> str:
 
 
 class LettaDatabase:
-    """The tables, and rows put into them by name: `letta.put("tools", name="add_up")`."""
+    """The tables, and rows that are inserted by name: `letta.put("tools", name="add_up")`."""
 
     def __init__(self, url: str) -> None:
         self.connection = psycopg.connect(url, autocommit=True)
@@ -154,7 +154,8 @@ class LettaDatabase:
 def fill(url: str, *, messages: int = 6, passages: int = 3) -> LettaDatabase:
     """Make the tables with two agents.
 
-    Ada, with so many messages and passages of everything, and Bo, who shares a block.
+    Ada has this number of messages and passages, and something of everything. Bo shares a block
+    with her.
     """
     letta = LettaDatabase(url)
     letta.put("organizations", id=ORGANIZATION, name="default_org")
@@ -351,9 +352,9 @@ def _put_shared(letta: LettaDatabase, passages: int) -> None:
 
 
 def _said(letta: LettaDatabase, number: int) -> list[str]:
-    """A turn of heartbeat days.
+    """Insert a turn in the format of heartbeat agents.
 
-    What was said as JSON, a thought with two calls, their results, and times that go back.
+    Texts are JSON, a thought has two calls, their results follow, and times go back.
     """
     words = f'{{"type": "user_message", "message": "Question {number} about tea.", "time": "now"}}'
     begin, call, more = 10 + number * 10, f"call-{number}-a", f"call-{number}-b"
@@ -415,7 +416,7 @@ def _said(letta: LettaDatabase, number: int) -> list[str]:
 
 
 def _put_thread(letta: LettaDatabase) -> None:
-    """Another conversation, with an approval in the old form and a message that nobody can read."""
+    """Insert another conversation, with an approval in the old form and an unreadable message."""
     letta.put(
         "conversations", id=CONVERSATION, agent_id=ADA, summary="Second", model="scripted/other"
     )

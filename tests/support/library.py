@@ -1,6 +1,6 @@
 """The search index in tests.
 
-Its jobs run by hand, with models that embed without a network, and interrupted.
+Its jobs are run directly, with models that embed without a network, and can be interrupted.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,7 +28,7 @@ def unheard(_done: int, _total: int) -> None:
 
 
 class Interrupted:
-    """A store in which something happens right before one of the writes, by its number."""
+    """A store in which something happens right before the write with this number."""
 
     def __init__(self, store: Store, write: int, meanwhile: Callable[[], Awaitable[None]]) -> None:
         self.clock, self.read, self._store = store.clock, store.read, store
@@ -42,7 +42,7 @@ class Interrupted:
 
 
 class Library:
-    """The index of a store with its jobs, recall, and scripted models that embed texts."""
+    """The index of a store with its jobs, recall, and scripted embedding models."""
 
     def __init__(
         self, store: Store, folder: Path, indexes: Mapping[str, Any] | None = None
@@ -77,7 +77,7 @@ class Library:
         await self.indexing.embed(self.job(owner_id), unheard)
 
     async def index(self, owner_id: str) -> None:
-        """Flush and embed all there is."""
+        """Flush and embed all texts."""
         await self.flush(owner_id)
         await self.embed(owner_id)
 

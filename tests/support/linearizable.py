@@ -1,4 +1,4 @@
-"""A checker of histories of one block, after Wing and Gong, with the memory of Porcupine.
+"""A checker of histories of one block, after Wing and Gong, with the cache of Porcupine.
 
 A history is linearizable if its operations can be put into one order, in which each takes effect
 between its call and its answer, and each answer is what the block gives at that point. The block
@@ -43,7 +43,7 @@ class State:
 
     @property
     def key(self) -> tuple[Lines, frozenset[tuple[str, str]]]:
-        """The state as a value that can be a key."""
+        """Return the state as a hashable value."""
         return self.lines, frozenset(self.proposals.items())
 
     def with_line(self, slot: int, text: str) -> "State":
@@ -105,7 +105,7 @@ def is_linearizable(first: State, history: Sequence[Operation]) -> bool:
 
 
 def _next(calls: Sequence[Operation], done: int) -> list[int]:
-    """Return the operations that may come next: none that is left was answered before its call."""
+    """Return the operations that may come next: no remaining one was answered before their call."""
     left = [number for number in range(len(calls)) if not done >> number & 1]
     first_answer = min(calls[number].answered for number in left)
     return [number for number in left if calls[number].called < first_answer]

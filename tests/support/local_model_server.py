@@ -73,7 +73,7 @@ def _written(write: Write) -> Notation:
 
 
 def _numbered(head: int | None, rest: int | None, *, has_id: bool = True) -> Notation:
-    """A proper call whose pieces are numbered by the server's own lights."""
+    """Return a correct call whose pieces have the server's unusual numbers."""
 
     def deltas(call: Call) -> list[Json]:
         text = json.dumps(call.arguments)
@@ -95,7 +95,7 @@ def _numbered(head: int | None, rest: int | None, *, has_id: bool = True) -> Not
 
 
 def _beside_text(call: Call) -> Json:
-    """A proper call with its text beside it."""
+    """Return a correct call that also has its text in the message."""
     return _proper(call) | _hermes(call)
 
 
@@ -182,10 +182,7 @@ class LocalModel:
 
 @dataclass
 class Serving:
-    """What happened to one model.
-
-    Its requests by outcome, and the largest prompt it took, in its own tokens.
-    """
+    """Statistics of one model: its requests by outcome, and its largest accepted prompt."""
 
     model: LocalModel
     bodies: list[Json] = field(default_factory=list)
@@ -235,7 +232,7 @@ class LocalModels:
 
 
 def size_of(body: Json) -> int:
-    """The prompt's tokens as this server counts them."""
+    """Return the prompt's tokens as this server counts them."""
     return (
         len(json.dumps(body["messages"])) + len(json.dumps(body.get("tools", [])))
     ) // _CHARACTERS_PER_TOKEN
@@ -268,9 +265,9 @@ def _gemma(rows: Sequence[Json]) -> str | None:
 
 
 def _mistral(rows: Sequence[Json]) -> str | None:
-    """Users and answers without calls by turns.
+    """Check that users and answers without calls alternate.
 
-    Calls and their results stand between them and do not count.
+    Calls and their results may be in between and do not count.
     """
     rows = rows[1:] if rows and rows[0]["role"] == "system" else rows
     counted = [row for row in rows if row["role"] != "tool" and not row.get("tool_calls")]
@@ -324,8 +321,8 @@ TEMPLATES: dict[str, Callable[[Sequence[Json]], str | None]] = {
     "strings": _strings,
     "user first": _user_first,
 }
-# What servers put around a template's own words, or in their place; the last ones say nothing of
-# what was wrong.
+# Texts that servers put around a template's error, or send instead of it; the last ones name no
+# cause.
 TEMPLATE_WORDS: tuple[str | None, ...] = (
     None,
     "Error rendering prompt with jinja template: {own}",
@@ -557,7 +554,7 @@ def _speak(model: LocalModel, body: Json, call_id: str) -> Answer:
 
 
 def _copied(model: LocalModel, body: Json) -> str | None:
-    """An answer of the model's that nobody could read, where any message holds it."""
+    """Return an unreadable answer of the model, if any message holds it."""
     said = "\n".join(_text(row) for row in body["messages"]) if model.copies else ""
     return next((text for text in UNREADABLE_TEXTS if text in said), None)
 
@@ -574,7 +571,7 @@ def _deltas(message: Json) -> list[Json]:
 
 
 def _ordered_call(body: Json, call_id: str) -> Call | None:
-    """The call that the last message of the user orders, unless its result is there already."""
+    """Return the call that the user's last message orders, unless its result is there already."""
     rows = body["messages"]
     if not body.get("tools") or rows[-1]["role"] == "tool":
         return None
@@ -627,8 +624,7 @@ _BUSY = Answer({"error": {"message": "boom"}}, 500)
 _SLOW_DOWN = Answer({"error": {"message": "slow down"}}, 429)
 _EMPTY = completion("")
 _ERROR_INSIDE = Answer({"error": {"message": "the upstream failed", "code": 502}})
-# Answers that nobody can read: cut or broken calls, copied results, calls of tools that there are
-# not.
+# Unreadable answers: cut or broken calls, copied results, calls of unknown tools.
 UNREADABLE_TEXTS = (
     "<tool_call>\n{broken\n</tool_call>",
     '<tool_call>\n{"name": "nobody_has_this", "arguments": {}}\n</tool_call>',

@@ -20,7 +20,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Seen:
-    """A request as it came over the wire."""
+    """A request as the server received it."""
 
     method: str
     path: str
@@ -42,12 +42,11 @@ class Seen:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server does.
+    """A response of the server: a whole body, or `pieces` one by one.
 
-    A whole body, or `pieces` one by one; then it may break the connection off.
-
-    `wire` is an answer that was put together before, down to the last byte; `pause` are the seconds
-    between pieces, which with `is_raw` are sent as they are, without a head.
+    Afterwards it may break the connection off. `wire` is a response given down to the last byte.
+    `pause` is the number of seconds between pieces. With `is_raw` the pieces are sent unchanged,
+    without HTTP headers.
     """
 
     body: Any = None
@@ -64,7 +63,10 @@ class Answer:
 def completion(
     text: str | None = "ok", calls: Iterable[dict[str, Any]] = (), **message: Any
 ) -> Answer:
-    """A whole chat completion. `usage=None` leaves the usage out; `finish` overrides the reason."""
+    """Return a whole chat completion.
+
+    `usage=None` leaves the usage out; `finish` overrides the reason.
+    """
     usage = message.pop("usage", {"prompt_tokens": 11, "completion_tokens": 2, "total_tokens": 13})
     calls = list(calls)
     finish = message.pop("finish", "tool_calls" if calls else "stop")
@@ -108,7 +110,10 @@ def stream(
     usage: Any = None,
     done: bool = True,
 ) -> Answer:
-    """A streamed chat completion, one event a piece. Bytes are sent as they are."""
+    """Return a streamed chat completion, one event for each piece.
+
+    Bytes are sent unchanged.
+    """
     pieces = [
         piece if isinstance(piece, bytes) else event({"choices": [{"delta": piece}]})
         for piece in deltas
@@ -149,7 +154,7 @@ def _claude_message(
 def claude_stream(
     *blocks: dict[str, Any], stop: str | None = "end_turn", tail: tuple[bytes, ...] = ()
 ) -> Answer:
-    """A streamed message of Anthropic's: each block comes in two deltas.
+    """Return a streamed message of Anthropic: each block comes in two deltas.
 
     Without `stop` it ends after the blocks.
     """
@@ -197,9 +202,9 @@ def _halves(text: str) -> tuple[str, str]:
 
 
 class ModelServer:
-    """Answers what was pushed, in order; then what `otherwise` says.
+    """A model server that sends the pushed answers in order, and then what `otherwise` says.
 
-    `connections` counts those that were opened.
+    `connections` counts opened connections.
     """
 
     def __init__(
@@ -224,7 +229,7 @@ class ModelServer:
         return f"{self.root}/v1"
 
     def clear(self) -> None:
-        """Drop the answers that nobody has asked for."""
+        """Drop the answers that were not used."""
         self._answers.clear()
 
     def push(self, *answers: Answer) -> None:

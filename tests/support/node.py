@@ -17,12 +17,12 @@ _LIMIT = 120.0  # seconds after which a test that waits for Node.js fails
 
 
 def node() -> str:
-    """The path of node, which is installed where it is missing."""
+    """Return the path of node, which is installed if it is missing."""
     return program("node", "nodejs", package="nodejs", tests=_TESTS)
 
 
 def packages() -> Path:
-    """The folder `clients/typescript` with its packages installed as its lock file says."""
+    """Return the folder `clients/typescript` with its packages installed from its lock file."""
     node()
     lock = (TYPESCRIPT / "package-lock.json").read_bytes()
     installed = TYPESCRIPT / "node_modules/.installed"

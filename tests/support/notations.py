@@ -1,4 +1,4 @@
-"""How models write calls of tools into their text: each notation as a function of the calls."""
+"""Notations in which models write tool calls as text, each as a function of the calls."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ SEARCH = ToolSchema(
 NOW = ToolSchema("get_time", "Tells the time.", {"type": "object", "properties": {}})
 TOOLS = (NOTE, SEARCH, NOW)
 
-# What a call may begin with, anywhere in a text.
+# Beginnings of calls, anywhere in a text.
 MARKS = (
     "<tool_call>",
     "<function_call>",
@@ -63,7 +63,7 @@ def as_json(call: Call, key: str = "arguments") -> str:
 
 
 def plain(value: Any) -> str:
-    """A value between tags: text as it is, anything else as JSON."""
+    """Return a value between tags: text unchanged, anything else as JSON."""
     return value if isinstance(value, str) else dumped(value)
 
 

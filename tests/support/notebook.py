@@ -1,4 +1,4 @@
-"""A kind of remote as a plugin brings one: a file with the blocks of a user as JSON."""
+"""A kind of remote as a plugin adds it: a file with the blocks of a user as JSON."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ class Notebooks:
     async def sync(
         self, store: Store, remote: Remote, access: Access, settings: Settings
     ) -> Remote:
-        """Write the file anew."""
+        """Write the whole file again."""
         self.read(access, settings)
         if self.fails:
             raise self.fails

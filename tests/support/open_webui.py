@@ -1,9 +1,7 @@
-"""A small Open WebUI over HTTP.
+"""A small Open WebUI over HTTP: files, knowledge and notes in the format of 0.12.4.
 
-Files, knowledge and notes in the shapes of 0.12.4, as observed there.
-
-Methods whose names begin with `user_` do what somebody does in its pages. What it does not take, it
-refuses in its own words.
+Methods whose names begin with `user_` act like a person in its web pages. Refusals have Open
+WebUI's error texts.
 """
 
 import json
@@ -58,9 +56,10 @@ class Base:
 
 
 class FakeOpenWebUI:
-    """`url` is its address.
+    """A fake Open WebUI server.
 
-    `bases` and `notes` are by id; `refuses_doubles` is how it is where it embeds what is searched.
+    `url` is its address. `bases` and `notes` are by id. With `refuses_doubles` it refuses equal
+    content, as Open WebUI does if it embeds files.
     """
 
     def __init__(self) -> None:
@@ -81,12 +80,12 @@ class FakeOpenWebUI:
     def close(self) -> None:
         self._serving.close()
 
-    # What somebody does in the pages.
+    # Actions of a person in the web pages.
 
     def user_files(self, base: Base | None = None) -> dict[str, str]:
-        """The texts of all files, or of one knowledge base, by their paths.
+        """Return the texts of all files, or of one knowledge base, by path.
 
-        A name that is there twice is an error.
+        A repeated name is an error.
         """
         found: dict[str, str] = {}
         for one in [base] if base else self.bases.values():
@@ -114,7 +113,7 @@ class FakeOpenWebUI:
         del base.files[file.id], self.files[file.id]
 
     def user_notes(self) -> dict[str, str]:
-        """The Markdown of all notes by their titles, but the one of what waits."""
+        """Return the Markdown of all notes by title, except the note with pending proposals."""
         assert len({note["title"] for note in self.notes.values()}) == len(self.notes), (
             "a note is there twice"
         )
@@ -258,7 +257,7 @@ class FakeOpenWebUI:
             if not data:
                 raise HTTPException(400, "The content provided is empty.")
             kind = file.content_type or ""
-            # Other files that are no text are taken, with whatever letters come out.
+            # Other files that are not text are accepted, and produce meaningless characters.
             read = (
                 data.decode("utf-8", "replace")
                 .replace("\0", "")

@@ -1,16 +1,15 @@
-"""Which modules run beside which, and in what order.
+"""The assignment of test modules to workers, and their order.
 
-What takes long begins first, so that no worker waits for another in the end.
-
-Modules that share what takes seconds to make run on one worker. No test depends on it: any order is
-as good, and slower.
+Long modules begin first, so that no worker waits for another at the end. Modules that share
+something slow to make run on one worker. No test depends on this: any order is correct, only
+slower.
 """
 
 from collections.abc import Sequence
 
 import pytest
 
-# Modules, or the beginnings of their paths, by what they share.
+# Modules, or prefixes of their paths, by what they share.
 TOGETHER: dict[str, tuple[str, ...]] = {
     "the OpenAPI document": (
         *(
@@ -58,7 +57,7 @@ TOGETHER: dict[str, tuple[str, ...]] = {
     "services for vectors": ("tests/features/vector_services/", "tests/search/test_pgvector.py"),
     "parsers of files": ("tests/features/files/folders/",),
 }
-# Of the others those that take seconds, as their paths begin: the longest first.
+# The other modules that take seconds, by prefixes of their paths: the longest first.
 LONG = (
     "tests/test_package.py",
     "tests/campaigns/",

@@ -15,7 +15,7 @@ _END_OF_BATCH, _READY, _TERMINATE, _IDLE = b"QS", b"Z", b"X", b"I"
 
 @contextmanager
 def transaction_pooler(folder: str) -> Iterator[int]:
-    """Run a pooler for the server whose socket lies in this folder; yields its port."""
+    """Run a pooler for the server whose socket is in this folder; yield the pooler's port."""
     pooler = _Pooler(f"{folder}/.s.PGSQL.5432")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=pooler.accept, args=(listener,), daemon=True).start()

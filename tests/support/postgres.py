@@ -1,12 +1,10 @@
-"""A private PostgreSQL for the tests, with pgvector, from the wheel that carries it.
+"""A private PostgreSQL for the tests, with pgvector, from the wheel that contains it.
 
-Started at its first use, gone with the run.
-
-Most tests share one database, emptied after each: that takes a twentieth of the time of a new one
-on a busy disk. Their stores share its connections too, since each new one has to read again what
-all tables are. Each worker has a server of its own, which takes a second to start and
-needs no agreement between processes. `RICORDO_TEST_POSTGRES` may name the bin folder of another
-PostgreSQL.
+It is started at its first use, and removed after the run. Most tests share one database that is
+emptied after each test: that takes a twentieth of the time of a new one on a busy disk. Their
+stores share its connections too, since a new connection has to read the descriptions of all tables
+again. Each worker has a separate server, which starts in a second and needs no coordination.
+`RICORDO_TEST_POSTGRES` may name the bin folder of another PostgreSQL.
 """
 
 import atexit
@@ -33,7 +31,7 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.storage.engine import postgres
 from ricordo.storage.engine.postgres import PostgresStore, open_postgres
 
-_START = 180.0  # seconds; a busy machine takes long
+_START = 180.0  # Seconds; on a busy machine connecting takes long.
 _MOST_KEPT = 8  # connections
 _SETTINGS = dict(
     setting.split("=")
@@ -44,8 +42,8 @@ _SETTINGS = dict(
     ).split()
 )
 _TEMPLATE = "ricordo_template"
-# Whatever was written goes, but the organization and the user that the first migration brings;
-# numbers begin at one again.
+# All rows are deleted except the organization and the user of the first migration; numbers begin at
+# one again.
 _EMPTY = f"""
 DO $$ DECLARE found record; BEGIN
     SET LOCAL lock_timeout = '5s';
@@ -70,7 +68,7 @@ class Server:
     """
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
-        # A socket's path may have about a hundred characters, so it lies beside nothing else.
+        # A socket's path may have about a hundred characters, so its folder is not nested.
         self.folder = Path(tempfile.mkdtemp(prefix="ricordo-pg-"))
         self._user = _unprivileged(self.folder)
         self.programs = _reachable(_programs(), self.folder) if self._user else _programs()
@@ -96,7 +94,8 @@ class Server:
         open_postgres(self.url(_TEMPLATE), connections=1, backups=self.folder)._close()
 
     def _start(self) -> None:
-        # A group of its own: Ctrl-C at the terminal ends the tests, which then end the server.
+        # A separate process group: Ctrl-C at the terminal ends the tests, which then end the
+        # server.
         self._process = self._spawn(self._command, start_new_session=True, preexec_fn=_end_with_us)
         self._wait()
 
@@ -115,10 +114,9 @@ class Server:
             return cursor.fetchall() if cursor.description else []
 
     def new_database(self, *, empty: bool = False) -> str:
-        """Make a database, migrated unless it is to be empty; returns its address."""
+        """Make a database, migrated unless it must be empty; return its address."""
         name = f"test_{next(self._numbers)}"
-        # Files are copied as they are, which takes a third of the time of writing what is in them
-        # to the log.
+        # Files are copied unchanged, in a third of the time of writing their content to the log.
         template = "template1" if empty else _TEMPLATE
         self.run(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         return self.url(name)
@@ -136,15 +134,15 @@ class Server:
         return self._engine
 
     def empty(self) -> None:
-        """Bring the shared database back to what it was.
+        """Restore the shared database to its initial state.
 
-        Where that cannot be done, the next test gets a new one.
+        If that fails, the next test gets a new one.
         """
         try:
             with suppress(psycopg.OperationalError):
                 self._clean()
                 return
-            self._clean()  # the test before had cut every connection
+            self._clean()  # The previous test had cut every connection.
         except psycopg.Error:
             self._let_go()
             self.drop(self.shared_database())
@@ -152,7 +150,7 @@ class Server:
             raise
 
     def _clean(self) -> None:
-        # A connection that stays knows all tables already: that makes it ten times as quick.
+        # A kept connection knows all tables already, which makes it ten times as fast.
         if self._cleaner is None or self._cleaner.closed:
             self._cleaner = psycopg.connect(self.shared_database(), autocommit=True)
         self._cleaner.execute(_EMPTY.encode())
@@ -184,7 +182,7 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _initialise(self) -> None:
-        # A locale that is not C shows whether the order of texts is the columns' own.
+        # With a locale other than C, the test shows whether columns set the order of texts.
         command = [
             self.programs / "initdb",
             "-D",
@@ -227,13 +225,13 @@ class Server:
 
 
 class _Kept(QueuePool):
-    """Connections that stay when a store closes.
+    """Connections that stay open when a store closes.
 
-    One that a test has cut is replaced when the next would use it.
+    If a test cut one, it is replaced at its next use.
     """
 
     def dispose(self) -> None:
-        """What a store does to its engine when it closes."""
+        """Called by a store when it closes; keeps the connections."""
 
     def recreate(self) -> "_Kept":
         return self
@@ -256,7 +254,7 @@ def _with_kept_connections(engine: Engine) -> Engine:
 
     @event.listens_for(engine.pool, "checkin")
     def _as_new(connection: "psycopg.Connection[Any] | None", _record: object) -> None:
-        # What the end of a session frees and forgets.
+        # Statements that reset what the end of a session would.
         if connection is not None and not connection.closed:
             with suppress(psycopg.Error):
                 connection.execute(
@@ -267,7 +265,7 @@ def _with_kept_connections(engine: Engine) -> Engine:
 
 
 def _end_with_us() -> None:
-    """On Linux, let the server end when the tests are killed and can end nothing any more."""
+    """On Linux, end the server when the tests are killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGQUIT)
 
@@ -295,7 +293,7 @@ def name_in(url: str) -> str:
 
 @asynccontextmanager
 async def new_store(clock: Clock, connections: int = 4) -> AsyncIterator[PostgresStore]:
-    """A store on the shared database, which is empty again at the end."""
+    """Open a store on the shared database, which is emptied at the end."""
     store = PostgresStore(server().shared_engine(), clock, connections)
     try:
         yield store
@@ -317,7 +315,7 @@ def _programs() -> Path:
 
 
 def _reachable(programs: Path, folder: Path) -> Path:
-    """The programs, or a copy if only the owner may enter a folder above them."""
+    """Return the programs' folder, or a copy if only the owner may enter a folder above it."""
     if all(parent.stat().st_mode & 0o001 for parent in programs.parents):
         return programs
     # The programs look for their libraries beside the package.
@@ -329,9 +327,9 @@ def _reachable(programs: Path, folder: Path) -> Path:
 
 
 def _unprivileged(folder: Path) -> int | None:
-    """The user id that may run the server, to whom the folder is given.
+    """Return the user id that may run the server, and give it the folder.
 
-    None where we may run it ourselves.
+    None if the current user may run it.
     """
     if sys.platform == "win32" or os.geteuid() != 0:
         return None

@@ -1,14 +1,11 @@
-"""`ricordo` without its second of imports.
+"""`ricordo` without its second of imports, for tests of commands.
 
-`python -S ready.py <socket> arguments…` is a process like the command's own.
-
-It hands its arguments, its folder, its environment and its three streams to a helper that has
-imported everything, a fork of the tests, and the helper forks a process that is the command: real
-code, real exit. What is sent to the first, a signal or a kill, reaches the other. `Helper.run` does
-the same without a process between. For tests of what commands do; how a new process starts is
-tested by those that start one.
-
-With `-c` and a program it is `python -c` in the same way, for programs that the docs show.
+`python -S ready.py <socket> arguments…` behaves like the command. It passes its arguments, its
+folder, its environment and its three streams to a helper, a fork of the tests that has imported
+everything. The helper forks a process that runs the real command, with its real exit code. Signals
+to the first process are passed on. `Helper.run` does the same without a process in between. `-c`
+and a program run like `python -c`, for programs in the docs. Tests of the start of a process do not
+use this module.
 """
 
 import json
@@ -32,9 +29,10 @@ LIMIT = 300.0  # seconds that a command may take on a busy machine
 
 
 class Helper:
-    """The helper; `command` is what to run in place of `ricordo`. It ends with this process.
+    """The helper; `command` runs instead of `ricordo`.
 
-    It is forked from this process by `fork_helper`, and begun anew where that was not called.
+    It ends with this process. `fork_helper` forks it from this process; otherwise it is started as
+    a new process.
     """
 
     def __init__(self) -> None:
@@ -48,13 +46,13 @@ class Helper:
         self._door = socket.socket(socket.AF_UNIX)
         self._door.bind(self.path)
         self._door.listen()
-        # Its input ends with this process, and it ends with its input.
+        # Its input ends with this process, and then it ends too.
         self._end, self._alive = os.pipe()
 
     def fork(self) -> None:
-        """Fork it.
+        """Fork the helper.
 
-        Nothing of this process ends with it, and whoever it forks leaves by `os._exit`.
+        Cleanup of this process never runs in it, and its forks leave by `os._exit`.
         """
         with warnings.catch_warnings():
             warnings.simplefilter(
@@ -157,7 +155,7 @@ class Command:
 
 
 def _ask(path: str, arguments: list[str]) -> int:
-    """The process that the test started: its exit code is the command's."""
+    """Run in the process that the test started: its exit code is the command's."""
     command = Command(path, arguments, Path.cwd(), os.environ, STREAMS)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _frame: os.kill(command.pid, number))
@@ -186,7 +184,7 @@ def _wait_for_orders(door: socket.socket) -> list[str] | None:
             if arguments is not None:
                 return arguments
         for pid, line in list(running.items()):
-            if line in ready:  # nothing is ever said there: whoever asked is gone
+            if line in ready:  # Nothing is ever sent there: the caller is gone.
                 os.kill(pid, signal.SIGKILL)
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -226,7 +224,7 @@ def _fork(
 def _obey(door: socket.socket, folder: str) -> int:
     """Fork processes until the input ends.
 
-    Return the exit code of this process, which may be one of those.
+    Returns the exit code of this process, which may be one of the forks.
     """
     import gc
     import threading
@@ -238,7 +236,7 @@ def _obey(door: socket.socket, folder: str) -> int:
         return 0  # nobody needed it
     if not warm.is_warm():
         warm.warm_up(Path(folder))
-    gc.freeze()  # what is shared with the commands stays shared
+    gc.freeze()  # Memory that is shared with the commands stays shared.
     with door:
         arguments = _wait_for_orders(door)
     if arguments is None:

@@ -1,6 +1,6 @@
 """The real Open WebUI 0.12.4 that `make openwebui` installs.
 
-A process on loopback, cut off from the network, and its API.
+It is a process on loopback, without network, and this module calls its API.
 """
 
 import os
@@ -38,7 +38,7 @@ class RealOpenWebUI:
         self._http.close()
 
     def start(self, **environment: str) -> None:
-        """Start it, again with the same data where it was started before."""
+        """Start it, with the same data if it was started before."""
         program = Path(os.environ["OPEN_WEBUI"]).absolute() / "bin/open-webui"
         (self._folder / "data").mkdir(parents=True, exist_ok=True)
         with (self._folder / "log").open("ab") as log:
@@ -69,7 +69,7 @@ class RealOpenWebUI:
     def call(
         self, method: str, path: str, body: Any = None, token: str | None = None, **options: Any
     ) -> Any:
-        """What its API answers; as the administrator, if no other token is given."""
+        """Call its API, as the administrator if no other token is given."""
         answer = self.send(method, path, body, token, **options)
         assert answer.status_code < 400, (
             f"{method} {path}: {answer.status_code} {answer.text[:1000]}"
@@ -84,7 +84,7 @@ class RealOpenWebUI:
         return self._http.request(method, path, headers=headers, **sent, **options)
 
     def user(self, name: str) -> Json:
-        """A new ordinary user: `id`, `token` and the like."""
+        """Make an ordinary user; return `id`, `token` and so on."""
         form = {
             "name": name,
             "email": f"{name}@example.org",
@@ -96,7 +96,7 @@ class RealOpenWebUI:
 
     @staticmethod
     def wait_for(find: Callable[[], Any], tell: Callable[[], Any] = str) -> Any:
-        """What `find` returns once that is something."""
+        """Wait until `find` returns a value, and return it."""
         limit = time.monotonic() + PATIENCE
         while not (found := find()):
             assert time.monotonic() < limit, f"This takes too long: {tell()}"

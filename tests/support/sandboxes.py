@@ -4,8 +4,8 @@ from tests.support.debian import program
 
 
 def bubblewrap() -> str:
-    """The path of bwrap, which is installed where it is missing.
+    """Return the path of bwrap, which is installed if it is missing.
 
-    Raises RuntimeError where that cannot be.
+    Raises RuntimeError if that fails.
     """
     return program("bwrap", package="bubblewrap", tests="The tests of the sandbox")

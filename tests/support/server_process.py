@@ -1,10 +1,8 @@
-"""Servers as processes of their own.
+"""Servers as separate processes: `make run`, and servers for campaigns of kills.
 
-`make run`, and for campaigns one that can be killed and is back at once.
-
-The helper of `ready` forks a server whenever one is wanted, so that a restart takes a tenth of a
-second; the server itself is the real command, and a kill is a real SIGKILL. Plugins come in by a
-real entry point on its path.
+The helper of `ready` forks a server at each start, so a restart takes a tenth of a second. The
+server is the real command, and a kill is a real SIGKILL. Plugins are loaded by a real entry point
+on its path.
 """
 
 import os
@@ -72,9 +70,9 @@ class ServerProcess:
 
 
 class MadeServer:
-    """A server as its user starts it.
+    """A server as its user starts it: `make run`.
 
-    `make run`, on a port and a data folder that stay the same from one start to the next.
+    Port and data folder stay the same from one start to the next.
     """
 
     def __init__(self, data_dir: Path, **environment: str) -> None:
@@ -89,7 +87,7 @@ class MadeServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        # A session of its own, so that a kill reaches the server and not only make.
+        # A separate session, so that a kill reaches the server and not only make.
         self._process = subprocess.Popen(
             ["make", "run"],
             cwd=ROOT,
@@ -116,7 +114,7 @@ class MadeServer:
 def wait_until_up(url: str, tell: Callable[[], str]) -> None:
     """Return once a server answers there.
 
-    What `tell` says goes with the failure where none does in time.
+    If none does in time, the error contains what `tell` returns.
     """
     limit = time.monotonic() + LIMIT
     host, _, port = url.removeprefix("http://").partition(":")
@@ -145,7 +143,7 @@ def free_port() -> int:
 
 
 def _installed(folder: Path, plugin: str) -> Path:
-    """A folder that holds the plugin as an installed package would be."""
+    """Make a folder that contains the plugin like an installed package."""
     place = folder / "plugins"
     info = place / "ricordo_campaign-1.0.dist-info"
     info.mkdir(parents=True)

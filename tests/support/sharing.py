@@ -1,9 +1,7 @@
-"""Work that a server does once in its life, done once in the life of the tests.
+"""Work that a server does once, shared by all servers of a test run.
 
-A test opens a new store in a moment. The next store uses the statements that the store before it
-compiled, as the thousandth request of a server does.
-
-What comes out is the product's own; only how long it is kept is changed.
+A new store uses the statements that an earlier store compiled, as the thousandth request of a
+server does. The results are the product's; only their lifetime in memory changes.
 """
 
 import asyncio
@@ -45,9 +43,9 @@ MAKE_PRIVATE_FILE = sqlite.make_private_file  # for tests of the first start of 
 
 @contextmanager
 def shared_work() -> Iterator[None]:
-    """Share statements, the empty database, descriptions of tools and the embedding model.
+    """Share statements, the empty database, tool descriptions and the embedding model.
 
-    Read no certificates.
+    Certificates are not read.
     """
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -58,9 +56,9 @@ def shared_work() -> Iterator[None]:
 
 
 def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Share it until the patch is undone.
+    """Share the work until the patch is undone.
 
-    No write is slow enough to be warned of, since the machine may be busy.
+    No write counts as slow enough for a warning, since the machine may be busy.
     """
     _share_statements(patch)
     _share_compiler(patch)
@@ -74,8 +72,8 @@ def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
     _hurry_uvicorn(patch)
     patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_args, **_options: None)
     patch.setattr(store, "SLOW_WRITE", 3600)
-    # Half a second after a message its index is flushed, in the middle of what a test counts. Tests
-    # of the delay set it back.
+    # Normally the index is flushed half a second after a message, in the middle of what a test
+    # counts. Tests of the delay restore it.
     patch.setattr(write_buffer, "QUICK_DELAY", write_buffer.FLUSH_DELAY)
 
 
@@ -97,7 +95,7 @@ def _share_compiler(patch: pytest.MonkeyPatch) -> None:
     """Let SQLite engines share SQLAlchemy's compiled statements, except prepared ones."""
     make = sqlite.make_engine
     first = make(Path(":memory:"), "normal")
-    first.connect().close()  # the first connection tells the dialect what it speaks to
+    first.connect().close()  # The first connection tells the dialect the server's version.
     first._compiled_cache.capacity = 5000  # type: ignore[union-attr]
 
     def share(path: Path, durability: str) -> Engine:
@@ -193,12 +191,12 @@ def _share_document(patch: pytest.MonkeyPatch) -> None:
         return documents[key]
 
     patch.setattr(Application, "openapi", share)
-    # A child process would have it to itself.
+    # A child process would make a separate copy.
     patch.setattr(openapi_document, "MAY_FORK", False)
 
 
 def _share_environment(patch: pytest.MonkeyPatch) -> None:
-    """Look for each kind of settings once in the same variables, which is slow."""
+    """Read each kind of settings once from the same variables, which is slow."""
     found: dict[Any, dict[str, Any]] = {}
 
     def once(look: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:

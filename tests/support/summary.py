@@ -1,7 +1,4 @@
-"""What a run of the long tests prints at its end.
-
-Each module with its outcome, its tests and its minutes.
-"""
+"""The summary at the end of the long tests: each module's outcome, tests and minutes."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -20,7 +17,7 @@ class _Module:
 def summary_lines(stats: Mapping[str, Iterable[Any]]) -> list[str]:
     """Return the table of a terminal reporter's reports.
 
-    What failed comes first, then what took longest.
+    Failed modules come first, then the slowest.
     """
     modules: defaultdict[str, _Module] = defaultdict(_Module)
     for category, reports in stats.items():

@@ -1,7 +1,7 @@
-"""Each hostile value in each field and query parameter of working requests.
+"""Hostile values in each field and query parameter of working requests.
 
-What is accepted is read again: the thing, its lists, and for an agent or a conversation a turn. A
-server that stores what it cannot read would answer each of these with an error.
+If a value is accepted, the object and its lists are read again; for agents and conversations a turn
+runs. If the server stored something that it cannot read, these requests fail.
 """
 
 import random
@@ -22,14 +22,14 @@ from tests.seams.routes import TEXT, Cell, cells_of, least
 from tests.support.fuzz import HOSTILE, OUTSIDE, as_json, as_text, stream_faults
 
 Wire = dict[str, Any]
-_DEPTH = 4  # of fields in fields; below that, documents repeat themselves
+_DEPTH = 4  # Depth of nested fields; deeper levels of the documents repeat.
 # After a change of these, a turn has to work as before.
 _TURNS = ("/v1/agents/{agent_id}", "/v1/conversations/{conversation_id}", "/v1/blocks/")
 
 
 @dataclass(frozen=True)
 class Place:
-    """A field or a parameter of a route, and how a request looks with a value in it."""
+    """A field or a parameter of a route, and the request with a value in it."""
 
     cell: Cell
     name: str
@@ -38,7 +38,7 @@ class Place:
 
 @dataclass
 class SweepReport:
-    """What a sweep sent, what was accepted, and what was answered that should never be."""
+    """Counts of sent and accepted values, and the responses that must never occur."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     places: set[tuple[str, str, str]] = field(default_factory=set)
@@ -72,7 +72,10 @@ class Sweep:
         self._reads = [path for path, item in self._document["paths"].items() if "get" in item]
 
     def cells(self) -> list[Cell]:
-        """The documented routes; those that delete come last, and of these the agents and users."""
+        """Return the documented routes.
+
+        Routes that delete come last, and those for agents and users at the very end.
+        """
         found = [cell for cell in cells_of(self._world.server.app) if self._operation(cell)]
         asked = [
             cell for cell in found if not (cell.method != "GET" and cell.path.startswith(OUTSIDE))
@@ -104,7 +107,7 @@ class Sweep:
         self._send(cell, cell.parts(self._values))
 
     def try_value(self, place: Place, value: Any) -> None:
-        """Send a request with this value; if it is accepted, read what it may have changed."""
+        """Send a request with this value; if it is accepted, read all that it may have changed."""
         answer = self._send(place.cell, place.request(value))
         self._report.places.add((place.cell.method, place.cell.path, place.name))
         if answer is None or not answer.is_success:
@@ -148,7 +151,7 @@ class Sweep:
             parts = {**parts, "content": as_json(parts["json"])}
             del parts["json"]
         query = urlencode(parts.pop("params"), doseq=True, errors="surrogatepass")
-        # Users decide about proposals themselves.
+        # Only users decide on their proposals.
         key = self._world.ada if "/diffs/" in cell.path else OPERATOR
         url, headers = (
             f"{parts.pop('url')}?{query}",
@@ -245,10 +248,7 @@ def _is_filled(path: str, values: Mapping[str, str]) -> bool:
 
 
 def _related(cell: Cell, read: str, values: Mapping[str, str]) -> str | None:
-    """The path to read after a request to the cell.
-
-    Of the thing, of what it is in, or of what it made.
-    """
+    """Return the path to read after a request: the object, its container, or the created object."""
     written = cell.path.replace(":path}", "}").rstrip("/")
     if written == read.rstrip("/") or (
         read.rstrip("/") and written.startswith(read.rstrip("/") + "/")
@@ -259,7 +259,10 @@ def _related(cell: Cell, read: str, values: Mapping[str, str]) -> str | None:
 
 
 def sweep(folder: Path, number: int, share: float = 1, database: str = "sqlite") -> SweepReport:
-    """Try this share of all values in all places, each route that writes in a world of its own."""
+    """Try this share of all values in all fields and parameters.
+
+    Each route that writes gets a separate world.
+    """
     report = SweepReport()
     with world_on(folder / "reads", database) as world:
         swept = Sweep(world, report)
@@ -291,9 +294,9 @@ def _try_all(swept: Sweep, cell: Cell, chance: random.Random, share: float) -> N
 def sample(
     folder: Path, number: int, most: int, every: int, database: str = "sqlite"
 ) -> SweepReport:
-    """Try so many values of every so-manieth route, in one world.
+    """Try some values of some routes in one world.
 
-    And in each field that changes something, the empty text.
+    Each field of routes that write also gets the empty text.
     """
     report, chance = SweepReport(), random.Random(number)  # noqa: S311
     with world_on(folder, database) as world:

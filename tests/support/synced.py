@@ -1,6 +1,6 @@
 """A user's memory with a remote, for tests of every kind of remote.
 
-What owners and agents do to it, and its sync.
+Owners and agents change the memory, and it is synced.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ TUTORS = [Actor("agent", f"agent-{number}", f"Tutor {number}") for number in ran
 
 
 def set_email(address: str) -> Callable[[Transaction, UserMemory], User]:
-    """Give the user whose memory it is this e-mail address; returns the user."""
+    """Give the owner of the memory this e-mail address; return the user."""
     write = users.ROWS.updates("email")
 
     def work(tx: Transaction, owned: UserMemory) -> User:
@@ -40,7 +40,7 @@ def set_email(address: str) -> Callable[[Transaction, UserMemory], User]:
 
 
 class Killed(BaseException):
-    """The server that syncs is gone at this point."""
+    """The syncing server is killed at this point."""
 
 
 class SyncedMemory:
@@ -120,9 +120,9 @@ class SyncedMemory:
         return await service.sync(store or self.store, self.settings, self.kind, await self.noted())
 
     async def act(self, chance: Random, labels: Sequence[str]) -> None:
-        """Something random that an owner or an agent does.
+        """Do something random that an owner or an agent can do.
 
-        What cannot be done at this time does nothing.
+        If it is impossible now, nothing happens.
         """
         label, other = chance.sample(labels, 2)
         number, by, lines = (

@@ -21,7 +21,7 @@ _COMPARED = {"gte": ge, "lte": le}
 
 
 class _NamespaceServer(JsonServer):
-    """Rows by namespace and id, each with its vector of so many dimensions."""
+    """Rows by namespace and id, each with its vector of a fixed length."""
 
     def __init__(self) -> None:
         self.namespaces: dict[str, dict[Any, dict[str, Any]]] = {}
@@ -41,7 +41,7 @@ class _NamespaceServer(JsonServer):
             raise Refusal(400, self.said_no(400, words))
 
     def admits(self, value: Any, operator: str, wanted: Any) -> bool:
-        """Check a condition on a field's value; of a list, one match is enough."""
+        """Check a condition on a field's value; in a list, one match is enough."""
         values = value if isinstance(value, list) else [] if value is None else [value]
         if operator in _COMPARED:
             return any(_COMPARED[operator](one, wanted) for one in values)
@@ -228,8 +228,8 @@ class QdrantServer(JsonServer):
     key_value = KEY
 
     def __init__(self) -> None:
-        # Not above: that takes a second, also of those who collect these tests and run none of
-        # them.
+        # Not imported at the top: that takes a second, also for people who collect these tests and
+        # run none.
         from qdrant_client import QdrantClient, models
 
         self._client = QdrantClient(":memory:")
@@ -311,7 +311,7 @@ def _result(value: Any) -> Any:
 def _vector(sent: list[float] | str) -> list[float]:
     from turbopuffer.lib.vector import (
         b64decode_vector,
-    )  # not above: that takes half a second of those who only collect
+    )  # Not imported at the top: that takes half a second for people who only collect.
 
     return b64decode_vector(sent) if isinstance(sent, str) else sent
 

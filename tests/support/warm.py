@@ -1,4 +1,4 @@
-"""What servers and tests of a whole run do first, done once before processes are forked.
+"""Preparation that all servers and tests need, done once before processes are forked.
 
 A worker or a command that is forked afterwards imports nothing again, and compiles no statement.
 """
@@ -24,7 +24,7 @@ _folders: list[Path] = []
 
 
 def is_warm() -> bool:
-    """Return whether this process, or the one it was forked from, has been through it."""
+    """Return whether this process, or the one it was forked from, was prepared."""
     return bool(_folders)
 
 
@@ -45,11 +45,11 @@ def warm_up(folder: Path) -> None:
 @settings(max_examples=50, database=None, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.text(), st.integers(), st.floats())
 def generate_once(_text: str, _number: int, _fraction: float) -> None:
-    """Generate inputs, so that all letters and the constants of our modules are listed already."""
+    """Generate inputs once, so that hypothesis has made its lists of characters."""
 
 
 def _live_once(folder: Path) -> None:
-    """Let a server talk once and end, so that first requests are compiled already."""
+    """Let a server handle one conversation and end, so that statements are already compiled."""
     folder.mkdir()
     with serving(folder) as server, server.http() as http:
         blocks = [{"label": "human", "value": "Nobody is known yet."}]
@@ -63,7 +63,7 @@ def _live_once(folder: Path) -> None:
 
 
 def _modules_of_a_server(features: Iterable[str]) -> Iterator[str]:
-    """Yield what a server imports when it starts, and its command."""
+    """Yield the modules that a server and its command import."""
     yield from (
         "ricordo.cli.serve",
         "ricordo.api.server",

@@ -1,8 +1,8 @@
-"""Inputs on which a regular expression runs longest, made from its own parts.
+"""Inputs on which a regular expression runs longest, made from its parts.
 
-What is slow is a repetition that goes on for long and then fails, and that is begun again at the
-next place: so each repetition is fed with what it takes, behind what has to stand before it, once
-and again and again, with an end that fits nothing.
+A pattern is slow if a repetition matches a long text, then fails, and is tried again at the next
+position. So each repetition gets text that it matches, once, twice and many times, after the text
+that must come before it, and with an end that matches nothing.
 """
 
 import re
@@ -13,7 +13,7 @@ from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
 _SIGNS = " a1\n\tA-_.,:;<>[]{}()|\"'`\\/*+#=@!é｜"
-_LONG = 8  # a repetition that may take more than so many is worth feeding
+_LONG = 8  # Repetitions with at least this number of characters are tested.
 _REPEATS = (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT)
 _CATEGORIES = {
     sre.CATEGORY_DIGIT: r"\d",
@@ -45,7 +45,7 @@ def worst_inputs(pattern: re.Pattern[Any], length: int) -> Iterator[str | bytes]
 def repeats(pattern: re.Pattern[Any]) -> bool:
     """Return whether a part may be repeated often.
 
-    Without one, the work at each place of a text is bounded.
+    Without such a part, the work at each position is bounded.
     """
     return any(True for _ in _fed(list(_tree(pattern)), ""))
 
@@ -94,7 +94,7 @@ def _within(kind: Any, given: Any) -> list[Any]:
 
 
 def _example(nodes: list[tuple[Any, Any]]) -> str:
-    """The shortest text that these take, or nearly; what looks ahead takes nothing."""
+    """Return the shortest text that these parts match, or nearly; a lookahead matches nothing."""
     text = ""
     for kind, given in nodes:
         if kind in _REPEATS:
@@ -120,7 +120,7 @@ def _takes(kind: Any, given: Any, sign: str) -> bool:
     return kind is sre.IN and _is_within(tuple(given), sign)
 
 
-@cache  # patterns have the same sets of signs again and again
+@cache  # Patterns repeat the same sets of characters.
 def _is_within(ranges: tuple[tuple[Any, Any], ...], sign: str) -> bool:
     is_negated = ranges[0][0] is sre.NEGATE
     return is_negated != any(_is_one(one, value, sign) for one, value in ranges)

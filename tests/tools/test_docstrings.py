@@ -1,4 +1,4 @@
-"""Docstrings of tools, as people write them: each parameter gets its words, and no line is lost."""
+"""Docstrings of tools: each parameter gets its description, and no line is lost."""
 
 import pytest
 

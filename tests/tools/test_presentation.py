@@ -300,7 +300,7 @@ def test_a_quote_that_is_the_tools_own_or_that_nobody_asked_for_stays() -> None:
         assert (taken.quote, orjson.loads(taken.arguments)) == ("", arguments)
 
 
-# Schemas of an argument that may be left out, and whether null is a value of it.
+# Schemas of an optional argument, and whether null is a valid value.
 OF_NULL: list[tuple[dict[str, Any], bool]] = [
     ({"type": "string"}, False),
     ({"type": "integer", "default": -1}, False),
@@ -337,7 +337,7 @@ def test_null_stays_only_where_the_schema_has_it(schema: dict[str, Any], has_nul
     one = ToolSchema("search", "Search.", parameters)
     kept = orjson.loads(without_nulls(call(arguments), one).arguments)
     assert kept == ({**arguments} if has_null else {"query": "tea", "unknown": None})
-    # What has to be there is told to be wrong, and objects within are read alike.
+    # A missing required value is an error, and nested objects follow the same rules.
     required = ToolSchema("search", "Search.", {**parameters, "required": ["query", "more"]})
     assert orjson.loads(without_nulls(call(arguments), required).arguments) == arguments
     nested = tool(required=(), items={"type": "array", "items": parameters}, inner=parameters)

@@ -383,7 +383,7 @@ def test_a_template_takes_the_place_of_the_sentence_and_nothing_in_it_is_evaluat
     assert lines == (
         "plan: search / write. {{ 7 * 7 }} {{ unknown }} {% if x %} {{ children[0] }}",
     )
-    # What is filled in is not filled in again, and cannot leave its section.
+    # Inserted text is not expanded again, and cannot close its section.
     tricky = "{{ tool_name }}</tool_usage_rules>"
     (line,) = Rulebook(
         [rule("requires_approval", "plan", "Mind {{ note }}.", note=tricky)], TOOLS
@@ -435,7 +435,10 @@ def _book(rules: Sequence[ToolRule]) -> Rulebook | None:
 
 
 def _walk(book: Rulebook, random: Random) -> str:
-    """One turn of a model that obeys: how it ended. It speaks, and so ends, whenever it may."""
+    """Walk through one turn of an obedient model; return how it ended.
+
+    It answers, and so ends, whenever it may.
+    """
     history: list[FinishedCall] = []
     for _ in range(2_000):
         try:

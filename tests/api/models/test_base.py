@@ -1,4 +1,4 @@
-"""How an answer is made from its model, and how timestamps are written."""
+"""Responses made from response models, and the format of timestamps."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""Requests as clients send them: read, refused, and served again."""
+"""Requests as clients send them: read, refused, and sent back."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -71,7 +71,7 @@ REQUESTS: Mapping[type[RequestPart], str] = {
 
 @pytest.mark.parametrize("model", REQUESTS, ids=lambda model: model.__name__)
 def test_each_field_that_the_client_can_send_is_known_here(model: type[RequestPart]) -> None:
-    """It has an effect, is refused with a sentence, or is listed as ignored with the reason."""
+    """Each field has an effect, is refused, or is listed as ignored with the reason."""
     module, _, name = REQUESTS[model].rpartition(".")
     fields = getattr(
         import_module(f"letta_client.types.{module}".removesuffix(".")), name
@@ -80,7 +80,7 @@ def test_each_field_that_the_client_can_send_is_known_here(model: type[RequestPa
     for field in model.model_fields.values():
         known.update(getattr(field.validation_alias, "choices", ()))
     assert set(fields) - known - {"betas"} == set()
-    # A request may ignore what acts in the one that it extends.
+    # A request may ignore a field that has an effect in the request that it extends.
     assert model.ignored.keys().isdisjoint(model.__annotations__)
 
 
@@ -120,7 +120,7 @@ def test_what_a_server_says_of_its_models_can_be_sent_back(
         "reasoning": {"reasoning_effort": "minimal"},
         "strict": False,
     }
-    # What is shown where nothing is set, sets nothing when it comes back.
+    # A default that is shown sets nothing when it is sent back.
     agent = http.patch(f"/v1/agents/{made.json()['id']}", json={"model_settings": shown}).json()
     assert agent["llm_config"] == made.json()["llm_config"]
     for embedding in http.get("/v1/models/embedding").json():
@@ -135,7 +135,7 @@ def test_what_a_server_says_of_its_models_can_be_sent_back(
 def test_what_the_official_client_read_of_a_model_it_can_send_back(
     client: StrictLetta, agent: AgentState
 ) -> None:
-    """It writes the names of some fields with `api_` before them then."""
+    """Then the client writes `api_` before the names of some fields."""
     config, embedding = client.models.list()[0], client.models.embeddings.list()[0]
     made = client.agents.create(llm_config=config, embedding_config=embedding)
     assert (made.llm_config.handle, made.embedding) == (config.handle, embedding.handle)
@@ -253,9 +253,9 @@ RULES: list[dict[str, Any]] = [
 
 
 def test_a_rule_comes_back_as_it_was_sent_also_through_the_official_client() -> None:
-    """Its form is found by its type among the client's own classes.
+    """The client finds the rule's class by its type.
 
-    What it sends back is the same rule.
+    The rule that it sends back is the same.
     """
     names = [
         m.name for m in iter_modules(letta_client.types.__path__) if m.name.endswith("_tool_rule")
@@ -382,7 +382,7 @@ def test_what_was_sent_is_kept_and_served_again() -> None:
 def test_what_is_left_out_stays_as_it_was() -> None:
     base = CompactionSettings(model="a/b", prompt="Mine.", clip_chars=9)
     assert read() == CompactionSettings()
-    # Clients send back what they read, where null says that nothing was chosen.
+    # Clients send back what they read. There null means that nothing was chosen.
     nulls = {"mode": None, "prompt_acknowledgement": None, "sliding_window_percentage": None}
     assert read(base, **nulls) == base
     assert CompactionSettingsResponse.of(base)["model_settings"] is None

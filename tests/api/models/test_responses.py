@@ -1,6 +1,6 @@
-"""What answers hold that is not simply a field of the domain value.
+"""Values in responses that are not simply a field of the domain value.
 
-That each fits its model, the test server checks itself.
+The test server itself checks that each response fits its model.
 """
 
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""A2A. An agent without a list of its users is everybody's, and so is its door."""
+"""A2A.
+
+An agent without a list of its users is open to everybody, and so are its A2A routes.
+"""
 
 SHARED_ROUTES = """
     POST /v1/agents/<agent_id>/a2a

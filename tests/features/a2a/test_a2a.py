@@ -42,7 +42,7 @@ KEY = "the-operator"
 
 @pytest.fixture
 def agent(http: httpx2.Client) -> str:
-    """The id of an agent that changes its persona only with an approval."""
+    """Make an agent that changes its persona only with an approval; return its id."""
     body = {
         "name": "Nina",
         "description": "Teaches chess.",
@@ -83,7 +83,7 @@ def message(text: str, **fields: Any) -> SendMessageRequest:
 
 
 async def task_after(client: Client, request: SendMessageRequest) -> tuple[Task, list[Wire]]:
-    """Return the task that the events of an answer add up to, and the events."""
+    """Return the task that results from the events of an answer, and the events."""
     task = Task()
     events: list[StreamResponse] = []
     async for event in client.send_message(request):

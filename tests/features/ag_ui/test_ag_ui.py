@@ -35,7 +35,7 @@ def driver() -> Iterator[NodeDriver]:
 
 @pytest.fixture
 def agent(http: httpx2.Client) -> str:
-    """The id of an agent with a persona."""
+    """Make an agent with a persona; return its id."""
     blocks = [{"label": "persona", "value": "I am Nina."}]
     body = {"name": "Nina", "model": MODEL, "memory_blocks": blocks}
     agent_id: str = ok(http.post("/v1/agents/", json=body))["id"]
@@ -82,7 +82,7 @@ def outcome_of(run: Wire) -> Wire:
 
 
 def said_to(server: ServerInThread) -> list[str]:
-    """The texts of the last request to the model, without the system prompt."""
+    """Return the texts of the last request to the model, without the system prompt."""
     messages = server.model.requests[-1].messages[1:]
     return [message.text for message in messages if message.role in ("user", "assistant")]
 
@@ -155,7 +155,7 @@ def test_a_user_who_goes_on_without_the_result_is_answered(
 
 @pytest.fixture
 def asking_agent(http: httpx2.Client) -> str:
-    """The id of an agent that may change its memory only with an approval."""
+    """Make an agent that may change its memory only with an approval; return its id."""
     body = {
         "name": "Nina",
         "model": MODEL,
@@ -200,7 +200,7 @@ def test_an_approval_is_an_interrupt_and_only_a_clear_yes_runs_the_call(
     assert result["toolCallId"] == interrupt["toolCallId"]
     if isinstance(payload, dict) and payload.get("editedArgs"):
         assert "I like tea." in server.model.requests[-1].messages[-1].tool_returns[0].content
-    # The same answer again is the same run, which is told once more.
+    # The same answer again gives the same run, which is sent once more.
     body = run_body(thread.id, resume=[answer])
     assert post(server, asking_agent, body)[-1]["outcome"] == {"type": "success"}
     assert len(server.model.requests) == 2

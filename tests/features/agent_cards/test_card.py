@@ -1,4 +1,4 @@
-"""Agent cards: what an agent is and can do, without a word of anybody's memory."""
+"""Agent cards: what an agent is and can do, without any text of memory."""
 
 from typing import Any
 

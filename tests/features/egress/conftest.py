@@ -18,7 +18,7 @@ __all__ = ["http", "quick_jobs", "running_world", "world"]
     scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)]
 )
 def on_database(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
-    """The settings for a server on SQLite, and under `make soak` on PostgreSQL too."""
+    """Return the settings for a server on SQLite, and under `make soak` on PostgreSQL too."""
     if request.param == "sqlite":
         yield {}
         return

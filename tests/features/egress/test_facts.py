@@ -15,7 +15,7 @@ ABOUT = {"label": "about_the_user", "value": "", "read_only": True}
 
 @pytest.fixture
 def eve(http: httpx2.Client) -> str:
-    """A user with a fact that only local models may see, and one without a policy."""
+    """Make a user with a fact that only local models may see, and one without a policy."""
     ok(http.put("/users/eve/blocks/human", json={"body": "A text."}))
     path = "/v1/users/eve/facts"
     ok(http.put(f"{path}/egress", json={"kind": "who", "allowed": None}, headers=USER))

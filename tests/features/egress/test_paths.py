@@ -38,7 +38,7 @@ def tell(http: httpx2.Client, conversation: str, text: str) -> Any:
 
 
 def local_agent(http: httpx2.Client, **more: Any) -> str:
-    """An agent whose block has the canary, with a local model."""
+    """Make an agent whose block has the canary, with a local model."""
     agent = agent_of(http, ("human", SECRET), model=LOCAL, **more)
     allow(http, f"blocks/{block_of(http, agent, 'human')}", "local")
     return agent
@@ -403,7 +403,7 @@ def in_a_scheduled_turn(world: World, http: httpx2.Client) -> None:
 def chat(
     http: httpx2.Client, agent: str, *said: tuple[str, str], path: str = "", name: str = ""
 ) -> str:
-    """Send a whole chat, as OpenAI's clients do; returns the answer."""
+    """Send a whole chat, as OpenAI's clients do; return the answer."""
     messages = [{"role": role, "content": text} for role, text in said]
     headers = {"x-openwebui-chat-id": name} if name else {}
     body = {"model": agent, "messages": messages}
@@ -412,7 +412,7 @@ def chat(
 
 
 def told_chat(world: World, http: httpx2.Client, name: str) -> tuple[str, list[tuple[str, str]]]:
-    """A chat in which a local model told the canary; afterwards the agent's model is another."""
+    """Make a chat in which a local model said the canary; then change the agent's model."""
     agent = local_agent(http)
     world.local.script.append(says(f"In other words: {CANARY}"))
     said = [("user", "What do you know?")]

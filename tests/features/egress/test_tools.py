@@ -14,7 +14,7 @@ from tests.seams.http import ok
 from tests.seams.mcp import mcp_server
 
 SECRET = "Her bank account is DE44 5001 vuqkzoq-tool."
-# Ways to write a part of it: whole, a run of its words, and one word that identifies it.
+# Ways to repeat a part of the text: whole, some words in a row, or one identifying word.
 PIECES = (SECRET, "search for her bank account is that right", "vuqkzoq-tool", "DE44 5001")
 
 
@@ -31,7 +31,7 @@ def running_world(
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordingProvider]:
-    """A search engine, which records what it is asked."""
+    """A search engine that records its queries."""
     provider = RecordingProvider("127.0.0.1", ())
     monkeypatch.setenv("RICORDO_WEB_SEARCH", "tavily")
     monkeypatch.setenv("RICORDO_WEB_SEARCH_URL", provider.url)

@@ -1,6 +1,6 @@
-"""Agents that talk with each other, each with lines of its own.
+"""Agents that talk with each other, each with scripted lines.
 
-The one model of a test's server tells them by their prompts.
+One model plays all agents of a test's server, and tells them apart by their prompts.
 """
 
 import ast
@@ -27,7 +27,7 @@ ALL = (WAITS, TAGS, ASYNC)
 
 
 class Cast:
-    """Makes agents by their names and lets them say their lines; one without a line says "ok"."""
+    """Makes agents by name and lets them say their lines; an agent without a line says "ok"."""
 
     def __init__(self, server: ServerInThread, http: httpx2.Client) -> None:
         self.server, self.http = server, http
@@ -54,7 +54,7 @@ class Cast:
     def asks(
         self, name: str, other: str, message: str = "What is it?", then: str = "Done."
     ) -> None:
-        """Let the agent ask another one, and say something once it has the result."""
+        """Let the agent ask another one, and answer once it has the result."""
         self.says(
             name, call(WAITS, message=message, other_agent_id=self.ids.get(other, other)), then
         )
@@ -67,10 +67,7 @@ class Cast:
         return answer
 
     def returned(self, name: str, text: str = "Hello.", **options: Any) -> list[tuple[str, str]]:
-        """Say something to the agent.
-
-        Returns the status and the text of each result that its tools gave.
-        """
+        """Send a message to the agent; return the status and text of each of its tool results."""
         return returns(self.send(name, text, **options)["messages"])
 
     def messages(self, name: str, **options: Any) -> list[Wire]:
@@ -79,7 +76,7 @@ class Cast:
         return listed
 
     def incoming(self, name: str, **options: Any) -> list[str]:
-        """The messages of other agents that this one got."""
+        """Return the messages that this agent got from others."""
         read = [
             one for one in self.messages(name, **options) if one["message_type"] == "system_message"
         ]
@@ -104,14 +101,14 @@ def returns(messages: Sequence[Wire]) -> list[tuple[str, str]]:
 
 
 def answer_in(result: tuple[str, str]) -> Any:
-    """What a successful result says, as clients read it."""
+    """Return the answer in a successful result, as clients read it."""
     status, text = result
     assert status == "success", text
     return ast.literal_eval(text)
 
 
 def wait_for(is_so: Callable[[], Any]) -> Any:
-    """Return what the function gives, once it gives something."""
+    """Wait until the function returns a value, and return it."""
     end = time.monotonic() + LIMIT
     while not (found := is_so()):
         assert time.monotonic() < end, "it did not come"

@@ -1,4 +1,4 @@
-"""One server for the tests of groups, with jobs that are looked for often, and agents on it."""
+"""One server for the tests of groups, which checks for jobs often, and agents on it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Groups of agents that talk, and a model that knows who it speaks for."""
+"""Groups of agents that talk, and a model that knows which agent it plays."""
 
 import re
 import time
@@ -42,27 +42,27 @@ _SPEAKER = re.compile(r"You are (.+?) in a group chat")
 
 
 def new_agent(api: Api, name: str, **more: Any) -> str:
-    """Make an agent without a persona; returns its id."""
+    """Make an agent without a persona; return its id."""
     return api.client.agents.create(name=name, model=MODEL, **more).id
 
 
 def new_group(api: Api, kind: str, members: Sequence[str], **more: Any) -> str:
-    """Make a group of these agents; returns its id."""
+    """Make a group of these agents; return its id."""
     group = Group(new_id("group"), Scope().organization_id, kind, agent_ids=tuple(members), **more)  # type: ignore[arg-type]
     api.server.write(lambda tx: queries.insert_group(tx, group))
     return group.id
 
 
 def panel(api: Api, *names: str, **more: Any) -> tuple[str, dict[str, str]]:
-    """Make a round robin of new agents with these names; returns its id, and theirs by name."""
+    """Make a round robin of new agents with these names; return its id, and theirs by name."""
     agents = {name: new_agent(api, name) for name in names}
     return new_group(api, "round_robin", list(agents.values()), **more), agents
 
 
 def speaker_of(request: ModelRequest) -> str:
-    """Return the name of the member that the model is asked for.
+    """Return the name of the member that the model plays.
 
-    Of the manager and outside of groups none.
+    It is empty for the manager and outside of groups.
     """
     found = _SPEAKER.search(request.messages[0].text)
     return found[1] if found else ""
@@ -76,7 +76,7 @@ def aloud(text: str) -> Sequence[Part]:
 def speaking(
     *, manager: Callable[[ModelRequest], Line] | None = None
 ) -> Callable[[ModelRequest], Line]:
-    """Return a model that says who speaks, and in the how manieth turn of all."""
+    """Return a model that says who speaks, and the number of the turn."""
 
     def answer(request: ModelRequest) -> Line:
         name = speaker_of(request)
@@ -97,7 +97,7 @@ def say(api: Api, group_id: str, text: str = "Hello all.", **more: Any) -> dict[
 
 
 def held(api: Api, agent_id: str, group_id: str) -> list[dict[str, Any]]:
-    """Return what an agent holds of the group, oldest first."""
+    """Return an agent's messages of the group, oldest first."""
     response = api.http.get(
         f"/v1/agents/{agent_id}/messages", params={"group_id": group_id, "order": "asc"}
     )
@@ -112,7 +112,7 @@ def names_of(answer: dict[str, Any]) -> list[str]:
 
 
 def wait_for(is_so: Callable[[], Any]) -> Any:
-    """Return what the function gives, once it gives something."""
+    """Wait until the function returns a value, and return it."""
     end = time.monotonic() + LIMIT
     while not (found := is_so()):
         assert time.monotonic() < end, "it did not come"

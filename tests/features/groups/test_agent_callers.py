@@ -1,6 +1,6 @@
-"""Whose turn it is when an agent is asked.
+"""The user of the turn when an agent asks another.
 
-The user's who talks with the first one, with their rights and what is untrusted.
+It is the user of the first agent, with their rights, and untrusted content stays untrusted.
 """
 
 import asyncio
@@ -117,7 +117,7 @@ def test_an_agent_that_is_kept_to_others_or_talks_with_another_is_as_one_that_is
     assert [one["agent_id"] for one in answers] == [
         bobs,
         free,
-    ]  # the former talks with her in a conversation of her own
+    ]  # The first one talks with her in a separate conversation.
     assert guarded.requests["Kay"] == []
 
 
@@ -188,7 +188,7 @@ def test_an_untrusted_answer_makes_the_askers_turn_untrusted(
 
 
 def test_http_is_not_needed(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is reached by no name of its own asks all the same."""
+    """A server without a reachable name can still ask agents."""
     monkeypatch.setattr(httpx2.AsyncClient, "send", None)
     cast.agent("Ben")
     cast.agent("Ann", WAITS)

@@ -1,6 +1,7 @@
-"""Messages that nobody waits for.
+"""Messages to agents without waiting.
 
-Sent with the sender's step, and delivered once, whatever is killed, busy or gone meanwhile.
+They are sent with the sender's step and delivered once, even after kills, to busy agents, and while
+agents are deleted.
 """
 
 import asyncio

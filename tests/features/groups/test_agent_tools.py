@@ -1,6 +1,6 @@
 """Agents that ask each other.
 
-What each reads and returns, who may be asked, and that every call comes to an end.
+The tests check what each reads and returns, who may be asked, and that every call ends.
 """
 
 import ast
@@ -51,7 +51,7 @@ def test_an_agent_that_ends_its_turn_after_tools_without_a_word_says_what_it_did
 ) -> None:
     cast.agent("Ben", "archival_memory_insert")
     cast.agent("Ann", WAITS)
-    for _ in range(2):  # from the second call on, such an agent was silent for ever
+    for _ in range(2):  # From the second call on, such an agent once never answered again.
         cast.asks("Ann", "Ben")
         cast.says(
             "Ben",

@@ -1,4 +1,4 @@
-"""`ricordo group`: listed, shown and talked with, beside a running server."""
+"""`ricordo group`: listing, showing and talking, while a server runs."""
 
 from tests.api.conftest import Api
 from tests.cli.conftest import Shell

@@ -1,6 +1,6 @@
 """Folders of an agent with sleeptime.
 
-Read once by a one-off agent, into a block that goes with the folder.
+A temporary agent reads them once, into a block that is deleted with the folder.
 """
 
 import time
@@ -65,7 +65,7 @@ def text_of(http: httpx2.Client, agent: str, label: str) -> str:
 
 
 def parts_in(server: ServerInThread) -> list[str]:
-    """The portions that were sent, each once, in order."""
+    """Return the portions that were sent, each once, in order."""
     seen: dict[str, None] = {}
     for request in list(server.model.requests):
         for message in request.messages:

@@ -1,7 +1,4 @@
-"""Dynamic groups.
-
-A manager says who speaks next, until everybody has had a turn or the token is said.
-"""
+"""Dynamic groups: a manager chooses the next speaker, until all had a turn or the token is said."""
 
 from collections import deque
 
@@ -25,7 +22,7 @@ from tests.features.groups.talking import (
 def moderated(
     api: Api, *names: str, choices: list[str], said: list[str] | None = None, **more: object
 ) -> tuple[str, str]:
-    """Make a dynamic group whose manager chooses these; returns its id and the manager's."""
+    """Make a dynamic group whose manager chooses these; return its id and the manager's."""
     chosen, words = deque(choices), deque(said or [])
 
     def answer(request: ModelRequest) -> Line:
@@ -49,7 +46,7 @@ def test_a_round_is_a_turn_of_the_manager_and_one_of_the_speaker(api: Api) -> No
     assert answer["usage"]["step_count"] == 6
     assert len(answer["messages"]) == 12
     last = held(api, manager, group)
-    # The manager is told the talk once it is over: the user's words, and each speaker's.
+    # The manager gets the talk once it is over: the user's message, and each speaker's.
     assert [one["content"] for one in last[-4:]] == [
         "Hello all.",
         "Cleo speaks.",

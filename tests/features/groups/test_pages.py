@@ -1,4 +1,4 @@
-"""The pages of groups and of sleeping agents: what they show and what their forms change."""
+"""The pages of groups and of sleeping agents, with their forms."""
 
 import re
 from html import unescape
@@ -26,7 +26,7 @@ def make_agent(http: httpx2.Client, name: str) -> str:
 
 
 def send(http: httpx2.Client, path: str, **form: Any) -> str:
-    """Send a form, and return the page it leads to."""
+    """Send a form; return the page that follows."""
     answer = http.post(path, data=form)
     assert answer.status_code == 303, answer.text
     return str(answer.headers["location"])

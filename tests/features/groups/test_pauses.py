@@ -26,7 +26,7 @@ TOOL = {
 
 
 def gated_once(request: ModelRequest) -> Line:
-    """Let Ben call the client's tool, and say what it gave."""
+    """Let Ben call the client's tool, and say its result."""
     name = speaker_of(request)
     last = request.messages[-1]
     if (
@@ -43,7 +43,7 @@ def gated_once(request: ModelRequest) -> Line:
 
 
 def paused(api: Api, **more: Any) -> tuple[str, dict[str, str], str]:
-    """Begin a talk in which Ben waits; returns the group, its agents, and the call."""
+    """Begin a talk in which Ben waits; return the group, its agents, and the call."""
     api.server.answers_with(gated_once)
     group, agents = panel(api, "Ann", "Ben", "Cleo")
     answer = say(api, group, client_tools=[TOOL], **more)

@@ -1,4 +1,4 @@
-"""In a group that several people talk with, each talks in conversations of their own."""
+"""In a group with several people, each person has separate conversations."""
 
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def test_what_one_user_says_in_a_group_reaches_no_other(api: Api) -> None:
         for text in (shown, own, *prompts[user]):
             assert secret in text
             assert ("CANARY-BOB" if user == "ada" else "CANARY-ADA") not in text
-    # A reset by one leaves what the other said.
+    # A reset by one person keeps the other's messages.
     api.http.patch(f"/v1/groups/{group}/reset-messages", headers=headers)
     assert api.http.get(f"/v1/groups/{group}/messages", headers=headers).json() == []
     headers = {"Authorization": f"Bearer {service}", "X-Ricordo-User": "ada"}

@@ -1,7 +1,4 @@
-"""Groups as records.
-
-Made, listed, changed and deleted, what is refused, and blocks that reach all their agents.
-"""
+"""Groups as records: created, listed, changed and deleted, and their shared blocks."""
 
 import json
 from typing import Any

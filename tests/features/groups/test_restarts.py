@@ -1,4 +1,4 @@
-"""A talk that was cut off by the end of a server, and is sent again."""
+"""A talk that the end of a server interrupted, and that is sent again."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,7 +52,7 @@ def api_on(folder: Path, **settings: Any) -> Iterator[Api]:
 
 
 def resume(api: Api) -> None:
-    """Do what a server does once in a minute."""
+    """Resume interrupted talks, as a server does once a minute."""
     job = Job(talk_resume.KIND, "")
     api.server.run(talk_resume.resume_talks(api.server.runtime, job, lambda _done, _all: None))
 
@@ -66,7 +66,7 @@ def test_a_talk_that_went_on_by_itself_goes_on_after_a_restart_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops_at: str
 ) -> None:
     async def nothing(_runtime: Any, _run: Any) -> None:
-        """What a server does that is killed right after the member's turn."""
+        """Replaces the next step, as if the server was killed right after the member's turn."""
 
     with api_on(tmp_path, shutdown_grace=0) as api:
         group, agents, call_id = paused(api)

@@ -1,4 +1,4 @@
-"""Round robin: who speaks, what each hears, and what each holds in the end."""
+"""Round robin: who speaks, what each member hears, and which messages each has in the end."""
 
 from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line

@@ -1,7 +1,4 @@
-"""What people see of sleeping agents, over HTTP.
-
-Their own alone, with cost and changes, and "not now".
-"""
+"""A person's view of sleeping agents over HTTP: runs with cost and changes, "not now"."""
 
 from typing import Any
 

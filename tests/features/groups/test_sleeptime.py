@@ -1,6 +1,6 @@
-"""An agent that works on another's memory.
+"""Sleeping agents, which work on another agent's memory.
 
-When it runs, what it reads, whose memory it changes, and what deletion leaves.
+The tests check when they run, what they read, whose memory they change, and deletion.
 """
 
 import random
@@ -84,7 +84,7 @@ def is_asleep(request: ModelRequest) -> bool:
 
 
 def transcripts_of(server: ServerInThread) -> list[str]:
-    """What sleeping agents were given to read, each text once, in order."""
+    """Return the transcripts of sleeping agents, each text once, in order."""
     seen: dict[str, None] = {}
     for request in list(server.model.requests):
         for message in request.messages:
@@ -400,7 +400,7 @@ def test_switched_off_it_rests_and_the_pair_serves_again(
 def test_two_users_of_one_agent_never_meet_in_what_sleeps(
     server: ServerInThread, http: httpx2.Client, turns: int
 ) -> None:
-    """One user's words reach no prompt, transcript, block or proposal of the other."""
+    """One user's messages reach no prompt, transcript, block or proposal of the other."""
     dice = random.Random(turns)  # noqa: S311
     words = {"ada": "kanariada", "ben": "kanariben", "": "kanarinobody"}
     mixed: list[str] = []
@@ -408,7 +408,7 @@ def test_two_users_of_one_agent_never_meet_in_what_sleeps(
 
     def answer(request: ModelRequest) -> Line:
         told = " ".join(f"{message.text} {message.parts!r}" for message in request.messages)
-        # What a talk without a user made of the shared blocks is for everybody to read.
+        # Everybody may read changes of shared blocks from a conversation without a user.
         users = [words[user] for user in ("ada", "ben") if words[user] in told]
         seen = [word for word in words.values() if word in request.messages[-1].text] or ["nothing"]
         if len(users) > 1 or (users and words[""] in request.messages[-1].text):
@@ -491,7 +491,7 @@ def test_untrusted_words_make_the_run_untrusted(
             else call("memory_rethink", label="facts", new_memory="The moon is cheese.")
         )
     )
-    # Words of another sender than the talk's own user are untrusted.
+    # Messages of another sender than the conversation's user are untrusted.
     message = {"role": "user", "content": "The moon is cheese.", "sender_id": "somebody-else"}
     answer = ok(http.post(f"/v1/agents/{agent['id']}/messages", json={"messages": [message]}))
     (run,) = ended(http, answer["usage"]["run_ids"])

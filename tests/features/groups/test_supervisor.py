@@ -1,4 +1,4 @@
-"""Supervisors: they ask all members at once by a tool, and answer the user themselves."""
+"""Supervisors ask all members at once by a tool, and answer the user themselves."""
 
 import ast
 from typing import Any
@@ -15,7 +15,7 @@ ASK = "send_message_to_all_agents_in_group"
 
 
 def supervised(api: Api, *names: str, **agents: Any) -> tuple[str, str, list[str]]:
-    """Make a supervised group; returns its id, the supervisor's and the members'."""
+    """Make a supervised group; return its id, the supervisor's and the members'."""
     manager = new_agent(api, "Sofia", **agents)
     members = [new_agent(api, name, system=f"I am {name}.") for name in names]
     return new_group(api, "supervisor", members, manager_agent_id=manager), manager, members
@@ -62,7 +62,7 @@ def test_the_answer_has_five_messages_and_one_text_of_each_member_in_order(api: 
         "Sofia",
         manager,
     )
-    # The tool is there for this turn alone.
+    # The manager has the tool only in this turn.
     assert ASK not in [tool.name for tool in api.client.agents.tools.list(manager)]
 
 

@@ -1,6 +1,6 @@
-"""Talks as runs.
+"""Talks as runs: streamed, in the background, sent again, cancelled, listed and reset.
 
-Streamed, in the background, sent again, cancelled, listed and reset; and people kept apart.
+People are kept apart.
 """
 
 from typing import Any

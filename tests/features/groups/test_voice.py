@@ -1,4 +1,7 @@
-"""Voice agents: what they are offered and say, what leaves their view, and who keeps it."""
+"""Voice agents: their tools and answers.
+
+Messages that leave their window are stored by a second agent.
+"""
 
 import re
 from dataclasses import replace
@@ -84,7 +87,7 @@ def test_tools_are_offered_with_a_sentence_to_say_first_and_none_that_keeps_memo
 def voice_stream(
     http: httpx2.Client, agent_id: str, *messages: Any, **fields: Any
 ) -> list[dict[str, Any]]:
-    """The chunks of an answer on the voice route."""
+    """Return the chunks of an answer on the voice route."""
     body = {"messages": list(messages), **fields}
     with http.stream("POST", f"/v1/voice-beta/{agent_id}/chat/completions", json=body) as stream:
         assert stream.status_code == 200, stream.read()
@@ -223,10 +226,7 @@ def test_a_voice_request_without_a_last_word_of_the_user_is_refused(
 def test_a_voice_stack_that_greets_and_cuts_answers_short_goes_on_in_one_conversation(
     server: ServerInThread, http: httpx2.Client, path: str
 ) -> None:
-    """As LiveKit sends its chat.
-
-    Instructions, a greeting of its own, what was interrupted as far as it was heard.
-    """
+    """LiveKit sends its instructions, a greeting, and the heard part of an interrupted answer."""
     agent = voice_agent(http)
     greeting = {"role": "assistant", "content": "Hello, this is Vera."}
     chat: list[Any] = [{"role": "system", "content": "You are a pirate."}, greeting]
@@ -275,9 +275,9 @@ def test_the_next_words_stop_an_answer_that_nobody_hears_any_more(
 
 
 def spoken_or_busy(http: httpx2.Client, agent_id: str) -> str:
-    """What the agent says to "Stop.".
+    """Return the agent's answer to "Stop.".
 
-    Nothing while the server has not seen yet that the reader left.
+    It is empty while the server has not noticed yet that the reader left.
     """
     body = {"messages": [{"role": "user", "content": "Stop."}]}
     answer = http.post(f"/v1/voice-beta/{agent_id}/chat/completions", json=body)
@@ -295,7 +295,7 @@ CHUNK = {"start_index": 0, "end_index": 1, "context": "Where <Ada> lives & works
 
 
 def keeps(request: ModelRequest, memory: str = "Lives in Lisbon.") -> Line:
-    """What the keeper of a voice agent's memory does, and the agent itself."""
+    """Return the next calls of the memory agent and of the voice agent."""
     if not is_keeper(request):
         return f"Fine: {request.messages[-1].text}"
     done = [result.name for message in request.messages for result in message.tool_returns]
@@ -356,7 +356,10 @@ def test_after_a_long_talk_the_last_messages_stay_in_view_from_a_users_message_o
 
 
 def numbered_texts(server: ServerInThread) -> list[tuple[str, str]]:
-    """What the keeper was given, each once: what left the agent's view, and what stayed in it."""
+    """Return the texts that the memory agent got, each once.
+
+    First those that left the window, then those that stayed.
+    """
     texts: dict[str, None] = {}
     for request in list(server.model.requests):
         for message in request.messages:
@@ -504,7 +507,7 @@ def test_a_keeper_that_fails_after_keeping_keeps_nothing_twice(
 
 
 def keeps_by_offer(request: ModelRequest) -> Line:
-    """What the keeper does next, as its rules offer it."""
+    """Return the memory agent's next call, as its rules offer it."""
     names = [tool.name for tool in request.tools]
     if names == ["store_memories"]:
         return call("store_memories", chunks=[CHUNK])
@@ -661,7 +664,7 @@ def test_the_librarian_keeps_the_memory_of_a_voice_agent_without_a_key(http: htt
 
 def test_the_page_of_sleeping_agents_lists_those_of_voice_agents(http: httpx2.Client) -> None:
     agent = voice_agent(http, name="Page Vera")
-    # Other tests of this server made pairs too, so hers may be on a later page.
+    # Other tests made pairs on this server too, so hers may be on a later page.
     path, text = "/ui/sleeptime", http.get("/ui/sleeptime").text
     while "Page Vera" not in text:
         (path,) = set(re.findall(r'href="(/ui/sleeptime\?[^"]+)"', text)) - {path}

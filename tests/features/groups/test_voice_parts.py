@@ -1,7 +1,4 @@
-"""The pure parts of voice agents.
-
-The window that is kept, the numbered transcript, and the sentence of a call.
-"""
+"""Pure functions of voice agents: the kept window, the transcript, a call's sentence."""
 
 import random
 from dataclasses import replace
@@ -43,9 +40,9 @@ def message(role: Role, *parts: Part) -> Message:
 
 
 def test_what_is_kept_begins_with_a_user_and_is_no_longer_than_it_may_be() -> None:
-    """For random talks.
+    """The talks are random.
 
-    Nothing leaves a short one; of a long one as much stays as may, but never half a turn.
+    A short one stays whole. Of a long one as much stays as allowed, and never half a turn.
     """
     chance = random.Random(7)  # noqa: S311 - the same talks each time
     for _ in range(300):
@@ -68,7 +65,7 @@ def test_what_is_kept_begins_with_a_user_and_is_no_longer_than_it_may_be() -> No
             for number in range(len(window) - least, len(window))
             if window[number].role == "user"
         ]
-        # Where no user spoke among the last ones, the last turn is longer than the buffer.
+        # If no user spoke among the last messages, the last turn is longer than the buffer.
         assert (
             place == later[0]
             if later
@@ -120,10 +117,7 @@ def test_how_a_message_reads_in_the_numbered_transcript(said: Message, line: str
 
 
 def test_lines_are_read_back_from_the_transcript_as_they_were_written() -> None:
-    """Whatever was said.
-
-    Numbers, headings of the transcript itself, blank lines, indented text, other line breaks.
-    """
+    """The texts have numbers, headings of the transcript, blank lines, and odd line breaks."""
     said = [
         *(
             "user: Hi.",

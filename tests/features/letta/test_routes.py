@@ -1,6 +1,6 @@
-"""Tags, environments, an answer without a turn, and what older clients ask beside.
+"""Tags, environments, an answer without a turn, and other requests of older clients.
 
-With the real client where it has them.
+The real client is used if it has them.
 """
 
 import pytest
@@ -76,7 +76,7 @@ def test_older_routes_answer_as_far_as_there_is_something_to_answer(api: Api) ->
     assert "cannot be changed" in words
     names = {tool["name"] for tool in ok(api.http.post("/v1/tools/add-base-tools"))}
     assert {"memory_insert", "conversation_search"} < names
-    # Another name of /v1, for all routes.
+    # /v1 has another name, for all routes.
     assert ok(api.http.get(f"/latest/agents/{agent.id}"))["id"] == agent.id
     for method, path in (
         ("POST", "/v1/nothing"),

@@ -1,6 +1,6 @@
-"""Dialogues with the librarian made from a table.
+"""Dialogues with the librarian, made from a table.
 
-Languages, kinds of facts, forms in which they are told, changed and asked for.
+It has languages, kinds of facts, and sentences that tell, change and ask.
 """
 
 from itertools import product
@@ -9,8 +9,8 @@ import pytest
 
 from tests.features.librarian.test_librarian import Talk
 
-# By language and kind: values (the second is the newer one), how it is told, how it is changed, how
-# it is asked for.
+# By language and kind: values (the second is newer), and sentences that tell it, change it and ask
+# for it.
 FACTS: dict[str, dict[str, tuple[tuple[str, str], list[str], list[str], list[str]]]] = {
     "English": {
         "name": (
@@ -235,7 +235,7 @@ async def test_what_is_told_is_filed_in_the_notes_and_found(language: str, kind:
         await talk.says(form.format(value))
         if value not in talk.blocks["human"] or "Plays chess" not in talk.blocks["human"]:
             wrong.append(("not filed", form, talk.blocks["human"]))
-        # On another day, with nothing but the notes.
+        # On another day, with only the notes.
         talk.next_day().history.clear()
         answer = await talk.says(question)
         if value not in answer or question in talk.blocks["human"]:
@@ -341,7 +341,7 @@ async def test_what_cannot_be_divided_or_read_is_filed_word_for_word(told: str) 
 
 @pytest.mark.parametrize(
     ("language", "kind"),
-    # The stand-in searches by words, so it finds no "I'm 31 now.".
+    # The replacement searches by words, so it does not find "I'm 31 now.".
     [row for row in ROWS if FACTS[row[0]][row[1]][2] and row[1] != "age"],
 )
 async def test_without_a_block_for_notes_the_later_statement_holds(

@@ -1,6 +1,6 @@
 """The first hour of a newcomer with the librarian, over HTTP.
 
-What it files, finds, corrects, forgets, and never says.
+The tests check what it stores, finds, corrects and forgets, and what it never says.
 """
 
 import re
@@ -16,7 +16,8 @@ from tests.seams.http import Wire, ok
 from tests.seams.server import ServerInThread
 
 KEY = "sk-abcdefghijklmnopqrstuvwx1234"
-# What only models and programs read: tools, their results and packages, metadata, headers, ids.
+# Texts that only models and programs read: tools, their results and packages, metadata, headers,
+# ids.
 MACHINE = re.compile(
     r"memory_(?:insert|replace)|(?:conversation|archival_memory)_(?:search|insert)|send_message|core_memory"
     r"|\[source|[{}]|\"?(?:status|timestamp|role|content)\"?: |AGENT_ID|<[a-z_/]+>"
@@ -32,7 +33,7 @@ class Newcomer:
     path: str
 
     def says(self, text: str, **more: Any) -> str:
-        """Return the answer's words, after a look that no machine's words are in it."""
+        """Return the answer, after checking that it holds no text for machines."""
         return self.hears(self.sends({"role": "user", "content": text}, **more))
 
     def sends(self, message: Wire, **more: Any) -> list[Wire]:
@@ -50,7 +51,7 @@ class Newcomer:
 
     @property
     def notes(self) -> list[str]:
-        """The lines of the block about them, without the dates."""
+        """Return the lines of the block about the newcomer, without the dates."""
         value: str = ok(self.http.get(f"{self.path}/core-memory/blocks/human"))["value"]
         return [
             re.sub(r'^\d{4}-\d\d-\d\d: "(.*)"$', r"\1", line) for line in value.split("\n") if line
@@ -62,7 +63,7 @@ class Newcomer:
 
     @property
     def everything_sent(self) -> str:
-        """All that the model wrote, words and arguments."""
+        """Return everything that the model wrote: texts and arguments."""
         sent = ok(self.http.get(f"{self.path}/messages", params={"limit": 200}))
         said = [each["content"] for each in sent if each["message_type"] == "assistant_message"]
         calls = [
@@ -283,7 +284,7 @@ def test_everything_is_listed_when_it_is_asked_for(http: httpx2.Client) -> None:
         ),
         ("My sister is Mia", "That's wrong. My sister is Maria.", ["My sister is Maria."]),
         ("I am 20 years old.", "I turned 21.", ["I turned 21."]),
-        # What adds something or is no correction leaves the old line.
+        # A message that adds something, or is not a correction, keeps the old line.
         ("I have a cat.", "Actually, I have a dog too.", ["I have a cat.", "I have a dog too."]),
         (
             "I play chess.",

@@ -1,4 +1,4 @@
-"""What the librarian takes people's words for."""
+"""How the librarian understands people's sentences."""
 
 from ricordo.features.librarian.grammar import (
     Intent,

@@ -1,6 +1,6 @@
 """The librarian, driven through small loops.
 
-Each test plays the agent's part with tools that keep what they are given.
+Each test plays the agent loop, with tools that store their arguments.
 """
 
 import asyncio
@@ -59,10 +59,7 @@ def schema(name: str, parameters: str | None = None, required: tuple[str, ...] =
 
 @dataclass
 class Talk:
-    """An agent with the librarian as its model.
-
-    Blocks, an archive, a history, and the loop of the native style.
-    """
+    """An agent with the librarian: blocks, an archive, a history, and the native loop."""
 
     tools: tuple[str, ...] = NATIVE
     blocks: dict[str, str] = field(
@@ -205,8 +202,8 @@ def iso(micros: int) -> str:
 
 
 def matches(query: str, text: str) -> bool:
-    # Generous on purpose, as a search that spreads and ranks: the librarian has to choose from what
-    # it is given.
+    # Returns many results on purpose, as a broad search does: the librarian has to choose among
+    # them.
     held = terms(text)
     return any(word[:4] == term[:4] for word in query_terms(query) for term in held)
 
@@ -546,7 +543,7 @@ async def test_where_a_call_is_wanted_and_none_speaks_it_looks_or_takes_the_firs
     reply = await whole_reply(Librarian(), talk.request())
     (call,) = [part for part in reply.parts if isinstance(part, ToolCallPart)]
     assert call.name == called
-    # It does not ask to go on so for ever.
+    # It does not ask for another step for ever.
     assert json.loads(call.arguments).get("request_heartbeat", False) is False
 
 
@@ -694,7 +691,7 @@ LONG_MESSAGES: dict[str, Callable[[int], str]] = {
 
 
 async def read_and_speak(message: str) -> None:
-    """Let the librarian answer a message, with all that it files on the way."""
+    """Let the librarian answer a message, with everything that it stores on the way."""
     talk = Talk()
     talk._add("user", TextPart(message))
     for _ in range(3):
@@ -741,7 +738,7 @@ GONE = "Forgotten: every text with these words was replaced by a mark."
         ),
         ("My password is Sesame123!", "Please forget that password.", "My password is"),
         ("Ich habe Diabetes.", "Bitte vergiss meinen Diabetes.", "Ich habe Diabetes."),
-        # What else the sentence says is not asked to be forgotten.
+        # The rest of the sentence is not to be forgotten.
         ("I live in Graz and work as a nurse.", "Please forget my job.", "I work as a nurse."),
         ("I have asthma and I love tea.", "Forget that I have asthma.", "I have asthma"),
         (

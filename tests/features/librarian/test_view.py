@@ -1,4 +1,4 @@
-"""What the librarian sees, read from prompts as they are really rendered."""
+"""The librarian's view, read from prompts as they are really rendered."""
 
 from functools import partial
 

@@ -23,7 +23,7 @@ PAGE = (Path(__file__).parents[3] / "docs/develop/memory-tool.md").read_text("ut
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The names that the page's program defines."""
+    """Run the page's program, and return its global names."""
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     names: dict[str, Any] = {}
     exec(PROGRAM, names)  # noqa: S102 - the page's own
@@ -55,7 +55,7 @@ def approve_all(http: httpx2.Client, user: str) -> None:
 
 
 class Claude:
-    """Answers as Anthropic's API does: first with calls of the tool, at last with a sentence."""
+    """A fake of Anthropic's API: it first calls the tool, and then answers with a sentence."""
 
     def __init__(self, *calls: dict[str, Any]) -> None:
         self._calls = deque(calls)
@@ -169,7 +169,7 @@ def test_it_does_what_anthropics_files_do(
     tmp_path: Path,
     seed: int,
 ) -> None:
-    """The same commands, on files by Anthropic's client and on blocks: results and texts agree."""
+    """The same commands run on Anthropic's files and on blocks; results and texts agree."""
     dice = random.Random(seed)  # noqa: S311 - a test that can be repeated
     name = new_id("ada")
     files = BetaLocalFilesystemMemoryTool(str(tmp_path))

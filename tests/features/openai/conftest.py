@@ -33,7 +33,7 @@ def http(running: ServerInThread) -> Iterator[httpx2.Client]:
 
 @pytest.fixture
 def agent(server: ServerInThread, http: httpx2.Client, request: pytest.FixtureRequest) -> str:
-    """The name of an agent with a persona."""
+    """Make an agent with a persona; return its name."""
     name = f"Nina {request.node.name}"
     blocks = [{"label": "persona", "value": "I am Nina."}]
     ok(http.post("/v1/agents/", json={"name": name, "model": MODEL, "memory_blocks": blocks}))
@@ -66,9 +66,6 @@ def assistant(text: str) -> Any:
 
 
 def asked_texts(server: ServerInThread, place: int = -1) -> list[str]:
-    """What the model was asked, without its system prompt.
-
-    The texts of users and of the agent, in order.
-    """
+    """Return the texts of users and of the agent in the last request to the model, in order."""
     said = server.model.requests[place].messages[1:]
     return [message.text for message in said if message.role in ("user", "assistant", "system")]

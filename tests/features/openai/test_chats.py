@@ -1,6 +1,6 @@
-"""Chat completions with OpenAI's own client.
+"""Chat completions with OpenAI's client.
 
-Answers, streams, tools, and in which conversation a chat goes on.
+The tests cover answers, streams, tools, and the conversation that a chat continues.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ def chat_headers(name: str) -> dict[str, str]:
 
 
 def conversations(http: httpx2.Client, agent: str) -> list[str]:
-    """The ids of the agent's conversations but its default one, the oldest first."""
+    """Return the ids of the agent's conversations without its default one, oldest first."""
     (found,) = ok(http.get("/v1/agents/", params={"name": agent}))
     listed = ok(
         http.get(
@@ -152,7 +152,7 @@ def test_an_edited_message_and_another_try_fork_the_conversation(
             ["U1.", "A1.", "U2."],
             ["U1.", "A1.", "U2, edited."],
         ]
-        # Back to the first branch, by what was answered there.
+        # Back to the first branch, which is recognized by its answers.
         client.chat.completions.create(
             model=agent, messages=[*begin, user("U2."), assistant("A2."), user("U3.")]
         )
@@ -407,7 +407,7 @@ def test_a_chat_whose_history_cannot_be_stored_goes_on(
 
 
 def leave(server: ServerInThread, client: OpenAI, agent: str, gate: Gate, **headers: str) -> None:
-    """Begin to read an answer that waits at the gate, and close the stream."""
+    """Begin to read an answer that waits at the gate, and then close the stream."""
     server.answers_with(gate)
     stream = client.chat.completions.create(
         model=agent,
@@ -442,7 +442,7 @@ def test_a_turn_whose_client_leaves_the_stream_is_finished(
         http.post("/v1/chat/completions", json={"model": agent, "messages": chat}, headers=headers)
     )
     assert answer["choices"][0]["message"]["content"] == "Still here."
-    # The person goes by what the client shows.
+    # The person continues from what the client shows.
     assert asked_texts(server)[-3:] == ["Hello.", "Here", "And now?"]
 
 

@@ -1,6 +1,6 @@
-"""Open WebUI 0.12.4 in front of agents.
+"""Open WebUI 0.12.4 as a client of agents.
 
-Its recorded requests, its users, their separation, and its tasks.
+The tests cover recorded requests, its users, their separation, and its tasks.
 """
 
 import hmac
@@ -33,7 +33,7 @@ def service(running: ServerInThread) -> str:
 
 
 def headers(key: str, who: str, chat: str = "", **more: str) -> dict[str, str]:
-    """What Open WebUI sends with ENABLE_FORWARD_USER_INFO_HEADERS."""
+    """Return the headers that Open WebUI sends with ENABLE_FORWARD_USER_INFO_HEADERS."""
     named = {
         "User-Name": f"{who}%20L.",
         "User-Id": f"owui-{who}",
@@ -48,7 +48,7 @@ def headers(key: str, who: str, chat: str = "", **more: str) -> dict[str, str]:
 
 
 def signed(claims: dict[str, Any], secret: str = SECRET, algorithm: str = "HS256") -> str:
-    """A token as PyJWT makes it for Open WebUI."""
+    """Return a token as PyJWT makes it for Open WebUI."""
     pieces = [
         urlsafe_b64encode(orjson.dumps(one)).rstrip(b"=")
         for one in ({"alg": algorithm, "typ": "JWT"}, claims)
@@ -105,7 +105,7 @@ def test_a_recorded_chat_is_one_conversation_of_its_user_and_tasks_leave_no_trac
     assert asked_texts(server) == ["My tea is jasmine.", "Noted.", "Which tea?"]
     between = server.rows()["messages"]
     assert between == before + 2
-    # Without the header of the connection a task is known by its prompt.
+    # Without the connection's header a task is recognized by its prompt.
     bare = {name: value for name, value in sent.items() if name != "X-Ricordo-Task"}
     tags = open_http.post("/v1/chat/completions", headers=bare, json={**task, "stream": True})
     assert '{\\"tags\\": [\\"tea\\"]}' in tags.text
@@ -124,9 +124,9 @@ def test_a_recorded_chat_is_one_conversation_of_its_user_and_tasks_leave_no_trac
 def test_passages_of_documents_neither_break_a_chat_nor_leave_instructions_in_it(
     server: ServerInThread, open_http: httpx2.Client, service: str, agent: str
 ) -> None:
-    """Open WebUI puts its retrieval template before the last message alone.
+    """Open WebUI puts its retrieval template only before the last message.
 
-    So each message looked edited.
+    So each message once looked edited.
     """
     template = (
         "### Task:\nRespond to the user query using the provided context, incorporating inline citations.\n\n"
@@ -154,7 +154,7 @@ def test_passages_of_documents_neither_break_a_chat_nor_leave_instructions_in_it
     second = f'<context>\n<source id="1">The plan is B.</source>\n</context>\n{more}'
     chat = say(question, answer, template.format("B") + more, as_parts=True)
     assert chat == [first, answer, second]
-    # Documents say what they like, so that what they say changes no memory by itself.
+    # Documents are untrusted, so their text alone changes no memory.
     assert [
         one.is_untrusted for one in server.model.requests[-1].messages if one.role == "user"
     ] == [True, True]
@@ -176,7 +176,7 @@ def test_two_users_never_read_each_other_through_one_agent(
     server.says("Noted.")
     say("ada", [secret])
     for chat in ("the-same-chat", ""):
-        # Bea sends the very chat of Ada, under its name or under none.
+        # Bea sends exactly Ada's chat, under its name or without one.
         say("bea", [secret, assistant("Noted."), user("What is my word?")], chat)
         assert asked_texts(server) == ["What is my word?"]
         assert "vuqkzoqada" not in str(

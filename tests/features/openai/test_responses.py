@@ -1,6 +1,6 @@
-"""Functions of the caller in OpenAI's responses, with OpenAI's own client.
+"""Functions of the caller in OpenAI's responses, with OpenAI's client.
 
-Calls out, results in, streamed, and given up.
+The tests cover calls, results, streams, and calls without a result.
 """
 
 import json
@@ -35,7 +35,7 @@ def result(call_id: str, words: str) -> Any:
 
 
 def given(server: ServerInThread) -> list[str]:
-    """The results that the model read last."""
+    """Return the results that the model read last."""
     returns = [
         one for message in server.model.requests[-1].messages for one in message.tool_returns
     ]
@@ -110,7 +110,8 @@ def test_a_call_is_streamed_with_its_arguments(
         whole = stream.get_final_response()
     assert whole.output_text == "I look."
     assert json.loads(whole.output[1].arguments) == {"city": "Oslo"}  # type: ignore[union-attr]
-    server.says("Never mind then.")  # who goes on without the result has given up the call
+    # A client that continues without the result has abandoned the call.
+    server.says("Never mind then.")
     after = client.responses.create(
         model=agent, input="Stop.", previous_response_id=whole.id, tools=[FUNCTION]
     )
@@ -137,7 +138,7 @@ def test_items_and_tools_that_responses_do_not_have_are_refused(
 def test_responses_and_their_events_have_every_field_that_the_official_client_calls_required(
     http: httpx2.Client, server: ServerInThread, agent: str
 ) -> None:
-    """The client itself looks away where one is missing; programs that read the field fail."""
+    """The client itself ignores a missing field, but programs that read it fail."""
     server.says("Hello.", call("weather", city="Rome"), "Hello again.")
     for asked in ({"input": "Hello"}, {"input": "And Rome?", "tools": [FUNCTION]}):
         answer = http.post("/v1/responses", json={"model": agent, "stream": True, **asked})

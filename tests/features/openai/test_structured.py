@@ -1,10 +1,8 @@
-"""Answers in a form, and calls that have to be made.
+"""Answers in a JSON schema, and required calls.
 
-They are asked for with OpenAI's and Pydantic's own clients, and as LangChain, the AI SDK and
-Instructor ask.
-
-The model is a scripted server: one that keeps to the form, one that puts words around it, and one
-that knows no forms.
+They are requested with OpenAI's and Pydantic's clients, and as LangChain, the AI SDK and Instructor
+do. The model is a scripted server: one follows the schema, one puts text around it, and one does
+not support schemas.
 """
 
 import json
@@ -43,7 +41,7 @@ TOOL: Wire = {
     "function": {"name": "Meeting", "description": "When.", "parameters": SCHEMA},
 }
 QUESTION: Any = [user("When do Ada and Bea meet?")]
-# How models write JSON when they write more than that.
+# How models write JSON when they add other text.
 AROUND = [
     TEXT,
     f"```json\n{TEXT}\n```",
@@ -56,7 +54,7 @@ AROUND = [
     f"\n\n  {TEXT}  \n",
     f"The schema: {{}}. The answer: {TEXT}.",
 ]
-# What does not fit, and a word of what the model is told of it.
+# Answers that do not fit, and a word of the error that the model gets.
 WRONG = [
     ("They meet on Monday.", "not JSON"),
     ('{"day": "Sunday", "people": []}', "Sunday"),
@@ -102,7 +100,7 @@ def said_by(model: str, text: str) -> Answer:
 
 
 def around(model: str) -> list[str]:
-    """Answers with words around them; how JSON is found in them is the same for all models."""
+    """Return answers with text around them; all models use the same code to find the JSON."""
     return AROUND if model == OPENAI else AROUND[::4]
 
 
@@ -154,7 +152,7 @@ def test_an_answer_that_does_not_fit_is_asked_for_again_once_with_what_is_wrong(
         assert chat.choices[0].message.parsed == Meeting(**FITS), text
         assert len(scene.asked) - before == 2
         assert told in json.dumps(scene.asked[-1]["messages"][-1], ensure_ascii=False), text
-    # What was wrong is not kept, and the second time it is answered as it came.
+    # The wrong answer is not stored, and the second answer is returned unchanged.
     scene.says(said_by(model, "No."), said_by(model, "Never."))
     answer = client.chat.completions.create(model=agent, messages=QUESTION, response_format=STRICT)  # type: ignore[call-overload]
     assert answer.choices[0].message.content == "Never."
@@ -227,8 +225,8 @@ def test_a_tool_that_the_client_names_is_called(scene: Scene, client: OpenAI, mo
         assert offered == ["Meeting"]
         forced = json.dumps(scene.asked[-1]["tool_choice"])
         assert any(word in forced for word in ("Meeting", "required", "any"))
-    # Words in its place are asked for again as a call, and words that are the arguments are the
-    # call.
+    # A text instead of a call is requested again as a call. A text that is the call's arguments
+    # counts as the call.
     scene.says(said_by(model, "On Monday."), called_by(model, FITS))
     made = client.chat.completions.create(
         model=agent, messages=QUESTION, tools=[TOOL], tool_choice=named

@@ -1,4 +1,7 @@
-"""Skills. Those of an agent and of the organization belong to everybody who may write agents."""
+"""Skills.
+
+Skills of an agent and of the organization belong to everybody who may write agents.
+"""
 
 SHARED_ROUTES = """
     (GET|POST) /v1/(agents/<agent_id>/)?skills

@@ -75,7 +75,7 @@ def running(name: str, script: str, **more: Any) -> Any:
     scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)]
 )
 def on_database(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
-    """The settings for a server on SQLite, and under `make soak` on PostgreSQL too."""
+    """Return the settings for a server on SQLite, and under `make soak` on PostgreSQL too."""
     if request.param == "sqlite":
         yield {}
         return

@@ -42,7 +42,7 @@ def test_a_script_reads_no_network_and_no_files_of_others(skills: Skills, tmp_pa
     data = skills.server.settings.data_dir
     paths = [str(outside), str(data / "ricordo.db"), str(data / "secret.key"), "/etc/shadow"]
     address = skills.server.url.removeprefix("http://")
-    for _ in range(2):  # nothing is kept from one call to the next
+    for _ in range(2):  # Nothing stays from one call to the next.
         (result,) = skills.say("ada", running("spy", "scripts/spy.py", arguments=[address, *paths]))
         shown = json.loads(result)["stdout"]
         for word in ("READ", "CONNECTED", "qq", "SQLite"):
@@ -144,7 +144,7 @@ def test_a_skill_is_no_place_for_secrets(skills: Skills) -> None:
 
 
 def test_loopback_is_listening(skills: Skills) -> None:
-    """The address that the spy could not reach is one that answers."""
+    """The address that the script could not reach does answer."""
     host, port = skills.server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=3):
         pass

@@ -1,4 +1,4 @@
-"""Writes of skills that die in the middle: all is as it was, and the next try succeeds once."""
+"""Writes of skills that are killed change nothing, and the next attempt succeeds once."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,6 +1,6 @@
-"""The vector services as tests see them.
+"""The vector services in tests.
 
-Each adapter over its real client, and a way to make what stands behind it misbehave.
+Each adapter has its real client, and its server can be made to fail.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ TIMEOUTS = ServiceTimeouts(search=10, write=10)
 
 @dataclass(frozen=True)
 class Kind:
-    """One adapter and its server, None for the one that needs none."""
+    """One adapter and its server; None for the adapter that needs no server."""
 
     name: str
     server: type[JsonServer] | None
@@ -73,8 +73,8 @@ class OnTestsDatabase(PgVectorIndex):
         postgres.server().empty()
 
 
-# Whatever keeps the contract of a vector index; the others above are services, each with its own
-# ways to fail.
+# All implementations of the contract of vector indexes; the others above are services, each with
+# its failures.
 CONTRACT = {
     **KINDS,
     "pgvector": Kind("pgvector", None, lambda _url, _key, _timeouts: OnTestsDatabase()),
@@ -91,7 +91,7 @@ def servers() -> Iterator[dict[str, JsonServer]]:
 
 @pytest.fixture
 def start(servers: dict[str, JsonServer]) -> Callable[[str], Any]:
-    """Gives the server of a kind, empty."""
+    """Start an empty server of a kind."""
 
     def started(name: str) -> JsonServer | None:
         make = CONTRACT[name].server
@@ -120,10 +120,7 @@ async def index(kind: Kind, start: Callable[[str], Any]) -> AsyncIterator[Vector
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pinecone's client waits up to seconds before it tries again.
-
-    How long is not what is tested here.
-    """
+    """Pinecone's client waits up to some seconds before it retries, which is not tested here."""
     soon = asyncio.sleep
 
     async def at_once(_seconds: float) -> None:

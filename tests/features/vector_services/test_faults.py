@@ -1,6 +1,6 @@
-"""When a service refuses, fails, is away, slow or something else.
+"""Services that refuse, fail, are down, slow or something else.
 
-One clear sentence without a secret, and then it goes on.
+Each error is one clear sentence without a secret, and later calls work again.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 @pytest.fixture
 def server(kind: Kind, index: VectorIndex, servers: dict[str, JsonServer]) -> JsonServer:
-    """What the adapter talks to."""
+    """The server of the adapter."""
     return servers[kind.name]
 
 
@@ -52,7 +52,7 @@ def calls(index: VectorIndex) -> dict[str, Callable[[], Awaitable[Any]]]:
 
 
 async def sentence(call: Callable[[], Awaitable[Any]]) -> str:
-    """What Unavailable says; neither it nor its traceback may hold the key."""
+    """Return the text of Unavailable; neither it nor its traceback may hold the key."""
     with pytest.raises(Unavailable) as caught:
         await call()
     assert KEY not in "".join(traceback.format_exception(caught.value))
@@ -160,7 +160,7 @@ async def test_another_server_at_that_address_is_never_taken_for_success(
     """A portal that answers 200 to everything must not hide a lost write or a kept secret."""
     if (
         kind.name == "pinecone"
-    ):  # asked once at the start who it is, because its later answers to a deletion are empty
+    ):  # It is identified once at the start, because its later responses to a deletion are empty.
         other = kind.make(server.url, KEY, TIMEOUTS)
         server.lies(status, body, content_type, times=len(EVERY))
         for call in calls(other).values():

@@ -1,6 +1,6 @@
-"""Which services are offered.
+"""The offered services are those whose variables are set.
 
-Those whose variables are set; none is called, and no client library is loaded.
+None is called, and no client library is loaded.
 """
 
 import os

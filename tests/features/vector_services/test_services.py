@@ -1,6 +1,6 @@
-"""What each service has alone.
+"""Special cases of each service.
 
-Turbopuffer's client, Pinecone's index of an owner, Qdrant's collections and its local mode.
+Turbopuffer's client, Pinecone's index, Qdrant's collections and local mode.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ async def test_the_clients_telemetry_stays_off_whatever_the_environment_says(
 ) -> None:
     """Nothing leaves the machine unasked.
 
-    Its client would report the times of earlier requests with later ones.
+    Otherwise the client would report the times of earlier requests with later ones.
     """
     monkeypatch.setenv("TURBOPUFFER_TELEMETRY", "1")
     server = start("turbopuffer")
@@ -58,7 +58,7 @@ async def test_the_clients_telemetry_stays_off_whatever_the_environment_says(
 async def test_a_service_that_asks_to_wait_for_long_is_not_waited_for(
     start: Callable[[str], Any],
 ) -> None:
-    """Its client obeys for up to half an hour, and someone waits for this search."""
+    """The client would wait for up to half an hour, while somebody waits for this search."""
     server = start("turbopuffer")
     index = TurbopufferIndex(KEY, server.url, timeouts=ServiceTimeouts(search=0.2, write=0.2))
     server.fails(429, 1, retry_after="1000")
@@ -120,7 +120,7 @@ async def test_a_folder_in_use_is_said_and_its_owner_goes_on(tmp_path: Path) -> 
         await found(other)
     assert await found(owner) == [1]
     await owner.close()
-    assert await found(other) == [1]  # it tries again once the folder is free
+    assert await found(other) == [1]  # It is retried once the folder is free.
     await other.close()
     gc.collect()
 
@@ -164,7 +164,7 @@ async def test_a_collection_that_another_server_dropped_is_made_again_with_its_i
     await index.upsert("agent-1", "model", [record(2)])
     assert await found(index) == [2]
     assert list(server.indexes.values()) == [indexed]
-    # With a time to wait the client raises an error of another family than for all other answers.
+    # With a waiting time the client raises an error of another family than otherwise.
     server.fails(429, 1, retry_after="3")
     with pytest.raises(Unavailable, match=r"status 429\). Try again later"):
         await found(index)

@@ -33,7 +33,7 @@ def record(document: int, **changes: object) -> VectorRecord:
 
 
 def admits(wanted: VectorFilter, one: VectorRecord) -> bool:
-    """What the filter says, word for word."""
+    """Apply the filter by its definition."""
     has = [tag in one.tags for tag in wanted.tags]
     return (
         (not wanted.roles or one.role in wanted.roles)
@@ -48,7 +48,7 @@ def admits(wanted: VectorFilter, one: VectorRecord) -> bool:
 def by_force(
     records: Iterable[VectorRecord], vector: Sequence[float], limit: int, wanted: VectorFilter
 ) -> list[tuple[int, float]]:
-    """Every record is filtered and compared, and the best are kept."""
+    """Filter and compare every record, and keep the best."""
     scores = [
         (one.document, sum(a * b for a, b in zip(one.vector, vector, strict=True)))
         for one in records
@@ -60,7 +60,7 @@ def by_force(
 async def agree(
     index: VectorIndex, records: Iterable[VectorRecord], wanted: VectorFilter = ANY, limit: int = 10
 ) -> list[int]:
-    """Search and compare with brute force; returns the documents."""
+    """Search and compare with brute force; return the documents."""
     question = unit(-1)
     found = await index.search("agent-1", "model", question, limit, wanted)
     expected = by_force(records, question, limit, wanted)
@@ -147,7 +147,7 @@ async def test_a_large_write_goes_in_requests_the_service_takes(
     await agree(index, records[-101:], limit=200)
     if (
         kind.name == "pinecone"
-    ):  # its server refuses more than a thousand, so that these are at least three and three
+    ):  # The service refuses more than a thousand, so there are at least three requests for each.
         assert [seen.path for seen in servers[kind.name].seen].count("/vectors/upsert") == 3
         assert [seen.path for seen in servers[kind.name].seen].count("/vectors/delete") == 3
 
@@ -208,7 +208,7 @@ async def test_filtered_search_agrees_with_brute_force(
     wanted: list[VectorFilter],
     limit: int,
 ) -> None:
-    """Any writes in any order, then any filters: exactly what a look at every record gives."""
+    """After any writes in any order, any filter gives exactly the result of brute force."""
     await index.drop("agent-1", "model")
     await index.upsert("agent-1", "model", kept[: len(kept) // 2])
     await index.upsert("agent-1", "model", kept[len(kept) // 2 :])
@@ -218,7 +218,7 @@ async def test_filtered_search_agrees_with_brute_force(
         found = await index.search("agent-1", "model", unit(-1), limit, each)
         expected = by_force(left.values(), unit(-1), limit, each)
         # Vectors of one seed are equally near, so scores are compared, and each document with its
-        # own.
+        # score.
         assert [score for _, score in found] == pytest.approx(
             [score for _, score in expected], abs=1e-4
         )

@@ -1,4 +1,4 @@
-"""The embedding model that comes as a package."""
+"""The embedding model that is installed as a package."""
 
 import asyncio
 import math
@@ -31,7 +31,7 @@ from tests.support.sharing import LOAD
 
 @pytest.fixture(autouse=True)
 def _each_loads_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elsewhere tests share what was loaded; here it is the loading that is tested."""
+    """Load the model in each test; other tests share a loaded one."""
     monkeypatch.setattr(embedded, "_load", LOAD)
 
 

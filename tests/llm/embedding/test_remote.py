@@ -1,4 +1,4 @@
-"""Batches, order and long texts, against a provider of every temper."""
+"""Batches, order and long texts, with providers of different limits and faults."""
 
 import asyncio
 import math
@@ -37,7 +37,10 @@ def mark(text: str) -> list[float]:
 
 
 class Tempered:
-    """Takes so many texts and tokens at once and so many tokens a text, and fails now and then."""
+    """A provider with random failures.
+
+    It limits the texts and tokens of a request, and the tokens of a text.
+    """
 
     def __init__(
         self,
@@ -131,7 +134,7 @@ async def test_a_question_is_given_up_in_time_and_the_next_ones_at_once_for_a_wh
     with pytest.raises(ModelError, match="p/m failed a moment ago: p/m gave no vector"):
         await embedder.embed(["tea"], purpose="query")
     assert asked == ["query"]
-    # What is not waited for goes on meanwhile.
+    # The cancelled caller's batch still continues.
     assert await embedder.embed(["tea"]) == [unit(mark("tea"), "p")]
     seconds[0] += 2
     assert await embedder.embed(["tea"], purpose="query") == [unit(mark("tea"), "p")]
@@ -299,7 +302,7 @@ async def test_a_server_that_is_gone_is_an_error(waits: Waits, connections: Conn
 
 
 def refusing_over(characters: int, answer: Answer) -> Any:
-    """A server that refuses a request in which a text is longer than that."""
+    """A server that refuses a request with a text longer than this."""
 
     def respond(seen: Seen) -> Answer:
         texts = seen.body["input"]

@@ -1,4 +1,7 @@
-"""What hosted providers answer, well and badly. Each group names the source of its shape."""
+"""Answers of hosted providers, correct and broken.
+
+Each group names the source of its format.
+"""
 
 from typing import Any
 
@@ -26,7 +29,7 @@ _SAFE = {
 
 
 def _split_call(*, first: dict[str, Any] | None = None) -> tuple[bytes, ...]:
-    """A call in the pieces that OpenAI itself sends."""
+    """Return a call in the pieces that OpenAI itself sends."""
     start = first or {"role": "assistant", "content": None}
     return (
         delta(

@@ -1,6 +1,6 @@
-"""What model servers on people's own machines answer, well and badly.
+"""Answers of model servers on people's machines, correct and broken.
 
-Each group names the source of its shape.
+Each group names the source of its format.
 """
 
 from tests.llm.wild.openai_shapes import (
@@ -42,7 +42,7 @@ _MINIMAX = (
 
 
 def _said(name: str, text: str) -> tuple[Case, Case]:
-    """A call that was written as text, whole and streamed three letters at a time."""
+    """Return a call written as text, whole and streamed in pieces of three letters."""
     pieces = [delta({"content": part.decode()}) for part in _letters(text)]
     return (
         case(name, body({"role": "assistant", "content": text}), WEATHER_IN_ROME),
@@ -269,7 +269,7 @@ LLAMACPP = of(
         TEXT,
     ),
 )
-# Any of them, behind proxies and gateways of all kinds.
+# Any of these servers, behind proxies and gateways of all kinds.
 _WHOLE = b"".join(
     [delta({"content": "Cia"}), delta({"content": "o!"}), delta({}, "stop"), last(), DONE]
 )

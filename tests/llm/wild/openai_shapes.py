@@ -1,4 +1,4 @@
-"""Ways to write what OpenAI-compatible servers put on the wire, and to say what it means.
+"""Helpers for writing answers of OpenAI-compatible servers and their meaning.
 
 The answers are in `*_servers.py`.
 """
@@ -43,7 +43,7 @@ class Case:
 
     @property
     def ends(self) -> str:
-        """Why the reply ends: as it says, else by what it means."""
+        """Return the expected reason of the end, or the one that follows from the reply."""
         return self.finish or (
             "tool_calls" if any(kind == "call" for kind, *_ in self.means) else "stop"
         )
@@ -138,7 +138,7 @@ def piece(
 
 
 def meaning_of(reply: ModelReply) -> tuple[Meaning, ...]:
-    """A reply in short."""
+    """Return a short form of a reply."""
     found: list[Meaning] = []
     for part in reply.parts:
         match part:
@@ -156,7 +156,7 @@ def meaning_of(reply: ModelReply) -> tuple[Meaning, ...]:
 
 
 def joined(chunks: Iterable[Chunk]) -> tuple[str, str, list[list[str]]]:
-    """Text, thoughts and calls that a reader of the chunks has in the end."""
+    """Return the text, thoughts and calls that a reader of the chunks has in the end."""
     text, thought, calls = "", "", dict[int, list[str]]()
     for chunk in chunks:
         match chunk:
@@ -175,7 +175,7 @@ def joined(chunks: Iterable[Chunk]) -> tuple[str, str, list[list[str]]]:
 
 
 def as_joined(reply: ModelReply) -> tuple[str, str, list[list[str]]]:
-    """The same of a reply."""
+    """Return the text, thoughts and calls of a reply."""
     parts = reply.parts
     text = "".join(part.text for part in parts if isinstance(part, TextPart))
     thought = "".join(part.text for part in parts if isinstance(part, ReasoningPart))
@@ -188,5 +188,5 @@ def as_joined(reply: ModelReply) -> tuple[str, str, list[list[str]]]:
 
 
 def cut(data: bytes, size: int) -> Sequence[bytes]:
-    """The bytes in pieces of this size, wherever that cuts them."""
+    """Return the bytes in pieces of this size, cut at any position."""
     return [data[at : at + size] for at in range(0, len(data), size)]

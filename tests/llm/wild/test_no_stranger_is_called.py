@@ -1,6 +1,6 @@
-"""Nobody is called who was not configured.
+"""The server calls no host that was not configured.
 
-With the network shut but for this machine, a server starts, lists and answers.
+With the network closed except for this machine, a server starts, lists models and answers.
 """
 
 import socket
@@ -21,7 +21,7 @@ NONE: dict[str, Any] = dict.fromkeys(ProviderSettings.model_fields)
 
 @pytest.fixture
 def strangers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Everybody outside this machine whom somebody tried to reach; the attempt fails."""
+    """Hosts outside this machine that somebody tried to reach; the attempt fails."""
     tried: list[str] = []
     look_up, connect, connect_ex = (
         socket.getaddrinfo,

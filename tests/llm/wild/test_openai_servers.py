@@ -1,4 +1,4 @@
-"""Every answer of the wild, over real HTTP: what it means, and that its chunks say the same."""
+"""Every collected answer, over real HTTP: its meaning, and that its chunks say the same."""
 
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
@@ -29,8 +29,8 @@ from tests.llm.wild.openai_shapes import (
 )
 from tests.support.model_server import ModelServer
 
-# One loop, one server and one client for all: a client of its own for each answer would take ten
-# times as long.
+# All tests share one loop, one server and one client: a client for each answer would take ten times
+# as long.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -87,7 +87,7 @@ async def asked_with(
     *messages: Message | str,
     **fields: Any,
 ) -> dict[str, Any]:
-    """What the server sees of a request."""
+    """Return the request that the server gets."""
     await collect(model_at(server, kind, connections, name), ask(*messages, **fields))
     seen: dict[str, Any] = server.requests[-1].body
     return seen
@@ -96,7 +96,7 @@ async def asked_with(
 async def replayed(
     case: Case, server: ModelServer, connections: Connections
 ) -> tuple[ModelReply, dict[str, Any]]:
-    """The reply of a case, and how its message goes back to the same server."""
+    """Return the reply of a case, and its message as it is sent back to the same server."""
     server.push(*case.answers)
     model = model_at(server, case.server, connections, case.model)
     _, reply = await collect(model, ask("Hi", tools=[WEATHER, CLOCK], stream=case.streams))
@@ -173,7 +173,7 @@ async def test_thoughts_of_another_provider_stay_at_home(
 
 
 THINKS = [
-    ("azure", "gpt-4.1", "high", {}),  # at OpenAI's own address the same is said
+    ("azure", "gpt-4.1", "high", {}),  # At OpenAI's own address the same text is sent.
     ("groq", "openai/gpt-oss-20b", "minimal", {"reasoning_effort": "low"}),
     ("groq", "qwen/qwen3-32b", "high", {"reasoning_effort": "default"}),
     ("groq", "llama-3.3-70b", "high", {}),

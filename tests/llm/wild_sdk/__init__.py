@@ -1,4 +1,4 @@
-"""Answers, good and broken, as providers give them that are asked through their own SDKs.
+"""Answers of providers that are called through their SDKs, over real HTTP.
 
-All over real HTTP.
+They are correct or broken.
 """

@@ -39,7 +39,9 @@ CALL = {"type": "tool_use", "id": "toolu_a", "name": "get_weather", "input": {"c
 CALL_B = {"type": "tool_use", "id": "toolu_b", "name": "get_time", "input": {}}
 THOUGHT = ReasoningPart("Rome, then.", signature="sig-1", provider="anthropic")
 HIDDEN = ReasoningPart("", redacted="secret-1", provider="anthropic")
-BINDING = "claude-opus-5-5"  # thinks always, binds its thoughts, cannot be made to call a tool, takes no temperature
+# A model that always thinks, signs its thoughts, cannot be forced to call a tool, and takes no
+# temperature.
+BINDING = "claude-opus-5-5"
 PING = event({"type": "ping"}, "ping")
 
 
@@ -49,9 +51,9 @@ def model(server: ModelServer, connections: Connections, waits: Waits) -> ChatMo
 
 
 def problems(body: dict[str, Any]) -> list[str]:
-    """What Anthropic would refuse in a request: empty.
+    """Return what Anthropic would refuse in a request; empty for a valid one.
 
-    Its own rules, as its pages and its errors tell them.
+    The rules are those of its pages and errors.
     """
     found: list[str] = []
     messages = body["messages"]
@@ -254,7 +256,7 @@ async def test_thinking_can_be_switched_off_for_a_model_that_thinks_by_itself(
 async def test_a_long_answer_can_be_asked_for_as_a_whole(
     model: ChatModel, server: ModelServer
 ) -> None:
-    # Without a time-out of ours the client refuses what may take longer than ten minutes.
+    # Without our time-out the client refuses requests that may take longer than ten minutes.
     await whole_reply(model, ask("x", settings=ModelSettings(max_output_tokens=64_000)))
     assert server.requests[0].body["max_tokens"] == 64_000
 

@@ -38,8 +38,8 @@ CALL_B = {"toolUse": {"toolUseId": "tooluse_b", "name": "get_time", "input": {}}
 USAGE = {"inputTokens": 20, "outputTokens": 5, "totalTokens": 25}
 
 
-# Not for the whole file at once: to import it takes long, also for those who collect these tests
-# and run none of them.
+# Not imported for the whole file: the import is slow, also for people who collect these tests and
+# run none.
 @pytest.fixture(scope="module", autouse=True)
 def _extra() -> None:
     pytest.importorskip("boto3", reason="the extra `bedrock` is not installed")
@@ -47,7 +47,7 @@ def _extra() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def one_loader() -> Iterator[None]:
-    """Each client reads megabytes about AWS's services; here all read them once."""
+    """Let all clients share the megabytes about AWS's services, which each would read."""
     session = importlib.import_module("botocore.session")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "create_loader", cache(session.create_loader))
@@ -147,7 +147,7 @@ def model(server: ModelServer, waits: Waits) -> ChatModel:
 
 
 def problems(body: dict[str, Any]) -> list[str]:
-    """What Bedrock would refuse in a request: empty."""
+    """Return what Bedrock would refuse in a request; empty for a valid one."""
     found: list[str] = []
     roles = [message["role"] for message in body["messages"]]
     if (

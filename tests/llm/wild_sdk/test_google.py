@@ -55,8 +55,8 @@ USAGE = {
 }
 
 
-# Not for the whole file at once: to import it takes long, also for those who collect these tests
-# and run none of them.
+# Not imported for the whole file: the import is slow, also for people who collect these tests and
+# run none.
 @pytest.fixture(scope="module", autouse=True)
 def _extra() -> None:
     pytest.importorskip("google.genai", reason="the extra `google` is not installed")
@@ -262,10 +262,10 @@ async def test_a_schema_with_what_geminis_own_kind_lacks_goes_as_json_schema(
     server.push(Answer(gemini({"text": "ok"})))
     await whole_reply(model, ask("x", tools=[ToolSchema("find", "Finds.", SCHEMA)]))
     (declared,) = server.requests[0].body["tools"][0]["functionDeclarations"]
-    # `parameters` is Google's own kind of schema, which knows neither $defs nor
-    # additionalProperties; this one does.
+    # `parameters` is Google's kind of schema, which has neither $defs nor additionalProperties;
+    # this field has both.
     assert "parameters" not in declared
-    sent = declared["parameters_json_schema"]  # Google takes names in either spelling
+    sent = declared["parameters_json_schema"]  # Google accepts names in either spelling.
     assert sent["required"] == ["where"]
     assert set(sent["properties"]) == set(SCHEMA["properties"])
 
@@ -299,7 +299,7 @@ async def test_a_picture_at_an_address_that_is_gone_does_not_end_the_conversatio
     server.push(Answer(gemini({"text": "ok"})))
     picture = ImagePart("image/png", url=f"{server.root}/gone.png")
     await whole_reply(model, ask(said("user", "See:", picture)))
-    (seen,) = server.requests  # A private address, so it was not even asked.
+    (seen,) = server.requests  # The address is private, so it was not called.
     assert seen.body["contents"][0]["parts"][1] == {"text": "(a picture that cannot be read)"}
 
 
@@ -312,7 +312,7 @@ async def test_vertex_is_asked_with_googles_own_credentials(
     def refresh(self: Any, _request: Any) -> None:
         self.token = "token-1"
 
-    # Credentials that are refreshed without asking anybody.
+    # Credentials that are refreshed without a request.
     known = type("Known", (base,), {"refresh": refresh})
     monkeypatch.setattr(auth, "default", lambda *_, **__: (known(), "project-1"))
     info = ModelInfo(

@@ -30,8 +30,8 @@ ONCE = {
 class Sdk:
     """A provider.
 
-    How its model is made, how it answers "I look." or an error, and what it calls reasons and
-    choices.
+    The fields say how its model is made, its answers "I look." and errors, and its names of stop
+    reasons and tool choices.
     """
 
     package: str
@@ -197,7 +197,7 @@ async def test_a_tool_is_forced_in_each_providers_words_and_without_thinking(
     )
     for fields, choice in forced:
         server.requests.clear()
-        # Where a call is wanted and none comes, the model is told so once.
+        # If a call is required and none comes, the model is told so once.
         server.push(*[sdk.answer(False, next(iter(sdk.stops)))] * 2)
         await whole_reply(model, ask("x", tools=TOOLS, settings=settings, **fields))
         assert sdk.choice(server.requests[0].body) == choice, fields

@@ -1,4 +1,4 @@
-"""A stored agent with the built-in tools, and the way a turn calls them."""
+"""A stored agent with the built-in tools, and calls as a turn makes them."""
 
 import json
 from dataclasses import dataclass, field
@@ -57,7 +57,7 @@ class Desk:
         return Recall(self.store, NO_EMBEDDERS)
 
     def context(self) -> ToolContext:
-        nothing: Any = None  # what no memory tool asks for
+        nothing: Any = None  # Memory tools do not use these.
         return ToolContext(
             *("call-1", self.state, self.memory, self.store, self.scope, self.recall),
             *(nothing, nothing),
@@ -82,7 +82,7 @@ class Desk:
         return json.loads(result.content)
 
     async def refused(self, name: str, **arguments: Any) -> str:
-        """The text of a call that must fail, and leave memory as it was."""
+        """Return the error of a call that must fail and leave memory unchanged."""
         before = (list(self.memory.edits), list(self.memory.passages))
         result = await self.call(name, **arguments)
         assert result.status == "error", result.content

@@ -1,4 +1,4 @@
-"""The tool `memory`: what its commands do, and the exact words with which they answer."""
+"""The tool `memory`: its commands, and the exact texts of its answers."""
 
 from typing import Any
 

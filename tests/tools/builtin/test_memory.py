@@ -1,4 +1,4 @@
-"""The tools that edit memory blocks: what they do, and the exact words with which they refuse."""
+"""The tools that edit memory blocks: their effects, and the exact texts of their refusals."""
 
 import tracemalloc
 from typing import Any
@@ -35,7 +35,7 @@ def replacing(old: str, new: str) -> dict[str, Any]:
     return {"old_string": old, "new_string": new}
 
 
-# Tools with what they are told of the block human, and what it then holds.
+# Tools with their arguments for the block human, and its text afterwards.
 EDITS: list[tuple[str, dict[str, Any], str]] = [
     *(
         ("memory_insert", {"new_string": "Pet: cat", **line}, f"{TEXT}\nPet: cat")

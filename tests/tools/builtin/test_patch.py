@@ -1,7 +1,4 @@
-"""The tool `memory_apply_patch`.
-
-Unified diffs of one block, operations on several, and its exact words.
-"""
+"""The tool `memory_apply_patch`: diffs of one block, operations on several, exact texts."""
 
 import difflib
 from typing import Any

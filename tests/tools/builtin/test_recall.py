@@ -1,4 +1,4 @@
-"""The tools that search what was said and keep an archive."""
+"""The tools that search messages and keep an archive."""
 
 import json
 from dataclasses import replace
@@ -40,7 +40,7 @@ async def found(one: Desk, query: str, **arguments: Any) -> list[str]:
     result = await one.call("conversation_search", query=query, **arguments)
     value = {"results": []} if result.content.startswith(NOTHING) else json.loads(result.content)
     assert not value["results"] or value["message"] == f"Showing {len(value['results'])} results:"
-    # Best first; of turns that follow each other the best one first.
+    # Best first; neighbouring turns become one result, with the best turn first.
     return [
         turn["content"]
         for item in value["results"]
@@ -152,13 +152,13 @@ async def test_each_hit_stands_once_with_its_speaker_and_behind_the_turn_before_
         ("Nina", "Oolong from Fujian?")
     ]
     assert [turn["relevance"]["fts_rank"] for turn in (result, *result["after"])] == [1, 2]
-    # Over results of tools, and never from another session.
+    # Across results of tools, but never from another session.
     six, later = (await nina.read("conversation_search", query="sencha", limit=2))["results"]
     if later["content"] != "Sencha, much later.":
         six, later = later, six
     assert [turn["content"] for turn in six["before"]] == ["Yes."]
     assert "before" not in later
-    # Dates hold for the turn before too.
+    # The dates also limit the turn before.
     (result,) = (
         await nina.read(
             "conversation_search", query="fujian", limit=1, start_date="2026-01-20T01:02"
@@ -186,7 +186,7 @@ async def test_the_best_hit_stands_first_and_its_matching_lines_are_marked(nina:
     # By words alone the short question about the well comes first.
     assert result["relevance"]["fts_rank"] == 2
     assert result["matched_lines"] == [lines[41], lines[50]]
-    # What was said around it is there too, and hides nothing.
+    # The neighbouring turns are shown too, and hide nothing.
     around = [*result["before"], result, *result["after"]]
     assert [turn["content"][:10] for turn in around] == [text[:10] for text in said[: len(around)]]
     assert all("relevance" in turn for turn in around if "well" in turn["content"])
@@ -211,7 +211,7 @@ async def test_of_a_long_answer_the_part_that_matches_is_shown(nina: Desk) -> No
     assert len(result["content"]) < 2 * PART_CHARACTERS
     assert result["matched_lines"][-1] == sentences[370]
 
-    # A small model sees the line alone.
+    # A small model sees only the line.
     shown = await facts.search(nina.context(), "heliotrope")
     assert shown.endswith(f": {sentences[370]}")
 
@@ -535,7 +535,7 @@ async def test_passages_are_found_by_the_agents_own_dates(nina: Desk, store: Sql
     assert await filed(nina, "tea", start_datetime="2026-01-20T00:01") == []
 
 
-# What stands there already.
+# Texts that the archive already has.
 
 
 async def passages_of(one: Desk) -> list[str]:

@@ -1,6 +1,6 @@
-"""Memory tools accept copies with other signs or double escapes.
+"""Memory tools accept copies with other punctuation or double escapes.
 
-Else they quote the nearest line.
+Otherwise they quote the nearest line.
 """
 
 import re
@@ -15,7 +15,7 @@ BLOCK = (
     "System notes — environment\nLu says “gn” at night\nRange 3–5 … ok\nIt’s fine\nPrice: "
     "5\u00a0€\nDrinks tea  \nand milk"
 )
-# What the block has, and how models write it back.
+# The text of the block, and the ways in which models write it.
 TWINS = {
     "—": ("--", "-", "–", "---"),
     "“": ('"', "”", "„", "«"),
@@ -28,7 +28,7 @@ TWINS = {
 
 
 def written(sign: str, twin: str) -> list[tuple[str, str]]:
-    """The lines with the sign, as they stand and as a model writes them."""
+    """Return the lines with the character, as in the block and as a model writes them."""
     if sign == "  \n":
         return [("Drinks tea  \nand milk", f"Drinks tea{twin}and milk")]
     return [
@@ -109,7 +109,7 @@ async def test_a_refusal_quotes_the_nearest_line_as_it_stands() -> None:
         quoted = re.search(r"The nearest line is (\d): `(.*)`\.", told)
         assert quoted
         assert (quoted[2], BLOCK.split("\n")[int(quoted[1]) - 1]) == (line, line)
-        # With the line as it was quoted the next try succeeds.
+        # With the quoted line the next attempt succeeds.
         assert await edited("memory_replace", BLOCK, old_string=quoted[2], new_string="x")
     one = paper_desk(make.block("human", BLOCK))
     assert "nearest" not in await one.refused(
@@ -125,7 +125,7 @@ async def test_line_breaks_that_were_escaped_twice_are_read_where_the_text_does_
 ):
     asked = {"old_string": r"## Notes\n- tea", "new_string": r"## Notes\n- coffee"}
     assert await edited("memory_replace", LIST, **asked) == "## Notes\n- coffee\n- milk"
-    # What stands in the block with its backslash is found as it is.
+    # A text that the block has with its backslash is found unchanged.
     value = r"Splits by re.split('\n')"
     assert (
         await edited("memory_replace", value, old_string=r"'\n'", new_string=r"'\n+'")

@@ -1,6 +1,6 @@
 """The job of a batch, on both databases.
 
-Run again after a kill at each point, cancelled, and out of date.
+It is run again after a kill at each point, cancelled, and deleted when it is too old.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ async def stage(store: SqlStore, tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 async def claimed(stage: Stage, *agents: str) -> Job:
-    """A batch with a message to each of these agents, whose job is being run."""
+    """Make a batch with a message to each of these agents, whose job is running."""
     sent = [
         {"agent_id": agent, "input": f"Message {number}."} for number, agent in enumerate(agents)
     ]
@@ -83,7 +83,7 @@ async def test_a_job_that_was_killed_begins_no_turn_twice(stage: Stage) -> None:
     gate.open()
     assert await again == [(2, 2)]
     assert await counts(stage, job) == {"completed": 2}
-    # Killed after the turns and before anything of them was noted.
+    # The kill comes after the turns and before any result is stored.
     values = {"status": "waiting", "request": {"agent_id": agent, "input": "Message 0."}}
     await stage.store.write(
         lambda tx: tx.run(batch_items.update().where(batch_items.c.number == 0).values(values))
@@ -104,7 +104,7 @@ async def test_a_cancelled_job_ends_the_turn_that_it_began(stage: Stage) -> None
     running = asyncio.create_task(run(stage, job))
     await gate.reached()
     await stage.store.write(lambda tx: service.cancel(tx, Scope(), job.id))
-    running.cancel()  # as the worker does when it sees that
+    running.cancel()  # As the worker does when it notices the cancellation.
     await asyncio.wait([running])
     assert stage.runtime.live == {}
     assert await counts(stage, job) == {"waiting": 1}

@@ -32,7 +32,7 @@ WORDS = [f"I like the number {number}." for number in range(12)]
 
 
 class Receiver(JsonServer):
-    """What is called back."""
+    """The receiver of callbacks."""
 
     def said_no(self, status: int, words: str) -> Any:
         return [status, words]
@@ -47,7 +47,7 @@ def make(http: Any, *requests: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def ended(http: Any, id: str) -> dict[str, Any]:
-    """The batch, once it has ended."""
+    """Wait until the batch has ended, and return it."""
     return dict(
         wait_for(
             lambda: (
@@ -83,7 +83,7 @@ def test_each_request_is_answered_by_a_turn_of_its_own(api: Api) -> None:
     every = words_of(api.http, batch["id"], order="asc")
     assert sorted(every) == ["You said One.", "You said Three.", "You said Two."]
     assert words_of(api.http, batch["id"]) == every[::-1]
-    # Those to one agent come in their order, in the same conversation.
+    # Requests to one agent run in their order, in the same conversation.
     assert words_of(api.http, batch["id"], agent_id=first, order="asc") == [
         "You said One.",
         "You said Three.",
@@ -94,7 +94,7 @@ def test_each_request_is_answered_by_a_turn_of_its_own(api: Api) -> None:
     assert words_of(api.http, batch["id"], order="asc", after=page[0]["id"]) == every[1:]
     assert page[0]["role"] == "assistant"
     assert page[0]["run_id"]
-    # What was asked is the agent's history now, and kept nowhere else.
+    # The requests are now in the agent's history, and stored nowhere else.
     rows = api.server.read(
         lambda tx: tx.all(batch_items.select().where(batch_items.c.job_id == batch["id"]))
     )
@@ -169,7 +169,7 @@ def test_a_cancelled_batch_stops_its_turn_and_sends_no_more(api: Api) -> None:
     api.client.patch(f"{PATH}/{batch['id']}/cancel", cast_to=object)
     assert ended(api.http, batch["id"])["status"] == "cancelled"
     wait_for(lambda: api.client.runs.list(agent_id=agent).items[0].status == "cancelled")
-    ok(api.http.patch(f"{PATH}/{batch['id']}/cancel"))  # twice is once
+    ok(api.http.patch(f"{PATH}/{batch['id']}/cancel"))  # The second cancellation changes nothing.
     assert said(api.client, agent, "First.")
     assert not said(api.client, agent, "Second.")
     api.server.answers_with(lambda _request: "ok")
@@ -231,7 +231,8 @@ def test_a_repeated_request_makes_no_second_batch(
     again = ok(api.http.post(PATH, json=body, headers={"x-stainless-retry-count": "1"}))
     assert again["id"] == first["id"]
     ended(api.http, first["id"])
-    other = ok(api.http.post(PATH, json=body))  # without a word of a retry it is meant
+    # Without a sign of a retry the request counts as new.
+    other = ok(api.http.post(PATH, json=body))
     assert other["id"] != first["id"]
     ended(api.http, other["id"])
     assert len(said(api.client, agent, "Only once.")) == 2
@@ -251,7 +252,7 @@ def test_a_few_agents_answer_at_once_and_a_busy_one_is_waited_for(api: Api) -> N
         if running == answering.AT_ONCE:
             are_several.set()
         await are_several.wait()
-        await asyncio.sleep(0.05)  # in which one more would begin, if more were allowed
+        await asyncio.sleep(0.05)  # In this time one more would begin, if more were allowed.
         running -= 1
         return "Done."
 

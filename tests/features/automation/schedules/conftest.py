@@ -41,7 +41,7 @@ __all__ = [
 
 
 def make_due(server: ServerInThread, id: str, *, ago: float = 0) -> int:
-    """Let the schedule's next time be now, or so many seconds ago; returns that time."""
+    """Make the schedule due now, or `seconds` ago; return that time."""
 
     def work(tx: Transaction) -> int:
         due_at = tx.clock.now() - round(ago * SECOND)
@@ -60,7 +60,7 @@ def make_due(server: ServerInThread, id: str, *, ago: float = 0) -> int:
 
 
 def wait_for(is_so: Callable[[], Any]) -> Any:
-    """Return what the function gives, once it gives something."""
+    """Wait until the function returns a value, and return it."""
     end = time.monotonic() + LIMIT
     while not (found := is_so()):
         assert time.monotonic() < end, "it did not come"

@@ -1,6 +1,6 @@
-"""A whole server whose clock jumps ahead by a year and back.
+"""A server whose clock jumps ahead by a year and back.
 
-Turns, leases, jobs and schedules go on.
+Turns, leases, jobs and schedules continue.
 """
 
 import time
@@ -39,7 +39,7 @@ STAMPS = {
 
 
 class JumpingTime:
-    """The module `time` of the server's clock, which is ahead by so many microseconds."""
+    """The module `time` for the server's clock, which is ahead by some microseconds."""
 
     ahead = 0
 
@@ -71,7 +71,7 @@ def jumping_server(
 
 
 def stamps_ahead(tx: Transaction) -> list[str]:
-    """Columns with a time more than a day ahead, except leases of ended turns."""
+    """Return the columns with a time more than a day ahead, except leases of ended turns."""
     limit, ahead = time.time_ns() // 1000 + DAY, list[str]()
     for table, names in STAMPS.items():
         for name in names:
@@ -85,7 +85,7 @@ def stamps_ahead(tx: Transaction) -> list[str]:
 
 
 def overdue(tx: Transaction) -> list[str]:
-    """The kinds of jobs that should have run: a periodic one may be under way."""
+    """Return the kinds of jobs that should have run; a periodic one may be running."""
     now = time.time_ns() // 1000
     late = job_rows.c.status.in_(["waiting", "running"]) & (
         job_rows.c.not_before < now - 2 * SECOND
@@ -134,7 +134,7 @@ def test_a_server_goes_on_after_its_clock_jumped_ahead_by_a_year_and_back(
             assert "Here." in http.post(path, json=sent).text
             listed = ok(http.get(path, params={"order": "asc", "limit": 100}))
             assert any("Are you there?" in str(one) for one in listed[-4:]), "the newest comes last"
-        # It comes every ten minutes.
+        # The job runs every ten minutes.
         server.write(
             lambda tx: jobs.add(tx, Job("schedules.take_up", LOCAL_ORGANIZATION, {}, key="at once"))
         )

@@ -1,4 +1,4 @@
-"""When cron expressions come, in UTC and in time zones: compared with every minute of the clock."""
+"""The times of cron expressions in UTC and in zones, compared with every minute."""
 
 import random
 from datetime import UTC, datetime, timedelta
@@ -148,7 +148,7 @@ def test_seven_in_berlin_is_seven_on_both_sides_of_a_change() -> None:
         "25 07:00+0100",
         "26 07:00+0100",
     ]
-    # A time that a night does not have comes once, and one that it has twice comes once.
+    # A time that is skipped by the clock comes once, and one that is repeated comes once.
     assert local_times("30 2 * * *", zone, spring, 3) == [
         "28 02:30+0100",
         "29 03:00+0200",
@@ -185,7 +185,7 @@ FORMS = (
 
 @lru_cache
 def numbers(text: str, least: int, most: int) -> frozenset[int]:
-    """The numbers of a field, written as in FORMS."""
+    """Return the numbers of a field, written as in FORMS."""
     found: set[int] = set()
     for part in text.replace("SUN", "0").replace("SAT", "6").split(","):
         span, _, step = part.partition("/")
@@ -207,7 +207,10 @@ def has(expression: str, time: datetime) -> bool:
 
 
 def every_minute(expression: str, zone: ZoneInfo, start: datetime, hours: int) -> list[datetime]:
-    """The times by looking at each minute: of the day where hours are named, else of real time."""
+    """Compute the times by checking each minute.
+
+    If hours are named, these are the minutes of the day, otherwise of real time.
+    """
     if expression.split()[1] == "*":
         real = (start + MINUTE * number for number in range(1, hours * 60))
         return [time for time in real if has(expression, time.astimezone(zone))]
@@ -218,7 +221,7 @@ def every_minute(expression: str, zone: ZoneInfo, start: datetime, hours: int) -
             moment = time.replace(tzinfo=zone).astimezone(UTC)
             while (
                 moment.astimezone(zone).replace(tzinfo=None) != time
-            ):  # the night has no such time
+            ):  # The clock skips this time.
                 time += MINUTE
                 moment = time.replace(tzinfo=zone).astimezone(UTC)
             found.add(moment)
@@ -226,7 +229,7 @@ def every_minute(expression: str, zone: ZoneInfo, start: datetime, hours: int) -
 
 
 def changes_of(zone: ZoneInfo, year: int) -> list[datetime]:
-    """The days of the year on which the zone's clocks change."""
+    """Return the days of the year on which the zone's clocks change."""
     days = [datetime(year, 1, 1, tzinfo=UTC) + timedelta(days=number) for number in range(365)]
     return [
         one

@@ -1,6 +1,6 @@
 """Messages of schedules.
 
-Each due time is sent once, whatever is killed, late, busy, revoked or deleted.
+Each due time is sent once, even after kills, delays, busy agents, revoked keys and deletions.
 """
 
 import time
@@ -36,7 +36,7 @@ def new_agent(client: Letta) -> str:
 
 
 def said(client: Letta, agent: str, words: str = WORDS) -> list[str]:
-    """The otids of the messages with these words."""
+    """Return the otids of the messages with this text."""
     return [
         m.otid or ""
         for m in client.agents.messages.list(agent)
@@ -50,7 +50,7 @@ def plan(client: Letta, agent: str, schedule: Any = HOURLY, **more: Any) -> str:
 
 
 def plan_soon(client: Letta, agent: str) -> float:
-    """Plan a message for the first moment that is still ahead once a busy server reads it."""
+    """Schedule a message for a time that is still ahead when a busy server reads it."""
     for lead in (0.4, 2, 8):
         due_at = time.time() + lead
         try:

@@ -56,7 +56,7 @@ async def test_each_due_time_plans_the_next_once_and_a_missed_one_stands_for_all
     second = first + 50 * HOUR * SECOND
     clock.advance(HOUR)
     assert await store.write(lambda tx: service.begin(tx, made.id, second))
-    # The later time has begun, so the earlier one has nothing to do any more, nor to end.
+    # The later time has begun, so the job of the earlier one has nothing left to do.
     assert await store.write(lambda tx: service.begin(tx, made.id, first)) is None
     await store.write(lambda tx: service.finish(tx, made.id, first, "No."))
     row = await store.read(lambda tx: queries.get(tx, Scope(), agent.id, made.id))
@@ -120,8 +120,7 @@ async def test_a_clock_that_jumped_ahead_and_back_leaves_out_no_time(
         if days % 4:  # the job comes first: it sends nothing, and plans anew
             await store.write(follow)
         await store.write(service.take_up)
-        # What comes sooner than within a day of the wrong time is what it would have been all
-        # along.
+        # Times that are not within a day of the wrong time are as they would have been anyway.
         assert all(a <= b for a, b in zip(await store.read(next_times), wrong, strict=True))  # type: ignore[operator]
         assert await store.read(next_times) == right
         due = {

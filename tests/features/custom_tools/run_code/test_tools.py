@@ -1,4 +1,4 @@
-"""Code that agents run: what it prints, what it calls, and what it cannot break."""
+"""Code that agents run: its output, the tools that it calls, and what it cannot break."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def _sandbox() -> None:
 def result_of(
     api: Api, name: str, tools: tuple[str, ...] = (), **arguments: Any
 ) -> tuple[str, Any]:
-    """The status and result of one call by an agent that has these tools of its own."""
+    """Return the status and result of one call by an agent that has these tools."""
     made = [api.client.tools.upsert(source_code=source) for source in tools]
     listed = api.client.tools.list(name=name).items
     agent = api.client.agents.create(

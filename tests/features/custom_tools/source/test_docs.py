@@ -19,7 +19,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
 
 
 def assistant(request: ModelRequest) -> Line:
-    """Ask for apples, then for what the traceback says is there, and sum up."""
+    """A model that asks for apples, then for the fruit in the traceback, and sums up."""
     last = request.messages[-1]
     if last.role == "user":
         return call(

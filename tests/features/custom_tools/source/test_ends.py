@@ -1,4 +1,4 @@
-"""Calls that are cut: by a cancel of their run, or by a kill of the server."""
+"""Calls that are interrupted by cancelling their run or by killing the server."""
 
 import asyncio
 import itertools
@@ -22,7 +22,7 @@ _marks = itertools.count(100_000)
 
 
 def naps(mark: str) -> str:
-    """A tool that leaves a process running, says so, and sleeps."""
+    """Make a tool that leaves a process running, prints a line, and sleeps."""
     return f'''
 import subprocess, time
 
@@ -35,12 +35,12 @@ def nap() -> str:
 
 
 def new_mark() -> str:
-    """A number of seconds by which the process of one test is known."""
+    """Return a number of seconds that identifies the process of one test."""
     return f"{next(_marks)}.{random.randrange(10**9)}"  # noqa: S311 - a name
 
 
 async def gone(mark: str) -> bool:
-    """Whether the process ends within some seconds."""
+    """Return whether the process ends within some seconds."""
     for _ in range(200):
         listed = await asyncio.to_thread(
             subprocess.run, ["ps", "-eo", "args"], capture_output=True, text=True, check=True
@@ -98,9 +98,9 @@ def test_of_a_tool_that_prints_a_lot_readers_get_some_and_the_result_its_begin(a
 
 
 async def kill_during_a_call(server: AttackedServer, delay: float | None) -> str:
-    """Kill the server so long after the call began, or as soon as the tool is asleep.
+    """Kill the server during a call; return the call's result.
 
-    Return what the call ended as.
+    The kill comes this long after the call began, or as soon as the tool sleeps.
     """
     mark = new_mark()
     answer = await server.http.put("/v1/tools/", json={"source_code": naps(mark)})

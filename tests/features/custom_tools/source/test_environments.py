@@ -1,6 +1,6 @@
-"""Tools that need packages, which are wheels of a folder here.
+"""Tools that need packages.
 
-The operator's pip is told to look nowhere else.
+The packages are wheels in a local folder, and the operator's pip uses no other source.
 """
 
 import asyncio
@@ -127,7 +127,7 @@ def test_what_cannot_be_installed_is_said_with_pips_words_and_tried_again_later(
     while "failed" not in [
         job["status"] for job in api.http.get("/v1/jobs/").json() if "nosuchthing" in str(job)
     ]:
-        pass  # what failed is told at once, and noted with the job a moment later
+        pass  # The failure is reported at once, and recorded with the job a moment later.
     make_wheel(tmp_path, "nosuchthing", "1.0", "x = 1")
     failure = environments._failure(environments._home(api.server.settings, texts_of([wanted])))
     assert "cannot be installed" in try_out(api, wanted)["detail"]

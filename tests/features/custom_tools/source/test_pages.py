@@ -1,4 +1,4 @@
-"""The pages of tools: made, looked at, tried, changed and deleted in the browser."""
+"""The pages of tools: creating, reading, trying, changing and deleting them in the browser."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Secrets of agents: their tools have them, and nobody else reads them."""
+"""Secrets of agents: their tools get the values, and nobody else reads them."""
 
 import logging
 from typing import Any
@@ -24,7 +24,7 @@ def tell(fails: bool = False) -> dict:
 
 
 def everything(api: Api, agent_id: str, answer: Any) -> str:
-    """All that this server shows of the agent and its turns."""
+    """Return everything that this server shows of the agent and its turns."""
     http = api.http
     paths = [
         f"/v1/agents/{agent_id}",

@@ -1,6 +1,7 @@
-"""Whose tools are.
+"""Tools belong to an organization.
 
-All of an organization may use them, who may write tools changes them; and what many of them cost.
+Everybody in it may use them, callers who may write tools change them, and the cost of many tools is
+bounded.
 """
 
 import pytest

@@ -1,6 +1,6 @@
-"""What a tool's function gets beside its arguments.
+"""What a tool's function gets besides its arguments.
 
-The agent's state, and a client of this server with the caller's rights.
+That is the agent's state, and a client of this server with the caller's rights.
 """
 
 import pytest

@@ -51,7 +51,7 @@ KEPT: dict[str, Any] = {
 
 
 def test_an_upsert_keeps_what_was_not_sent(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each field alone, after a tool that has them all; also with another source."""
+    """Each field is sent alone, after a tool that has them all; also with another source."""
     monkeypatch.setattr(service, "add_build", lambda *_: None)  # no packages are fetched for it
     source = ADD.replace("add(", "keep(")
     made = ok(api.http.put("/v1/tools/", json={"source_code": source, **KEPT}))
@@ -292,8 +292,8 @@ def trial(api: Api, source: str, **sent: Any) -> dict[str, Any]:
     return made
 
 
-# What letta-client 1.12.0's create_from_function sends: the function without what stands above it,
-# and its schema apart.
+# letta-client 1.12.0's create_from_function sends the function without the lines above it, and its
+# schema separately.
 ALONE = '''
 def manage(data: Entry, others: List[str], change: Optional[int] = None) -> str:
     """Change a stock.
@@ -327,7 +327,7 @@ def test_arguments_become_what_the_function_expects_and_results_json(api: Api) -
         api, MODELS, args={"place": {"town": "Rome"}, "others": [{"town": "Bari"}], **ready}
     )
     assert result["status"] == "success", result
-    # NaN is no JSON, so the whole is told as text.
+    # NaN is not JSON, so the whole result is sent as text.
     assert "Place(town='Rome')" in result["func_return"]
     result = trial(
         api,

@@ -1,4 +1,4 @@
-"""Variables of an organization: all its tools have them, and nobody reads a value."""
+"""Variables of an organization: all its tools get them, and nobody reads a value."""
 
 import json
 

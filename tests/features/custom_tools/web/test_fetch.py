@@ -1,7 +1,4 @@
-"""Pages that agents read.
-
-Which addresses are spoken to, what comes back, and what hostile pages cannot do.
-"""
+"""Pages that agents read: allowed addresses, results, and hostile pages."""
 
 import gzip
 import threading
@@ -30,7 +27,7 @@ ARTICLE = (
 
 
 class Site(BaseHTTPRequestHandler):
-    """Answers each path as `pages` says: status, headers, pieces of the body."""
+    """A site that answers each path as `pages` says: status, headers, pieces of the body."""
 
     pages: ClassVar[dict[str, tuple[int, dict[str, str], list[bytes]]]] = {}
     asked: ClassVar[list[str]] = []
@@ -68,8 +65,8 @@ def serving() -> Iterator[str]:
 
 
 HTML = {"content-type": "text/html; charset=utf-8"}
-# Ways to write this machine, a private network, or no web page at all. {port} is that of a server
-# that must never be asked.
+# Ways to write an address of this machine, of a private network, or of no web page. {port} is that
+# of a server that must never be called.
 PRIVATE = """
 http://127.0.0.1:{port}/ http://127.1:{port}/ http://2130706433:{port}/ http://0x7f000001:{port}/ http://0x7f.1:{port}/
 http://0177.0.0.1:{port}/ http://017700000001:{port}/ http://0:{port}/ http://0.0.0.0:{port}/ http://localhost:{port}/
@@ -116,7 +113,7 @@ async def test_a_name_that_leads_to_a_private_address_is_refused(
 
 
 async def test_what_a_name_means_a_moment_later_makes_no_difference(site: str) -> None:
-    """The check and the connection see the same look-up."""
+    """The check and the connection use the same look-up."""
     port, looked_up = site.rpartition(":")[2], []
 
     async def rebinding(host: str, _port: int) -> list[str]:
@@ -143,7 +140,7 @@ REDIRECTS = [
 async def test_each_redirect_is_checked(
     site: str, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
-    """The first address counts as public here: what it leads to is looked at anew."""
+    """The first address counts as public here; the target of the redirect is checked again."""
     port = site.rpartition(":")[2]
     Site.pages |= {
         "/go": (302, {"location": target.replace("{port}", port)}, []),

@@ -48,7 +48,7 @@ PAGE = (
 
 
 class Engine(BaseHTTPRequestHandler):
-    """Any of the search engines, and one page."""
+    """A server for all search engines, and one page."""
 
     asked: ClassVar[list[dict[str, Any]]] = []
     answer: tuple[int, bytes] = (200, b"")

@@ -1,7 +1,4 @@
-"""Agents that manage a group, in a file and in again.
-
-With its members and the blocks that they share.
-"""
+"""Export and import of agents that manage a group, with its members and shared blocks."""
 
 import copy
 from typing import Any
@@ -84,7 +81,7 @@ def test_a_group_comes_back_with_new_agents_and_the_blocks_they_share(api: Api, 
     assert shared != {plan}
     personas = {blocks_of(api, id)["persona"] for id in answer["agent_ids"]}
     assert len(personas) == 3
-    # The copy makes the same file.
+    # The copy exports the same file.
     again = export(api, new_manager)
     assert again["groups"] == file["groups"]
     assert [one["block_ids"] for one in again["agents"]] == [

@@ -1,6 +1,6 @@
-"""The history of an agent's memory, what waits for its owner, and schedules.
+"""Export and import of memory history, pending proposals and schedules.
 
-Out and in again, equal, and nobody forged.
+The copies are equal, and no author can be forged.
 """
 
 import copy
@@ -25,7 +25,7 @@ YEAR = 365 * 24 * 3600 * 1000  # milliseconds
 
 @pytest.fixture(scope="module", params=BOTH)
 def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """A server that the tests of this module share, on each database."""
+    """Run a server for the tests of this module, on each database."""
     url = None if request.param == BOTH[0] else postgres.server().new_database()
     place = {} if url is None else {"database_url": url}
     with (
@@ -49,7 +49,7 @@ def memory(file: Wire) -> Wire:
 
 
 def make_agent(api: Api) -> str:
-    """An agent with history, a deleted block, a hidden one, two proposals and a schedule."""
+    """Make an agent with history, a deleted block, a hidden one, two proposals and a schedule."""
     client = api.client
     agent = client.agents.create(
         model=MODEL,
@@ -110,7 +110,7 @@ def test_history_proposals_and_schedules_come_back_as_they_were(api: Api) -> Non
     (first, second) = (imported(api, file, extra_body={"schedules": True}) for _ in range(2))
     for made in (first, second):
         again = export(api, made)
-        # Equal to the ids of versions, which nobody took over: they are computed.
+        # The ids of versions are equal, although they were computed and not copied.
         assert memory(again) == told
         assert again["blocks"] == file["blocks"]
         assert (
@@ -152,8 +152,8 @@ def test_what_was_imported_goes_on_like_any_memory(api: Api) -> None:
     assert api.client.agents.blocks.retrieve("person", agent_id=made).value == "Ada.\n"
     blamed = ok(api.http.get(f"/v1/blocks/{block}/blame"))
     assert "Ada." in json.dumps(blamed)
-    # Its next file is whole too. An approved proposal of a file's author is that of somebody at a
-    # remote, also in its id.
+    # Its next export is complete too. An approved proposal of a file's author belongs to a remote
+    # author, also in its id.
     names = ("label", "value", "author", "created_at")
     told, again = (
         [[one[name] for name in names] for one in memory(file)["versions"]]
@@ -163,7 +163,7 @@ def test_what_was_imported_goes_on_like_any_memory(api: Api) -> None:
 
 
 def test_the_blocks_of_a_file_say_what_is_and_its_history_what_was(api: Api) -> None:
-    """A tool that reads plain `.af` may change blocks, add some, and leave some out."""
+    """A program that reads plain `.af` may change, add or leave out blocks."""
     file = export(api, make_agent(api))
     plain = copy.deepcopy(file)
     for block in plain["blocks"]:
@@ -234,7 +234,7 @@ def test_a_file_forges_nobody(api: Api) -> None:
         ok(api.http.get(f"/v1/blocks/{block}/diffs")),
     ):
         assert {(one["author"], one["author_kind"]) for one in found} == {("remote:Root", "remote")}
-    # What waits of somebody there is not applied, whoever that is said to be.
+    # A pending proposal of the file is not applied, whoever is its author.
     assert api.client.agents.blocks.retrieve("person", agent_id=made).value == TEXT
 
 
@@ -288,7 +288,7 @@ def test_of_a_hostile_history_what_cannot_be_is_left_out_and_named(
         api.http.post("/v1/agents/import", files={"file": ("a.af", json.dumps(file).encode())})
     )
     assert any(words in told for told in answer["warnings"]), answer["warnings"]
-    # What was stored can be shown and goes out again, and nobody is forged.
+    # Everything that was stored can be shown and exported again, and no author is forged.
     (agent,) = answer["agent_ids"]
     again = export(api, agent)
     assert {block.label for block in api.client.agents.blocks.list(agent)} == {"person"}
@@ -329,7 +329,7 @@ MESSAGE = {"id": "m", "role": "user", "parts": [{"kind": "text", "text": 5}], "c
 def test_a_part_that_is_none_is_left_out_instead_of_breaking_its_agent(
     api: Api, whole: Wire
 ) -> None:
-    """Impossible times and dates were stored once, and broke every list of them."""
+    """Impossible times and dates were once stored, and broke every list that held them."""
     file = _hostile(api) | {"ricordo": {"version": 1, **whole}}
     answer = ok(
         api.http.post(
@@ -390,7 +390,7 @@ def test_schedules_keep_their_time_zone_and_those_of_older_files_are_in_utc(api:
 
 
 def test_a_users_copy_does_not_stand_in_the_place_of_the_agents_own_block(api: Api) -> None:
-    """A user who exported an agent got a file without the blocks that they have copies of."""
+    """A user's export once lacked the agent's blocks of which the user had copies."""
     name = "bea"
     api.http.post("/v1/users/", json={"name": name})
     agent = api.client.agents.create(

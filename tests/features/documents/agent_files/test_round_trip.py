@@ -1,4 +1,4 @@
-"""An agent out and in again: equal to the last message, and readable for other servers."""
+"""Export and import of an agent: equal to the last message, and readable for other servers."""
 
 import copy
 import json
@@ -29,7 +29,7 @@ def add_up(one: int, two: int) -> int:
 
 
 def make_agent(api: Api) -> str:
-    """An agent with everything that a file holds."""
+    """Make an agent with everything that a file can hold."""
     tool = api.client.tools.upsert(source_code=ADD)
     base = api.client.tools.list(name="memory_insert").items[0]
     made = api.client.agents.create(
@@ -98,9 +98,9 @@ def imported(api: Api, file: Any, **form: Any) -> str:
 
 
 def bare(file: Wire) -> str:
-    """The file without what is another's in each.
+    """Return the file without the parts that always differ.
 
-    Names, times of making, and the prompt, which tells of the agent's id.
+    These are names, creation times, and the prompt, which has the agent's id.
     """
     file = copy.deepcopy(file)
     for message in (
@@ -135,7 +135,8 @@ def test_an_agent_comes_back_as_it_was(api: Api) -> None:
         "rules": ("Be kind.", True),
     }
     assert {tool.name for tool in state.tools} >= {"add_up", "memory_insert", "grep_files"}
-    # It goes on where the other was: with what was said in its window, and all of it found.
+    # The copy continues where the original was: its messages are in the window, and search finds
+    # them.
     api.server.says("You like tea.")
     api.client.agents.messages.create(made, input="What do I like?")
     asked = api.server.model.requests[-1].messages
@@ -154,7 +155,7 @@ def test_an_agent_comes_back_as_it_was(api: Api) -> None:
         if one.message_type == "user_message"
     ]
     assert said == ["Hello there."]
-    # The one that it was made of is as it was.
+    # The original is unchanged.
     assert bare(export(api, agent)) == bare(file)
 
 
@@ -365,7 +366,7 @@ def test_what_is_one_users_is_in_no_file(api: Api) -> None:
     text = json.dumps(export(api, agent.id))
     assert ("zebra" in text, "quagga" in text, "Be kind." in text) == (False, False, True)
     hers = api.http.get(f"/v1/agents/{agent.id}/export", headers={"x-ricordo-user": "ada"}).text
-    # Her own thread is in hers, with the prompt that shows her blocks.
+    # Her export contains her conversation, with the prompt that shows her blocks.
     assert ("zebra is ill" in hers, "quagga" in hers) == (True, False)
 
 

@@ -1,6 +1,6 @@
 """Agent files of other servers and versions.
 
-All come in, and whatever was mended or left out is named.
+All are imported, and every repaired or omitted part is named.
 """
 
 import copy
@@ -39,7 +39,7 @@ SCHEMA = {
 
 
 def take(api: Api, content: bytes, **form: Any) -> tuple[Wire, list[str]]:
-    """Import a file; return the agent, and what was mended or left out."""
+    """Import a file; return the agent, and the repaired or omitted parts."""
     sent = {"file": ("agent.af", content)}
     answer = ok(
         api.http.post(
@@ -122,10 +122,7 @@ def plain_file() -> Wire:
 
 @dataclass(frozen=True)
 class Odd:
-    """One thing about a file that is otherwise elsewhere.
-
-    How it is written, what must be said of it, what must come in.
-    """
+    """One unusual thing in a file, with the expected warning and the expected import."""
 
     words: str
     change: Callable[[Wire, random.Random], Any]
@@ -390,7 +387,7 @@ def test_files_with_many_odd_things_at_once_come_in_too(api: Api, files: int) ->
         for odd in chance.sample(ODDS, 5):
             with suppress(
                 KeyError, IndexError, AttributeError, TypeError
-            ):  # another may have taken the place away
+            ):  # Another change may have removed this position.
                 odd.change(file, chance)
         agent, warnings = take(api, chance.choice(ENCODINGS)[1](json.dumps(file)))
         assert agent["id"]
@@ -434,7 +431,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def damage(file: Wire, chance: random.Random) -> None:
-    """Put a value of another kind anywhere into the file, take one out, or double one."""
+    """Put a value of another type anywhere into the file, remove one, or double one."""
     *parents, last = chance.choice(places(file)[1:])
     holder: Any = file
     for step in parents:

@@ -1,6 +1,6 @@
 """Exports of other chat services.
 
-The branch that was shown comes, with its times, once; and no file does harm.
+The shown branch is imported once, with its times, and no file does harm.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ def node(
 
 
 def chatgpt(id: str = "c-1", *more: Sent) -> Sent:
-    """A chat with an edited question, an answer by a tool, a thought and a picture."""
+    """Return a chat with an edited question, an answer by a tool, a thought and a picture."""
     thought = {
         "kind": "thoughts",
         "content": {"thoughts": [{"summary": "s", "content": "Hm."}], "parts": []},
@@ -265,7 +265,7 @@ def test_chats_become_conversations_that_are_found(api: Api) -> None:
         )
     )
     assert "What is tea?" in json.dumps(found)
-    # It goes on from there, and is this user's alone.
+    # The conversation can continue, and belongs to this user only.
     ok(api.http.patch(f"/v1/agents/{report['agent']}", json={"model": "scripted/model"}))
     api.server.says("As I said.")
     ok(

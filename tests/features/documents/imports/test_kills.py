@@ -1,6 +1,6 @@
-"""An import whose process is killed, again and again, ends with what one that was not killed has.
+"""Imports that are killed again and again.
 
-Nothing lost, nothing twice.
+In the end they have the same rows as an import without kills: nothing lost, nothing twice.
 """
 
 import json
@@ -21,7 +21,7 @@ from tests.support import postgres
 from tests.support.letta_database import fill
 from tests.support.ready import Helper
 
-# Of each table, what an import decides: no times of this run, and no ids that are made by chance.
+# The columns that an import sets, without times of this run and random ids.
 _CONTENT = {
     "messages": "SELECT id, conversation_id, role, parts, otid, created_at FROM messages WHERE role <> "
     "'system' ORDER BY created_at, seq",
@@ -51,7 +51,7 @@ def url() -> Iterator[str]:
 
 
 class Importer:
-    """Imports a database of the retired server into one of ours, by the command."""
+    """Imports a database of the retired server into one of ours, with the command."""
 
     def __init__(self, helper: Helper, folder: Path, url: str) -> None:
         self.folder, self._helper, self._url = folder, helper, url
@@ -68,7 +68,7 @@ class Importer:
         return json.loads(self._report.read_text())
 
     def count(self) -> int:
-        """Return how many messages are there already."""
+        """Return the number of messages imported so far."""
         with (
             suppress(sqlite3.Error),
             closing(sqlite3.connect(f"file:{self._database}?mode=ro", uri=True)) as rows,
@@ -95,13 +95,13 @@ def content(folder: Path) -> dict[str, Any]:
             }
     finally:
         store._close()
-    # A window begins with a prompt of our own.
+    # A window begins with this server's prompt.
     found["windows"] = [(json.loads(row[0])[1:],) for row in found["windows"]]
     return found
 
 
 def killed_and_run(helper: Helper, tmp_path: Path, url: str, kills: int) -> None:
-    """Kill an import each time that some more has come, the first time before anything has.
+    """Kill the import each time it has made some progress, the first time before any.
 
     Then let it end.
     """

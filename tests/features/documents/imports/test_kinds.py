@@ -1,6 +1,7 @@
-"""What an export is of.
+"""Kinds of exports.
 
-Memories beside chats, files of another kind, and thoughts and outputs in answers of Open WebUI.
+These are memories besides chats, files of another kind, and thoughts and outputs in answers of Open
+WebUI.
 """
 
 import io
@@ -39,7 +40,7 @@ def test_what_claude_remembers_is_archived_beside_its_chats(api: Api) -> None:
     (passage,) = ok(api.http.get(f"/v1/agents/{made['agent']}/archival-memory"))
     assert passage["text"] == "**Work** She is a nurse in the north."
     assert passage["tags"] == ["claude", "memory"]
-    # For a user it is proposed, and nowhere until the user approves.
+    # For a user it is proposed, and shown nowhere until the user approves.
     made = taken(api, "claude", io.BytesIO(export), user="nurse")
     assert made["taken"] == {"chats": 1, "memories proposed": 1, "messages": 2}
     headers = {"x-ricordo-user": "nurse"}

@@ -1,6 +1,6 @@
-"""A Letta V1 server's database taken whole.
+"""Import of a Letta V1 server's whole database.
 
-Equal in content, once however often it runs, and read only.
+The content is equal, a repeated import adds nothing, and the old database is only read.
 """
 
 import json
@@ -165,7 +165,8 @@ def test_messages_keep_order_times_thoughts_and_calls(
     )
     assert (second["name"], second["status"], second["stderr"]) == ("roll_dice", "error", ["oops"])
     assert answer["parts"] == [{"kind": "text", "text": "Answer 1."}]
-    # What was in context is, behind the new prompt; and the agent goes on with it.
+    # The messages in the context window are the same, after the new prompt; and the agent
+    # continues.
     window = file["agents"][0]["in_context_message_ids"]
     assert window[1:] == [one["id"] for one in said[-9:]]
     thread = ok(api.http.get(f"/v1/conversations/{CONVERSATION}/messages", params={"order": "asc"}))
@@ -211,7 +212,7 @@ def test_the_report_says_what_was_left_out(api: Api, letta: LettaDatabase, url: 
     assert "27 messages" in text
     assert "1 files (lost.txt): that server did not keep its text" in text
     with_wrong_key = left(taken_from(api, url, key="another"))
-    assert with_wrong_key == told  # what was taken is not taken again
+    assert with_wrong_key == told  # Imported rows are not imported again.
 
 
 def test_a_second_run_changes_nothing(api: Api, letta: LettaDatabase, url: str) -> None:
@@ -222,7 +223,7 @@ def test_a_second_run_changes_nothing(api: Api, letta: LettaDatabase, url: str) 
     assert ok(api.http.get(f"/v1/agents/{ADA}/export")) | {"created_at": ""} == before | {
         "created_at": ""
     }
-    # What was deleted here stays so, also where an import had been killed in it.
+    # Deleted rows stay deleted, also if an import was killed in between.
     api.client.agents.delete(ADA)
     api.client.archives.delete(ARCHIVE)
     halves = [f"{ADA}/messages", f"{ARCHIVE}/passages"]

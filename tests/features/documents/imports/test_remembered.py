@@ -1,4 +1,4 @@
-"""What ChatGPT and Claude remember of a person: proposals for the person's memory."""
+"""Memories of ChatGPT and Claude about a person become proposals for the person's memory."""
 
 import random
 from typing import Any
@@ -17,7 +17,7 @@ Sent = dict[str, Any]
 
 
 def chat(*messages: Sent) -> Sent:
-    """A chat of ChatGPT's export with these messages, one behind the other."""
+    """Return a chat of ChatGPT's export with these messages in order."""
     nodes: dict[str, Sent] = {}
     parent = None
     for message in messages:
@@ -65,7 +65,7 @@ def instructions(about_user: str, about_model: str) -> Sent:
 
 
 def waiting(api: Api, user: str) -> list[str]:
-    """The lines that wait for the user's decision."""
+    """Return the lines that wait for the user's decision."""
     proposals = ok(api.http.get(f"/users/{user}/diffs", params={"limit": 100}))
     return sorted(
         line
@@ -101,7 +101,7 @@ def test_what_chatgpt_noted_is_proposed_once_and_the_chats_come_as_before(api: A
     assert api.http.get(f"/users/{user}/blocks/human").status_code == 404
     approve_all(api, user)
     assert human(api, user) == ["Answer briefly.", "I am a nurse.", "Lives in Graz."]
-    # What is rejected is not asked again, with the same file or a later one.
+    # A rejected line is not proposed again, with the same file or a later one.
     export.append(chat(noted("Has a cat.", 30), message("user", "Miau", 31)))
     taken(api, "chatgpt", stream(*export), user=user)
     (one,) = ok(api.http.get(f"/users/{user}/diffs"))
@@ -132,7 +132,7 @@ def test_the_newest_list_and_what_was_noted_since_are_what_is_remembered(
     user = new_id("ada")
     taken(api, "chatgpt", stream(*chats), user=user)
     expected = remembered if has_list else texts
-    # A text that was deleted after the newest list is not known to be.
+    # The import cannot know that a text was deleted after the newest list.
     assert {*expected} <= {*waiting(api, user)} <= {*texts}
     newest = max(
         (

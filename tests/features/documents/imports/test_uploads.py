@@ -1,7 +1,4 @@
-"""Exports that are uploaded.
-
-Taken in by a job, seen by whoever sent them alone, and shown on a page.
-"""
+"""Uploaded exports: imported by a job, visible only to the sender, and shown on a page."""
 
 import html
 import json
@@ -94,13 +91,13 @@ def test_users_bring_what_is_theirs_alone(tmp_path: Path) -> None:
         assert (one["status"], one["user_id"]) == ("completed", people.id_of("ada"))
         assert len(people.ask(ada, "GET", "/v1/conversations/", params={"agent_id": agent})) == 1
         assert people.ask(bob, "GET", "/v1/conversations/", params={"agent_id": agent}) == []
-        # The same file, brought by another, is another's.
+        # The same file of another sender is a separate import.
         ended(
             lambda path: people.ask(bob, "GET", path),
             people.ask(bob, "POST", "/v1/imports", data=form, **sent)["id"],
         )
         assert len(people.ask(bob, "GET", "/v1/conversations/", params={"agent_id": agent})) == 1
-        # Whoever is forgotten is forgotten here too.
+        # Forgetting a user deletes their imports too.
         people.send(OPERATOR, "DELETE", "/users/ada")
         deadline = time.monotonic() + 20
         while people.server.rows()["imported_items"] != 2:

@@ -1,4 +1,4 @@
-"""One person's whole memory: out of one server, into another, equal by content hash."""
+"""One person's whole memory is exported and restored on another server, equal by content hash."""
 
 import hashlib
 import io
@@ -81,7 +81,7 @@ def zipped(archive: Archive, compression: int = zipfile.ZIP_DEFLATED) -> bytes:
 
 
 def signed(archive: Archive) -> Archive:
-    """The archive with a manifest that names the files as they are."""
+    """Return the archive with a manifest that fits its files."""
     manifest = json.loads(archive["manifest.json"])
     manifest["files"] = {
         name: hashlib.sha256(content).hexdigest()
@@ -102,13 +102,13 @@ def send(http: httpx2.Client, content: bytes | Archive, user: str | None = None)
 
 
 def rows_of(server: ServerInThread) -> dict[str, int]:
-    """How many rows each table has, on either database."""
+    """Return the number of rows of each table, on either database."""
 
     def count(tx: Transaction) -> dict[str, int]:
         return {
             table.name: tx.all(select(func.count()).select_from(table))[0][0]
             for table in metadata.sorted_tables
-            if table.name != "jobs"  # a server has its own
+            if table.name != "jobs"  # Each server has different ones.
         }
 
     return server.read(count)
@@ -124,7 +124,7 @@ def hash_of(archive: Archive) -> str:
 
 
 def remember(http: httpx2.Client, seed: int, steps: int = 30) -> str:
-    """Let much happen to a new user's memory, as the seed has it."""
+    """Make many random changes to a new user's memory, by the seed."""
     chance = random.Random(seed)  # noqa: S311 - a seed, no secret
     user = new_id("ada")
     put(http, user, "human", "Name: Ada")
@@ -205,7 +205,8 @@ def test_the_memory_lives_on_where_it_was_restored(
     assert restored["user_id"] == ok(http.get(f"/v1/users/{user}"))["id"]
     assert (restored["blocks"], restored["proposals"]) == (1, 1)
     assert restored["records"]["facts.jsonl"] == 1
-    # What waited is decided here, what was deleted is restored here, and the history goes on.
+    # Pending proposals are decided here, a deleted block is restored here, and the history
+    # continues.
     post(there, user, f"human/diffs/{made}/approve")
     block = get(there, user, "human")
     assert (block["body"], block["policy"], block["description"]) == (
@@ -220,7 +221,7 @@ def test_the_memory_lives_on_where_it_was_restored(
     assert (revived["id"], revived["body"]) == (old, "Gone, but not for ever.")
     facts = ok(there.get(f"/v1/users/{user}/facts"))
     assert [fact["sentence"] for fact in facts] == ["I live in Graz."]
-    # It goes as everything of hers goes, and can then be restored once more.
+    # It is forgotten like all of her memory, and can then be restored once more.
     archive = exported(there, user)
     said = refused(send(there, archive), 409)
     assert "already has memory on this server" in said
@@ -284,7 +285,7 @@ def test_folders_and_files_come_back_with_their_texts(
     shown = {file["file_name"]: file for file in ok(there.get(path))}
     assert shown.keys() == texts.keys()
     assert there.get(f"/users/{user}/workspace/files/a/b.bin").content == bytes(range(256))
-    # An agent there finds what is in them.
+    # An agent on that server finds their content.
     agent = ok(
         there.post(
             "/v1/agents/",
@@ -300,7 +301,7 @@ def test_folders_and_files_come_back_with_their_texts(
         if one["message_type"] == "tool_return_message"
     ]
     assert "The owl came back." in found
-    # Nothing is taken twice, and no record leads out of the archive.
+    # No record is restored twice, and none refers to something outside the archive.
     assert refused(send(there, archive), 409)
     for name, record, said_of in (
         ("files.jsonl", {"folder_id": new_id("source")}, "not a folder of this archive"),
@@ -316,7 +317,7 @@ def test_folders_and_files_come_back_with_their_texts(
 
 
 def _with_new_ids(archive: Archive) -> Archive:
-    """The archive with other ids for blocks, folders and files."""
+    """Return the archive with other ids for blocks, folders and files."""
     changed = dict(archive)
     for name in ("blocks.jsonl", "folders.jsonl", "files.jsonl", "settings-log.jsonl"):
         text = changed[name].decode()
@@ -349,7 +350,7 @@ def _with(archive: Archive, name: str, number: int, **fields: Any) -> Archive:
 
 
 def _changes(archive: Archive) -> Iterator[tuple[str, Archive]]:
-    """Changes by somebody who also writes the manifest again, each with what is said of it."""
+    """Yield changes by a person who also rewrites the manifest, each with the expected error."""
     history = records(archive, "history.jsonl")
     for number, version in enumerate(history):
         for field in ("message", "author_name", "label"):
@@ -391,7 +392,7 @@ def test_what_was_changed_is_refused_and_nothing_of_it_stays(
     before = rows_of(elsewhere)
     for said, changed in _changes(archive):
         assert said in refused(send(there, signed(changed)), 400), said
-    # Without a new manifest it is noticed that a file is another one.
+    # Without a new manifest the changed file is noticed.
     for name in archive:
         if name != "manifest.json":
             changed = archive | {name: archive[name] + b"\n"}
@@ -401,7 +402,7 @@ def test_what_was_changed_is_refused_and_nothing_of_it_stays(
     more = archive | {"more.jsonl": b"{}\n"}
     assert "manifest" in refused(send(there, more), 400)
     assert rows_of(elsewhere) == before
-    # The file of a feature that this server does not have is named, and the rest comes in.
+    # If this server lacks a feature, the file is named, and the rest is restored.
     restored = ok(send(there, signed(more)))
     assert ["more.jsonl" in one for one in restored["left_out"]] == [True]
 
@@ -549,7 +550,7 @@ def test_only_an_administrator_restores_and_gives_it_to_any_user_without_memory(
             restored = ok(send(of_admin, archive, "eve"))
             assert restored["user_id"] == ok(of_admin.get("/v1/users/eve"))["id"]
             assert get(of_eve, "eve", "human")["body"] == "Name: Ada"
-            # The history names who wrote it, wherever it is.
+            # The history names its author on every server.
             author = get(of_eve, "eve", "human/history")[0]["author_id"]
             assert author == records(archive, "history.jsonl")[0]["author_id"]
 

@@ -1,7 +1,4 @@
-"""What a template asks of a database, on both.
-
-Two at once, and agents found by where they come from.
-"""
+"""Queries of templates on both databases: two saves at once, and agents by template."""
 
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
-"""Agents that follow their template to a new version.
+"""Agents that are migrated to a new version of their template.
 
-What changes, what stays, who is asked, and what a kill leaves.
+The tests check what changes, what stays, what waits for approval, and kills.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ def test_an_agent_follows_with_all_but_what_is_its_own(api: Api) -> None:
         histories(api, one)["human"][1],
         histories(api, one)["human"][2],
     ]
-    # The block that was made for it is its own; that of the first agent is not attached to it.
+    # The new block belongs to this agent; that of the first agent is not attached to it.
     assert fresh.id not in [block.id for block in state.blocks]
     assert (state.name, state.base_template_id) == (
         api.client.agents.retrieve(one).name,
@@ -187,7 +187,7 @@ def test_whoever_is_to_be_asked_is_asked(api: Api) -> None:
         "explicit",
     }
     assert held["locked"]["policy"] == "read_only"
-    # Blocks of others are taken out of the prompt at most, and users' not even that.
+    # Blocks of others are at most detached, and users' blocks not even that.
     assert ok(api.http.get(f"/v1/blocks/{shared.id}"))["value"] == "Ours."
     assert [one_["id"] for one_ in ok(api.http.get(f"/v1/blocks/{theirs}/agents"))] == [one]
     assert ok(api.http.get("/users/cleo/blocks/notes"))["body"] == "Cleo's."
@@ -196,7 +196,7 @@ def test_whoever_is_to_be_asked_is_asked(api: Api) -> None:
         for label in ("asked", "explicit", "going")
     }
     assert [len(found) for found in waiting.values()] == [1, 1, 1], waiting
-    # The same once more proposes nothing new.
+    # A second migration proposes nothing new.
     saved(api, "Ask", block_reconciliation_strategy="reconcile-all")
     assert len(ok(api.http.get(f"/v1/blocks/{ids['asked']}/diffs"))) == 1
     ok(
@@ -238,7 +238,7 @@ def test_killed_at_every_write_each_agent_is_brought_once(
         return kills
 
     assert api.server.run(run(newer)) > 0
-    # What comes late takes nobody back.
+    # A late job moves no agent to an older version.
     api.server.run(run(older))
     api.server.run(run(newer))
     for id in made[:3]:
@@ -303,7 +303,7 @@ def test_an_agent_that_cannot_follow_holds_up_no_other_and_is_named(
     assert f"1 of 3 agents could not be brought to Stuck:2. {made[1]}: It does not want to." in str(
         told["error"]
     )
-    # Of what failed nothing is there.
+    # Nothing of the failed migration is stored.
     assert [values(api, id)["rules"] for id in made] == ["Two.", "Be kind.", "Two."]
     versions = [api.client.agents.retrieve(id).template_id for id in made]
     assert (versions[0] == versions[2], versions[0] == versions[1]) == (True, False)

@@ -1,7 +1,4 @@
-"""Templates with the official client.
-
-Made, saved, rolled back, and agents from them that follow.
-"""
+"""Templates with the official client: created, saved, rolled back, and agents created from them."""
 
 import copy
 import json
@@ -41,7 +38,7 @@ def values(api: Api, agent: str) -> dict[str, str]:
 
 
 def wait(api: Api, answer: Any) -> Wire:
-    """Wait for the job that this answer names."""
+    """Wait for the job that this response names."""
     while (job := ok(api.http.get(f"/v1/jobs/{answer.headers['x-job-id']}")))["status"] in (
         "created",
         "running",
@@ -96,7 +93,7 @@ def test_an_agent_becomes_a_template_and_a_template_agents(api: Api) -> None:
         "Teaches.",
         9_000,
     )
-    # What a variable holds is text, and no variable.
+    # The value of a variable is text, in which no variable is replaced.
     assert values(api, one) == {"human": "My name is {{other}}. {{other}}", "rules": "Be kind."}
     assert sorted(state.tags) == ["own", "school"]
     assert [secret.key for secret in state.secrets or ()] == ["KEY"]
@@ -134,7 +131,7 @@ def test_a_template_follows_its_agent_until_something_else_is_put_in(api: Api) -
     assert [api.client.agents.retrieve(id).system for id in (now, one)] == ["Two.", "You teach."]
     assert api.client.templates.save("T", message="Shorter").latest_version == "2"
     api.client.agents.update(agent, system="Three.")
-    # What is not saved is saved first; saved once, it is not saved again.
+    # Unsaved changes are saved first; once saved, they are not saved again.
     done = api.client.templates.rollback("T", version="1")
     assert "newest saved version is 3" in (done.message or "")
     assert "newest saved version is 3" in (
@@ -149,7 +146,7 @@ def test_a_template_follows_its_agent_until_something_else_is_put_in(api: Api) -
         (made,) = api.client.templates.agents.create(f"T:{version}").agent_ids
         systems[version] = api.client.agents.retrieve(made).system
     assert systems == {"1": "You teach.", "2": "Two.", "3": "Three.", "current": "You teach."}
-    # It follows the agent no longer.
+    # The template does not follow the agent any more.
     api.client.agents.update(agent, system="Four.")
     assert api.client.templates.save("T").latest_version == "4"
     (made,) = api.client.templates.agents.create("T:latest").agent_ids
@@ -242,7 +239,7 @@ def require_kept_apart(people: People, api: Api) -> None:
         assert answer.status_code == (200 if method == "GET" else 404)
         assert method != "GET" or "Whose" not in answer.text
     assert people.ask(boss, "GET", f"/v1/agents/?base_template_id={template.id}") == []
-    # The name is free there, and what is done with it there is nothing here.
+    # The name is free in the other organization, and its use there changes nothing here.
     theirs = people.ask(
         boss, "POST", "/v1/agents/", json={"model": MODEL, "include_base_tools": False}
     )["id"]

@@ -47,7 +47,7 @@ def folder(api: Api) -> str:
 
 
 def put(api: Api, folder: str, name: str, data: bytes | str, **how: Any) -> Any:
-    """Upload a file, and return it once it is read."""
+    """Upload a file; return it once it was read."""
     content = data.encode() if isinstance(data, str) else data
     return read(
         api, folder, api.client.folders.files.upload(folder, file=(name, content), **how).id
@@ -55,9 +55,9 @@ def put(api: Api, folder: str, name: str, data: bytes | str, **how: Any) -> Any:
 
 
 def read(api: Api, folder: str, file_id: str) -> Any:
-    """Return a file once it is read.
+    """Return a file once it was read.
 
-    The table is looked at, since to ask the server takes it from its work.
+    The table is queried directly, since HTTP requests would slow the server down.
     """
     status = select(files.c.status).where(files.c.id == file_id)
     end = time.monotonic() + LIMIT

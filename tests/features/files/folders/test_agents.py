@@ -1,7 +1,4 @@
-"""Folders of agents.
-
-Attached and detached, files opened and closed, and the three tools in turns.
-"""
+"""Folders of agents: attaching, open files, and the three tools in turns."""
 
 import time
 from typing import Any
@@ -27,7 +24,7 @@ POEM = "".join(f"Line {number} of the poem.\n" for number in range(1, 301))
 
 @pytest.fixture
 def shelf(api: Api) -> tuple[str, str]:
-    """A folder with files, and an agent that has it."""
+    """Make a folder with files, and an agent that has it."""
     folder = api.client.folders.create(
         name=f"Shelf{time.monotonic_ns()}", description="Our texts.", instructions="Quote them."
     )
@@ -39,7 +36,7 @@ def shelf(api: Api) -> tuple[str, str]:
 
 
 def turn(api: Api, agent: str, *calls: ToolCallPart) -> list[Any]:
-    """One turn with these calls, a step each; returns what the tools answered."""
+    """Take one turn with these calls, one in each step; return the results of the tools."""
     api.server.says(*calls, "Done.")
     told = api.client.agents.messages.create(agent, input="Go.").messages
     return [one.tool_return for one in told if one.message_type == "tool_return_message"]
@@ -151,7 +148,7 @@ def test_the_files_that_were_not_looked_at_for_longest_are_closed(
         f"Note: Closed 1 least recently used file(s) due to open file limit: {name}/poem.txt"
     )
     assert "3 files are too many to open at once. Open at most 2" in too_many
-    # A file that a search finds counts as looked at.
+    # A file that a search finds counts as used.
     turn(api, agent_id, call("grep_files", pattern="honey"))
     (last,) = turn(api, agent_id, call("open_files", file_requests=[{"file_name": "poem.txt"}]))
     assert last.endswith(f"{name}/code.py")
@@ -196,7 +193,7 @@ def test_files_are_open_from_the_start_as_many_as_the_agent_may_have_open(
     assert opened() == {"4": True, "3": True, "2": True, "1": False, "0": False}
     turn(api, agent)
     assert system_of(api).count('<file status="open"') == 3
-    # What is opened takes the place of the one not looked at for longest; what is closed stays so.
+    # An opened file replaces the least recently used one; a closed file stays closed.
     (told,) = turn(api, agent, call("open_files", file_requests=[{"file_name": "0.txt"}]))
     assert "Closed 1 least recently used file(s)" in told
     assert opened() == {"0": True, "4": True, "3": True, "2": False, "1": False}
@@ -461,7 +458,7 @@ def test_a_list_shows_each_agent_with_its_folders_in_a_few_statements_for_all(
         first,
         call("open_files", file_requests=[{"file_name": "poem.txt", "offset": 1, "length": 2}]),
     )
-    monkeypatch.setattr(windows, "MOST_NAMED", 2)  # one more is there than is named
+    monkeypatch.setattr(windows, "MOST_NAMED", 2)  # There is one file more than the prompt names.
     wanted = {agent: ok(api.http.get(f"/v1/agents/{agent}")) for agent in (first, *more)}
     assert [len(wanted[agent]["memory"]["file_blocks"]) for agent in (first, *more)] == [3, 1, 2, 0]
     for path in ("/v1/agents/", f"/v1/blocks/{block}/agents"):

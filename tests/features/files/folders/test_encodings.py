@@ -1,4 +1,4 @@
-"""Texts of older encodings: read as what they are, and the file says which encoding was taken."""
+"""Texts in older encodings are read correctly, and the file names the chosen encoding."""
 
 import random
 
@@ -9,7 +9,7 @@ from ricordo.features.files.folders.texts import is_readable
 from tests.features.files.folders.conftest import Api, put
 
 GBK_CSV = b"\xd0\xd5\xc3\xfb,\xb3\xc7\xca\xd0\n\xcd\xf5\xb7\xbc,\xb1\xb1\xbe\xa9\n"
-# Words of each encoding's languages, as rows of a table or lines of a text hold them.
+# Words in each encoding's languages, as rows of a table or lines of a text contain them.
 WORDS = {
     "gb18030": "姓名 城市 李明 北京 王芳 上海 学生 成绩 课程 数学 语文 老师 学校 日期 价格 苹果 电话 地址 问题 答案",
     "big5": "姓名 城市 陳大文 台北 林小美 高雄 學生 成績 課程 數學 國語 老師 學校 日期 價格 蘋果 電話 地址 問題 答案",
@@ -33,7 +33,7 @@ TABLES = ((";", "\r\n"), (",", "\n"), ("\t", "\n"), (" ", ".\n"))
 
 
 def text_of(words: list[str], chance: random.Random) -> str:
-    """Some lines of these words with numbers between them."""
+    """Return lines of these words, with numbers between them."""
     sign, end = chance.choice(TABLES)
     lines = []
     for number in range(chance.randrange(4, 12)):

@@ -1,6 +1,6 @@
-"""The text of files of all types, and what hostile ones get.
+"""Reading the text of files of all types.
 
-An error that says why, in bounded time and memory.
+A hostile file gets an error that says why, in bounded time and memory.
 """
 
 import io
@@ -18,7 +18,7 @@ from tests.features.files.folders.conftest import Api, put, read
 
 
 def pdf(*pages: str, password: str = "") -> bytes:
-    """A PDF with one line of text on each page."""
+    """Return a PDF with one line of text on each page."""
     objects = ["<< /Type /Catalog /Pages 2 0 R >>", ""]
     kids = []
     for text in pages:
@@ -134,7 +134,7 @@ def packed(**files: bytes) -> bytes:
 
 
 def bomb() -> bytes:
-    """An archive of 400 MB, where each of its names leads to the same 10 MB."""
+    """Return an archive of 400 MB, in which each name refers to the same 10 MB."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made:
         made.writestr("word/document.xml", b"\0" * 10_000_000)
@@ -143,7 +143,7 @@ def bomb() -> bytes:
 
 
 def tampered(data: bytes, name: str, content: bytes) -> bytes:
-    """The archive with one file of it replaced."""
+    """Return the archive with one of its files replaced."""
     out = io.BytesIO()
     with (
         zipfile.ZipFile(io.BytesIO(data)) as read,
@@ -161,8 +161,7 @@ LAUGHS = (
     + b"</w:t></w:r></w:p></w:body></w:document>"
 )
 READS = LAUGHS.replace(b'<!ENTITY a0 "ha">', b'<!ENTITY a11 SYSTEM "file:///etc/passwd">')
-# What each becomes: the words of its error, or "" where it is read. None: either, as long as it
-# ends.
+# The outcome of each: the text of its error, or "" if it is read. None: either, as long as it ends.
 HOSTILE: dict[str, tuple[bytes | Callable[[], bytes], str | None]] = {
     "empty.pdf": (b"", "cannot be read as pdf"),
     "no.pdf": (b"Just text.", "cannot be read as pdf"),

@@ -1,6 +1,7 @@
-"""Reading a file, cut off at every write.
+"""Reading a file with an interruption at every write.
 
-It goes on, and nothing is doubled or left half; deleted meanwhile, it leaves nothing.
+It continues, and nothing is doubled or half stored. If the file is deleted meanwhile, nothing is
+left.
 """
 
 import asyncio
@@ -86,7 +87,7 @@ async def test_killed_at_every_write_it_goes_on_and_stores_nothing_twice(stage: 
     assert "".join(piece.text for piece in pieces) == TEXT
     assert [pieces[0].first_line, pieces[-1].last_line] == [0, 999]
     assert await stage.store.read(lambda tx: queries.read_upload(tx, file.id)) == b""
-    await ingest(stage, file)  # once more changes nothing
+    await ingest(stage, file)  # A second run changes nothing.
     assert await count(stage) == CHUNKS
 
 
@@ -147,7 +148,7 @@ async def test_a_kill_of_the_server_leaves_no_half_file_and_the_next_one_goes_on
 async def kill_while_files_are_read(server: AttackedServer, number: int) -> None:
     """Upload a text and a document, delete a file, and kill the server meanwhile.
 
-    Then look at what the next one makes of it.
+    Then check what the next server makes of it.
     """
     made = await server.http.post("/v1/folders/", json={"name": f"folder {number}"})
     home = f"/v1/folders/{made.json()['id']}"

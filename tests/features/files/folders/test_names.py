@@ -1,4 +1,4 @@
-"""A file's name has one form: as it was uploaded from a Mac, and as everybody types it."""
+"""A file's name is normalized: uploads from a Mac and typed names match."""
 
 import unicodedata
 
@@ -43,8 +43,8 @@ def test_a_file_is_found_by_its_name_in_either_form(api: Api, folder: str) -> No
         results = returned.tool_returns or []
         assert [one.status for one in results] == ["success"] * 2, returned
         assert all(f"/{shown}.md (lines 1-2)" in str(one.tool_return) for one in results)
-    # The other form is the same name: refused, or with a number, and no second file of one visible
-    # name.
+    # The other form is the same name. It is refused or gets a number, so no two files look the
+    # same.
     for name in (NAMES[0], apart(NAMES[0])):
         with pytest.raises(Exception, match="409"):
             put(api, folder, f"{name}.md", "x", duplicate_handling="error")

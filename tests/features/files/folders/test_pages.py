@@ -1,4 +1,4 @@
-"""The pages of folders: made, filled, given to an agent, and deleted in the browser."""
+"""The pages of folders: creating, filling, giving to an agent, and deleting in the browser."""
 
 import time
 from pathlib import Path

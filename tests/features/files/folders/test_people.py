@@ -1,4 +1,4 @@
-"""Folders of users: theirs alone, in lists, in turns and in windows, and gone with them."""
+"""Folders of users are private everywhere, and are deleted with the user."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def upload(world: World, key: str, folder: str, name: str, text: str) -> str:
 
 
 def say(world: World, key: str, agent: str, *lines: object) -> str:
-    """One turn; returns the prompt of its last step and what the tools answered."""
+    """Take one turn; return the prompt of its last step and the results of its tools."""
     world.server.says(*lines, "Done.")  # type: ignore[arg-type]
     said = {"messages": [{"role": "user", "content": "Go."}]}
     told = ok(world.send(key, "POST", f"/v1/agents/{agent}/messages", json=said))["messages"]
@@ -52,7 +52,7 @@ def test_a_users_folder_is_hers_alone_and_goes_with_her(world: World) -> None:
     for path in ("", "/files", f"/files/{file}", "/agents", "/passages"):
         assert world.send(bob, "GET", f"/v1/folders/{own['id']}{path}").status_code == 404
     assert [one["name"] for one in world.ask(bob, "GET", "/v1/folders/")] == ["Shelf", "Mine"]
-    # What is shared she may read, and not change.
+    # She may read shared folders, but not change them.
     assert world.ask(
         ada, "GET", f"/v1/folders/{shelf}/files/{shared}", params={"include_content": True}
     )["content"]
@@ -95,7 +95,7 @@ def test_a_users_folder_is_hers_alone_and_goes_with_her(world: World) -> None:
     for other in (bob, OPERATOR):
         told = say(world, other, agent, *looks)
         assert CANARY not in told.replace('"Mine/diary.txt"', "")
-        # What she closes stays open for others: they learn nothing of what she looks at.
+        # A file that she closes stays open for others, so they do not learn what she reads.
         assert '<file status="open" name="Shelf/poem.txt">' in told
         assert 'name="Mine/diary' not in told
     assert SECRET not in say(world, ada, agent)

@@ -1,6 +1,6 @@
 """Notes in LaTeX.
 
-What an agent writes becomes a PDF of one user, seen in a browser; hostile documents reach nothing.
+An agent's notes become a PDF for one user, seen in a browser. Hostile documents reach nothing.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ def course(server: ServerInThread) -> None:
 def notes(
     server: ServerInThread, http: httpx2.Client, user: str, title: str, content: str
 ) -> list[dict[str, Any]]:
-    """The events of a turn in which the agent writes these notes."""
+    """Return the events of a turn in which the agent writes these notes."""
     server.says(call("render_notes", title=title, content=content), "Here they are.")
     body = {
         "user_id": user,
@@ -89,7 +89,7 @@ def notes(
 
 
 def result(server: ServerInThread) -> Any:
-    """What the model got as the result of its call."""
+    """Return the result of the call that the model got."""
     (part,) = server.model.requests[-1].messages[-1].tool_returns
     assert len(part.content) < 1000
     return json.loads(part.content)["message"]
@@ -125,11 +125,11 @@ def test_notes_become_a_pdf_of_this_user_and_the_model_gets_its_address_alone(
         file["path"] == told["file"] == "notes/limits-script-alert-1-script-100-input-x-a-b-c.pdf"
     )
     assert http.get(f"/users/ada/workspace/files/{file['path']}").content.startswith(b"%PDF-")
-    # The same title again takes its place.
+    # The same title again replaces the file.
     notes(server, http, "ada", TITLE, "Shorter.")
     assert result(server)["pages"] == 1
     assert len(ok(http.get("/users/ada/workspace/files"))) == 1
-    # Another user has no part in it, and a folder of theirs is no way to it.
+    # Another user cannot read it, also not through one of their folders.
     ok(http.put("/users/bob/workspace/files/own.txt", content="Bob's."))
     bob = {"authorization": f"Bearer {server.key(user='bob')}"}
     with server.http(headers=bob) as other:
@@ -167,7 +167,7 @@ def test_open_webui_shows_them_beside_the_answer(
     server.says(call("render_notes", title="Limits", content=BODY), "Here they are.")
     assert (
         run(talk()) == "Here they are."
-    )  # what is shown is no part of the text, which later turns send again
+    )  # The shown PDF is not part of the text that later turns send again.
     (embeds,) = [event["data"]["embeds"] for event in shown if event["type"] == "embeds"]
     assert embeds[0].startswith("<!doctype html>")
     assert "limits.pdf" in embeds[0]
@@ -247,7 +247,7 @@ HOSTILE = {
 
 
 def refusals_of(folder: Path, contents: Sequence[str]) -> list[str]:
-    """Render all of these in one sandbox; each has to be refused, with these words."""
+    """Render all of these in one sandbox; each must be refused with this error."""
 
     async def work() -> list[str]:
         sandbox = Sandbox(Settings(data_dir=folder))
@@ -265,7 +265,7 @@ def refusals_of(folder: Path, contents: Sequence[str]) -> list[str]:
     return run(work())
 
 
-# One for each way out: reading, writing, a program, and what becomes of the PDF.
+# One for each way to escape: reading, writing, running a program, and the content of the PDF.
 FEW = ("a file of the system", "a file to write", "a command", "in place of the PDF")
 
 
@@ -282,7 +282,7 @@ def test_a_document_reaches_no_file_and_no_program(names: tuple[str, ...], tmp_p
 def test_the_files_of_the_server_and_of_other_users_are_not_there(tmp_path: Path) -> None:
     """Files of workspaces are rows of the database.
 
-    Neither it nor anything beside it can be read.
+    Neither the database nor files beside it can be read.
     """
     (tmp_path / "ricordo.db").write_text(SECRET)
     for way in (f"\\input{{{tmp_path}/ricordo.db}}", f"\\pdfobj file {{{tmp_path}/ricordo.db}}"):
@@ -334,9 +334,9 @@ def test_without_a_latex_the_agent_and_the_operator_learn_what_to_install(
 def test_tectonic_is_called_offline_and_untrusting_where_it_is_what_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tectonic is in no registry that tests use.
+    """The tests cannot install Tectonic.
 
-    A script in its place checks how it is called, and lets TeX Live do the work.
+    A script replaces it, checks how it is called, and lets TeX Live do the work.
     """
     program = tmp_path / "bin" / "tectonic"
     program.parent.mkdir()

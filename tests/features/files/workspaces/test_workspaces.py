@@ -1,6 +1,6 @@
-"""Files of workspaces.
+"""Files of workspaces: over HTTP, by an agent's tools and commands, and on their page.
 
-Over HTTP, by an agent's tools and commands, and on their page; two students never meet.
+Two students never see each other's files.
 """
 
 import json
@@ -68,7 +68,7 @@ def get(http: httpx2.Client, user: str, path: str) -> str:
 def use(
     server: ServerInThread, http: httpx2.Client, agent: str, user: str, tool: str, **arguments: Any
 ) -> Any:
-    """Let the agent call a tool in a turn with this user; returns the status and the result."""
+    """Let the agent call a tool in a turn with this user; return the status and the result."""
     server.says(call(tool, **arguments), "Done.")
     sent = {"input": "Work.", "streaming": False}
     told = ok(
@@ -84,7 +84,7 @@ def use(
 def use_all(
     server: ServerInThread, http: httpx2.Client, agent: str, user: str, calls: list[Any]
 ) -> list[str]:
-    """Let the agent make these calls in one turn with this user; returns their results."""
+    """Let the agent make these calls in one turn with this user; return their results."""
     server.says(calls, "Done.")
     body = {"input": "Work.", "streaming": False}
     headers = {"x-ricordo-user": user}
@@ -102,7 +102,7 @@ def test_files_are_stored_read_listed_and_deleted(http: httpx2.Client) -> None:
     assert paths(http, "ann") == ["a picture.png", "essays/draft.md"]
     answer = http.get(f"{FILES.format('ann')}/essays/draft.md")
     assert (answer.text, answer.headers["etag"]) == ("One\n", f'"{made["digest"]}"')
-    # A page with a script is saved and never shown by a browser.
+    # A page with a script is downloaded, and never shown by a browser.
     assert answer.headers["content-disposition"] == "attachment"
     assert answer.headers["content-type"] == "application/octet-stream"
     again = put(http, "ann", "essays/draft.md", "Two\n", **{"if-match": answer.headers["etag"]})
@@ -224,7 +224,8 @@ def test_a_command_changes_files_and_sees_no_others(
     assert get(http, "emil", "out/big.md") == "ONE TWO THREE\n"
     assert paths(http, "emil") == ["draft.md", "out/big.md"]
     assert run("exit 3") == {"status": "error", "exit_code": 3}
-    # Nothing of the server, of other users or of an earlier call can be reached, nor the network.
+    # The command reaches nothing of the server, of other users or of an earlier call, and no
+    # network.
     data = str(server.settings.data_dir)
     found = run(
         f"cat {data}/ricordo.db | head -c 10; ls {data} /tmp /home; timeout 5 grep -rs vuqkzo "

@@ -1,7 +1,4 @@
-"""What a token of a browser reaches.
-
-The routes that are listed here, for its own agents, and nothing else of this server.
-"""
+"""The routes that an access token reaches, only for its agents, and nothing else."""
 
 import re
 from typing import Any
@@ -90,9 +87,9 @@ def everything(cells: list[Cell]) -> list[Cell]:
 def test_a_token_for_another_agent_reaches_nothing_of_what_its_maker_has(
     world: World, cells: list[Cell], watch: Watch, hers: dict[str, str], other: str, *, of_all: bool
 ) -> None:
-    """Ada's own key may do all of this; her token is for an agent that she did not use here.
+    """Ada's key may do all of this; her token is for an agent that she did not use here.
 
-    The routes that no token reaches, whatever its agent, are those of the next test.
+    The next test has the routes that no token reaches, whatever its agent.
     """
     headers = bearer(token(world, world.ada, other))
     asked = everything(cells) if of_all else [cell for cell in cells if is_in(cell, *ALL)]
@@ -327,7 +324,7 @@ def test_a_service_makes_a_token_for_its_user(world: World, hers: dict[str, str]
 def test_the_routes_that_are_listed_are_the_routes_that_are_matched(
     world: World, cells: list[Cell]
 ) -> None:
-    """A way must not be another route's path too."""
+    """A listed path must not match another route."""
     for cell in (cell for cell in cells if is_in(cell, *ALL)):
         values = {
             name: f"{kind}-00000000-0000-4000-8000-000000000000" for name, kind in IDS.items()

@@ -1,6 +1,6 @@
 """Access tokens as the official client makes them.
 
-Shown once, kept as a hash, and gone with whatever they hang on.
+They are shown once, stored as a hash, and end with the key, user or agent that they depend on.
 """
 
 import time
@@ -122,7 +122,7 @@ def test_a_token_dies_with_what_it_hangs_on(
     server: ServerInThread, agent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ricordo.api.authentication._FRESH", 0)
-    # After so many unknown keys of one address, each new one waits for a second.
+    # After this number of unknown keys from one address, each new one waits for a second.
     monkeypatch.setattr("ricordo.api.authentication.DELAY", 0)
 
     def made(maker: str, **headers: str) -> str:
@@ -174,7 +174,7 @@ def test_nobody_gives_more_than_they_have(
     with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as http:
         identity = http.post("/v1/identities/", json=body).json()["id"]
         http.patch(f"/v1/agents/{kept}/identities/attach/{identity}").raise_for_status()
-    for maker in (mia, boss):  # a token of nobody is not one of the agent's users
+    for maker in (mia, boss):  # A token without a user does not belong to one of the agent's users.
         with pytest.raises(NotFoundError):
             maker.access_tokens.create(hostname=PAGES, policy=policy(kept))
     server.client(api_key=server.key("noa")).access_tokens.create(

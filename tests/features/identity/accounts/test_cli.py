@@ -1,7 +1,4 @@
-"""`ricordo key`.
-
-Beside a running server and without one, with a server that has keys and one that has none.
-"""
+"""`ricordo key`: with and without a running server, on servers with keys and without."""
 
 import re
 import subprocess
@@ -34,7 +31,7 @@ def test_a_key_is_made_listed_and_revoked(shell: Shell, has_server: bool) -> Non
         made = run(
             shell, "key", "create", "--user", "ada", "--role", "admin", "--expires", "30d", *server
         )
-        # A script may take the whole of the standard output, or its last line.
+        # A script may use the whole standard output, or its last line.
         assert KEY.fullmatch(made.stdout.rstrip("\n"))
         assert (
             "This is the first key: from now on every request to this server needs one."

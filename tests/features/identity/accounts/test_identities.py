@@ -1,4 +1,4 @@
-"""Identities, as older clients call users; and agents that are kept to some users."""
+"""Identities, as older clients call users, and agents that only some users may use."""
 
 from typing import Any
 
@@ -189,7 +189,7 @@ def test_identities_are_given_with_the_agent(locked: ServerInThread, http: httpx
     refused(http.get(path, headers=other), 404)
     assert ok(http.get(path, headers=key))["identity_ids"] == [
         cai
-    ]  # who else may use it is not theirs to know
+    ]  # Users may not see who else may use it.
     assert [one["id"] for one in ok(http.get(f"/v1/identities/{dan}/agents"))] == [made["id"]]
     changed = ok(http.patch(path, json={"identity_ids": [dan]}))
     assert changed["identity_ids"] == [dan]

@@ -1,6 +1,6 @@
-"""Users and organizations over HTTP.
+"""Users and organizations over HTTP: created, renamed, disabled, deleted.
 
-Made, renamed, disabled, deleted; and worlds that see nothing of each other.
+Organizations see nothing of each other.
 """
 
 from typing import Any
@@ -143,7 +143,7 @@ def test_nothing_of_one_organization_is_seen_in_another(
         "/users/vuqkz/blocks/x",
     ):
         assert refused(http.get(path, headers=acme), 404)
-    # The built-in tools are there, as its own.
+    # It has the built-in tools, as tools of this organization.
     theirs = ok(http.post("/v1/agents/", json={"model": MODEL}, headers=acme))
     assert theirs["tools"]
     assert theirs["id"] not in http.get("/v1/agents/").text
@@ -197,7 +197,8 @@ def test_a_name_that_only_case_or_width_tells_from_another_makes_no_second_user(
     assert "looks the same" in refused(
         http.patch(f"/v1/users/{wide['id']}", json={"identifier": "mary.Ann"}), 409
     )
-    # One's own name may change so, and other changes of users who are alike already are no matter.
+    # A user's name may change in this way, and other changes of users with similar names do not
+    # matter.
     assert (
         ok(http.patch(f"/v1/users/{wide['id']}", json={"identifier": "Eve"}))["identifier"] == "Eve"
     )

@@ -1,6 +1,6 @@
-"""A small OpenID Connect provider over real HTTP, with keys of its own.
+"""A small OpenID Connect provider over real HTTP, with signing keys.
 
-It logs everybody in at once, and lies as a test says.
+It logs everybody in at once, and sends wrong data when a test says so.
 """
 
 import hmac
@@ -42,7 +42,7 @@ def number(value: int) -> str:
 class TestProvider:
     """The provider.
 
-    What it says of the person is `person`, and what it lies is set by the other attributes.
+    `person` holds the person's claims; the other attributes set wrong data.
     """
 
     __test__ = False
@@ -95,7 +95,7 @@ class TestProvider:
         for name, value in headers.items():
             handler.send_header(name, value)
         handler.end_headers()
-        with suppress(OSError):  # who waited is gone
+        with suppress(OSError):  # The client has gone.
             handler.wfile.write(json.dumps(content).encode())
 
     def keys(self) -> list[Json]:
@@ -156,7 +156,7 @@ class TestProvider:
         return self.rsa.sign(signed.encode(), PKCS1v15(), SHA256())
 
     def sign_with_public_key(self, signed: str) -> bytes:
-        """Sign as whoever knows nothing but the public key can."""
+        """Sign as an attacker can who knows only the public key."""
         public = self.rsa.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         return hmac.digest(public, signed.encode(), "sha256")
 

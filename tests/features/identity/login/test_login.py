@@ -1,6 +1,6 @@
-"""People log in with a provider of their own.
+"""People log in with their provider.
 
-The whole way over HTTP, what a session may do, and every way to cheat.
+The tests go the whole way over HTTP, check what a session may do, and try every way to cheat.
 """
 
 import time
@@ -31,7 +31,7 @@ def running() -> Iterator[TestProvider]:
 
 @pytest.fixture
 def provider(running: TestProvider) -> TestProvider:
-    """The provider, which does not lie."""
+    """The provider, with correct data."""
     running.person, running.claims, running.document = {"sub": "42", "name": "Ada Lovelace"}, {}, {}
     running.algorithm, running.sign, running.error, running.is_broken, running.delay = (
         "RS256",
@@ -79,7 +79,7 @@ def users(server: ServerInThread) -> list[tuple[Any, ...]]:
 
 
 def callback(browser: httpx2.Client) -> str:
-    """Begin a login, and return where the provider sends the browser, which does not go there."""
+    """Begin a login; return the callback address without opening it."""
     there = browser.get("/login", follow_redirects=False).headers["location"]
     location: str = browser.get(there, follow_redirects=False).headers["location"]
     return location
@@ -279,7 +279,7 @@ def test_a_token_that_is_not_for_this_login_is_refused(
 def test_a_token_without_the_providers_signature_is_refused(
     algorithm: str, provider: TestProvider, server: ServerInThread, browser: httpx2.Client
 ) -> None:
-    """Unsigned; with the public key as a password; and with a signature of something else."""
+    """The token is unsigned, signed with the public key as a password, or signed for another."""
     provider.algorithm = algorithm
     signs = {"none": lambda _: b"", "HS256": provider.sign_with_public_key}
     provider.sign = signs.get(algorithm, lambda _: b"x" * (64 if algorithm == "ES256" else 256))
@@ -303,7 +303,7 @@ def test_a_login_counts_once_and_in_the_browser_that_began_it(
     assert browser.get(there, follow_redirects=False).status_code == 303
     assert ATTEMPT not in browser.cookies
     refused(browser.get(there), 400)
-    # The provider knows each code once, so the cookie that somebody kept is of no use either.
+    # The provider accepts each code once, so a stolen cookie is of no use either.
     browser.cookies.set(ATTEMPT, attempt)
     assert "used already" in refused(browser.get(there), 403)
     assert refused(browser.get("/login/callback"), 400)

@@ -28,7 +28,7 @@ LIMIT = 30
 
 @pytest.fixture(scope="module")
 def sink() -> Iterator[Sink]:
-    """A mail server, named by the settings for the module."""
+    """A mail server, which the settings of the module name."""
     with mail_sink() as opened, pytest.MonkeyPatch.context() as patch:
         for name, text in (
             ("SMTP_HOST", "127.0.0.1"),
@@ -408,7 +408,7 @@ def test_a_name_with_line_breaks_stays_in_its_line(
 ) -> None:
     address = f"{new_id('ada')}@example.org"
     row = invited(http, email=address)
-    # As an older version, or a login provider, may have stored it.
+    # An older version, or a login provider, may have stored it in this form.
     statement = update(users).where(users.c.id == row["user_id"])
     school.write(lambda tx: tx.run(statement.values(name="Ada\r\nBcc: all@example.org\u202e")))
     sink.messages.clear()

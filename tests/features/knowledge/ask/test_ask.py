@@ -1,7 +1,4 @@
-"""Questions about a user, by HTTP and by an agent's tool.
-
-Answers with citations, and "not known".
-"""
+"""Questions about a user, over HTTP and by a tool: answers with citations, "not known"."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +29,7 @@ def http(server: ServerInThread) -> Iterator[httpx2.Client]:
 
 @pytest.fixture
 def agent(http: httpx2.Client) -> str:
-    """An agent with what Ada and Bob said to it, and a block of Ada's."""
+    """Make an agent with messages of Ada and Bob, and a block of Ada's."""
     made = str(
         ok(http.post("/v1/agents/", json={"model": MODEL, "tools": ["query_student"]}))["id"]
     )
@@ -61,7 +58,7 @@ def ask(http: httpx2.Client, user: str, question: str, **more: str) -> dict[str,
 
 
 def number_of(request: ModelRequest, words: str) -> int:
-    """The number of the source with these words."""
+    """Return the number of the source with these words."""
     lines = request.messages[-1].text.split("\n")
     return next(
         int(line[1 : line.index("]")]) for line in lines if line.startswith("[") and words in line
@@ -101,7 +98,7 @@ def test_what_is_not_known_is_said_so(
     before = len(server.model.requests)
     server.key("eve")
     assert ask(http, "eve", "What does she like?")["known"] is False
-    assert len(server.model.requests) == before  # there is nothing to read
+    assert len(server.model.requests) == before  # There are no sources.
 
 
 def test_the_librarian_quotes_what_it_finds(http: httpx2.Client, agent: str) -> None:

@@ -1,4 +1,4 @@
-"""A store with a user, and messages that are filed as facts."""
+"""A store with a user, and messages from which facts are stored."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ def message(text: str, user_id: str = "user-ada", role: Role = "user", **fields:
 
 
 class FactBook:
-    """Files what a user says, and shows the facts."""
+    """Stores facts of a user's messages, and shows the facts."""
 
     def __init__(self, store: Store, user: User) -> None:
         self.store = store
@@ -42,7 +42,7 @@ class FactBook:
         at: str | None = None,
         drafts: list[FactDraft] | None = None,
     ) -> FilingReport:
-        """File messages by rules, or these drafts of the first message."""
+        """Store facts of messages by the rules, or these drafts for the first message."""
         spoken = [message(text, self.user.id) for text in texts]
         if at:
             spoken = [replace(new, created_at=moment(at)) for new in spoken]
@@ -63,7 +63,7 @@ class FactBook:
         return await self.store.read(lambda tx: queries.of_states(tx, self.user.id, *wanted))
 
     async def held(self, day: str) -> list[str]:
-        """The sentences that held at noon of a day."""
+        """Return the sentences that held at noon of a day."""
         facts = await self.facts("current", "ended", "proposed", "replaced")
         return [fact.sentence for fact in facts if fact.holds_at(moment(day))]
 

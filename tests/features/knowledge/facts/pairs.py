@@ -62,7 +62,7 @@ CONTRADICTIONS: dict[str, list[tuple[str, str]]] = {
         ("Mi chiamo Anna.", "Mi chiamo adesso Maria."),
     ],
 }
-# Each says something of its own: any two of them hold together.
+# Each sentence is about something else, so any two of them can both be true.
 UNRELATED = [
     "My favourite colour is blue.",
     "My favourite food is pizza.",

@@ -1,4 +1,4 @@
-"""What is known of a user: in a block of a prompt, as a resource of MCP, and as a page."""
+"""Facts about a user, in a block of a prompt, as a resource of MCP, and as a page."""
 
 import random
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Facts that are stored of messages: with evidence, and compared with what is known."""
+"""Storing facts of messages, with evidence, and compared with known facts."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -58,7 +58,7 @@ async def test_unrelated_facts_never_retire_each_other(book: FactBook) -> None:
     facts = await book.facts("current")
     assert {fact.sentence for fact in facts} == set(UNRELATED)
     assert await book.facts("ended", "replaced", "proposed") == []
-    # A model that calls everything a contradiction retires none of them either.
+    # Even a model that calls everything a contradiction ends none of them.
     known = {fact.sentence: fact for fact in facts}
 
     def claim_all(tx: Transaction) -> None:
@@ -73,7 +73,7 @@ async def test_unrelated_facts_never_retire_each_other(book: FactBook) -> None:
 
 
 def claim_of(fact: UserFact, said: Message, **fields: Any) -> FactDraft:
-    """What a model writes about a message that repeats a fact."""
+    """Return a model's output about a message that repeats a fact."""
     return FactDraft(
         fact.sentence,
         fact.kind,

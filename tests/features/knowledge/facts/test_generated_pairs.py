@@ -1,6 +1,6 @@
-"""Pairs of facts made of the words of long chats: contradictions are seen, other facts left alone.
+"""Pairs of facts made from long chats: contradictions are found, other facts left alone.
 
-The sentences of `pairs.py` are chosen by hand. These are made by chance from a data set's words,
+The sentences of `pairs.py` are chosen by hand. These are made at random from a data set's words,
 and from what its people say about themselves.
 """
 
@@ -19,7 +19,7 @@ from ricordo.search.words import terms
 from tests.features.knowledge.facts.conftest import FactBook
 
 DATABASES = ("sqlite", "postgresql")
-# For each language: two sentences about a thing, of which the second takes the first back.
+# For each language: two sentences about a thing, where the second contradicts the first.
 TAKEN_BACK = {
     "en": ("I like {}.", "I don't like {} any more."),
     "de": ("Ich mag {}.", "Ich mag {} nicht."),
@@ -27,7 +27,7 @@ TAKEN_BACK = {
     "es": ("Me gusta {}.", "Ya no me gusta {}."),
     "it": ("Mi piace {}.", "Non mi piace più {}."),
 }
-# Two sentences with one value at a time.
+# Two sentences about something that has one value at a time.
 CHANGED = {
     "en": ("My favourite {topic} is {}.", "My favourite {topic} is now {}."),
     "de": ("Ich wohne in {}.", "Ich wohne jetzt in {}."),
@@ -40,7 +40,7 @@ TOPICS = ("drink", "game", "tree", "song", "tool", "city", "meal", "sport", "boo
 
 @cache
 def things() -> list[str]:
-    """Words of the data set that name something, each with a stem of its own."""
+    """Return words of the data set that name something, each with a different stem."""
     seen: dict[str, str] = {}
     for conversation in locomo.read(LONGTALK):
         for turn in conversation.turns:
@@ -59,7 +59,7 @@ def chosen(seed: int, count: int) -> list[str]:
 
 @cache
 def said() -> list[FactDraft]:
-    """What the people of the data set say about themselves, as rules read it."""
+    """Return what people of the data set say about themselves, as the rules read it."""
     drafts: list[FactDraft] = []
     for conversation in locomo.read(LONGTALK):
         for turn in conversation.turns:
@@ -108,7 +108,7 @@ async def test_two_hundred_pairs_of_unrelated_facts_retire_none(book: FactBook) 
 
 
 def _about(words: list[str]) -> Iterator[str]:
-    """Yield sentences of which no two are about the same thing."""
+    """Yield sentences, no two of which are about the same thing."""
     forms = ("I like {}.", "I play {}.", "I have a {}.", "I went to {} last year.")
     for number, word in enumerate(words[:40]):
         yield forms[number % len(forms)].format(word)
@@ -117,7 +117,7 @@ def _about(words: list[str]) -> Iterator[str]:
 
 
 async def test_what_people_say_in_long_chats_retires_only_the_same_slot(book: FactBook) -> None:
-    """Facts of five people are filed for one: only values of one slot may end each other."""
+    """Facts of five people are stored for one user: only values of one slot may end each other."""
     drafts = said()
     assert len(drafts) > 200
     sentences = list(dict.fromkeys(draft.sentence for draft in drafts))

@@ -1,4 +1,4 @@
-"""Jobs that read facts: each range of messages once, wherever they are killed."""
+"""Jobs that read facts: each range of messages is read once, wherever they are killed."""
 
 import asyncio
 from collections.abc import Iterator
@@ -30,12 +30,12 @@ MOST_STATEMENTS = 60
 
 
 class Killed(Exception):
-    """Stands for the end of the process."""
+    """Represents the end of the process."""
 
 
 @contextmanager
 def killed_at(store: SqliteStore, place: int) -> Iterator[None]:
-    """Within it the statement with this number, from 1, is never run."""
+    """Do not run the statement with this number (from 1), as if the process died there."""
     left = place
 
     def note(sql: str) -> None:
@@ -85,7 +85,7 @@ def by_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def evidence_of(stage: Stage, user: User) -> list[tuple[str, int]]:
-    """The user's current facts, each with its number of pieces of evidence."""
+    """Return the user's current facts, each with its number of quotes."""
     facts = await stage.store.read(lambda tx: queries.of_states(tx, user.id, "current"))
     return sorted((fact.sentence, len(fact.evidence)) for fact in facts)
 
@@ -96,7 +96,7 @@ async def evidence_of(stage: Stage, user: User) -> list[tuple[str, int]]:
 async def test_a_range_is_read_once_wherever_the_job_is_killed(
     stage: Stage, store: SqliteStore, wanted: int
 ) -> None:
-    """Two users of one agent; the job of each is killed at each of its statements."""
+    """There are two users of one agent; each job is killed at each of its statements."""
     agent = await stage.agent()
     people = [await user_of(stage, name) for name in ("ada", "bob")]
     kills = number = 0
@@ -163,7 +163,7 @@ async def test_what_is_forgotten_while_it_is_read_becomes_no_fact(
                 index.rewrite_message(tx, replace(message, parts=(part,)))
 
     def slowly(*arguments: Any) -> list[FactDraft]:
-        """Read the message in the worker's thread, while the loop forgets what it says."""
+        """Read the message in the worker's thread, as slowly as the test needs."""
         drafts = drafts_in(*arguments)
         asyncio.run_coroutine_threadsafe(stage.store.write(forget), loop).result(LIMIT)
         return drafts

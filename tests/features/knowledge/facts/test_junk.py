@@ -9,8 +9,8 @@ from ricordo.domain.clock import DAY
 from ricordo.features.knowledge.facts.extraction import drafts_in
 
 NOW = 20_000 * DAY
-# By language: statements that are facts, frames that make none of them a fact, and frames that
-# leave them facts. A statement stands behind a frame with a small first letter where it can.
+# By language: statements that are facts, phrases that make none of them a fact, and phrases that
+# keep them facts. Within a sentence a statement begins with a small letter if it can.
 FRAMES: dict[str, tuple[list[str], list[str], list[str]]] = {
     "English": (
         ["I live in Graz", "I work as a nurse", "I bought a boat", "I will move to Rome", "I like tea", "I have a dog", "I am going to marry Ben"],
@@ -57,7 +57,7 @@ FRAMES: dict[str, tuple[list[str], list[str], list[str]]] = {
 
 
 def placed(frame: str, statement: str) -> str:
-    """Return a statement in a frame, with a small first letter within a sentence."""
+    """Return a statement within a phrase, with a small first letter inside a sentence."""
     is_inside = not frame.startswith("{}") and not frame.rstrip('{}”“"«»„ ').endswith(":")
     if is_inside and not statement.startswith(("I ", "I'")):
         statement = statement[0].lower() + statement[1:]
@@ -83,7 +83,7 @@ def test_the_same_statements_are_facts_otherwise(language: str) -> None:
     assert [text for text in texts if not facts_in(text)] == []
 
 
-# Plans and events of the conversation itself, and some that last.
+# Plans and events of the conversation itself, and some lasting ones.
 OPENINGS = {
     "English": (["Perfect, ", "OK, ", "Good, then ", "Great! "], ["I'll go with that", "I'll try it", "I will check the second one", "I'll let you know"]),
     "German": (["Perfekt, ", "OK, ", "Gut, dann "], ["werde ich das machen", "nehme ich den zweiten", "probiere ich das"]),

@@ -1,4 +1,4 @@
-"""What a model answers becomes drafts; what is no fact is counted, and nothing fails."""
+"""A model's answer becomes drafts of facts; other lines are counted, and nothing fails."""
 
 from typing import Any
 

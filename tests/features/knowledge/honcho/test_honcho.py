@@ -1,6 +1,6 @@
-"""Honcho beside the server.
+"""Honcho with this server.
 
-What is said arrives there in order and once, and it answers questions about its user alone.
+Messages arrive there in order and once, and it answers questions only about its user.
 """
 
 import logging
@@ -70,7 +70,7 @@ def chat(http: httpx2.Client, agent: str, user: str, chat_id: str, *texts: str) 
 
 
 def until(is_so: Callable[[], object]) -> None:
-    """Wait until it is so, or show what it is after the limit."""
+    """Wait until the condition holds, or show the last value after the limit."""
     end = time.monotonic() + 6 * LIMIT  # jobs of a loaded machine
     while not is_so() and time.monotonic() < end:
         time.sleep(0.02)
@@ -138,7 +138,7 @@ def test_what_a_kill_kept_back_is_sent_later(
         assert honcho.seen == []
     server.run(jobs.catch_up(server.runtime, None, None))  # type: ignore[arg-type]
     until(lambda: honcho.said("chat_c3") == [("user", "Before the kill."), ("agent", "ok")])
-    # Nothing is behind any more, so nothing is added again.
+    # No message is missing any more, so no job is added.
     until(lambda: not server.run(server.runtime.store.read(lambda tx: queries.behind(tx, 0))))
 
 
@@ -214,7 +214,7 @@ def test_one_forgotten_thing_is_replaced_at_honcho_and_nothing_of_others(
     (sentence,) = [one for one in ok(http.get(receipt))["elsewhere"] if "Honcho" in one]
     assert "replace conversations that contained it: 1, " in sentence
     assert "the user's card: 2." in sentence
-    # What is said later goes to the new session.
+    # Later messages go to the new session.
     chat(http, agent, "ada", "c9", f"Hello. {secret}.", "ok", "And tea.")
     until(lambda: ("user", "And tea.") in honcho.said("chat_c9__2"))
 

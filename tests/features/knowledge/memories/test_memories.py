@@ -1,6 +1,6 @@
-"""A memory without an agent of one's own.
+"""A memory for programs without an agent.
 
-Messages in, facts filed as the user wants them, found again with their sources.
+Messages are added, facts are stored as the user wants, and found again with their sources.
 """
 
 import re
@@ -92,7 +92,7 @@ def test_what_the_user_said_is_filed_with_her_consent_and_found_with_its_source(
     assert replies == [
         CHAT[5]["content"],
         CHAT[2]["content"],
-    ]  # and not what the agent that files answers
+    ]  # And not the answers of the agent that stores facts.
 
 
 def test_a_change_corrects_the_line_and_every_agent_of_the_user_sees_it(
@@ -281,7 +281,7 @@ def test_own_memories_come_before_shared_ones_and_a_threshold_filters(http: http
         past = {"messages": [{"role": "user", "content": text}]}
         ok(http.post(f"/v1/agents/{id}/messages/import", json=past, headers=headers))
     found = search(http, "hana", "bees lavender", kinds=["message"])
-    # Of the agent that never spoke with her, nothing is shown.
+    # Nothing of the agent that never spoke with her is shown.
     assert [(one["memory"], one["shared"]) for one in found] == [(own, False), (shared, True)]
     assert 0 < found[0]["score"] < found[1]["score"] <= 1
     threshold = (found[0]["score"] + found[1]["score"]) / 2

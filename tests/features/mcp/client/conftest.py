@@ -9,6 +9,6 @@ from tests.seams.server import ServerInThread, serving
 
 @pytest.fixture(scope="module")
 def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    """A server that the tests of one module share."""
+    """Run a server for the tests of one module."""
     with serving(tmp_path_factory.mktemp("data"), allow_private_providers=True) as server:
         yield server

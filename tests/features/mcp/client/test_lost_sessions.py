@@ -1,4 +1,4 @@
-"""Servers that lose sessions, list endlessly, start slowly, or refuse without words."""
+"""Servers that lose sessions, list endlessly, start slowly, or refuse without a message."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -13,8 +13,7 @@ from tests.api.conftest import Api
 from tests.seams.mcp import RawServer, raw_server, tool
 from tests.seams.server import MODEL
 
-# How servers refuse the id of a session that they do not know: status, JSON-RPC error or other
-# body.
+# How servers refuse an unknown session id: status, JSON-RPC error or other body.
 LOSSES: list[tuple[int, Any]] = [
     (404, b""),
     (404, b"Not Found"),
@@ -99,7 +98,7 @@ def restarted(api: Api) -> Any:
             status, calls = result.get("status", "failed"), server.calls
             if (
                 status != "success"
-            ):  # a server that has just failed is not asked again for a while; a refresh ends that
+            ):  # After a failure a server is not called for a while; a refresh ends that.
                 refresh()
             server.calls = calls
             return status, str(result)

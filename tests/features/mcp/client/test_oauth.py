@@ -1,4 +1,7 @@
-"""OAuth with MCP servers: the official SDK's own server asks for it, and others lie about it."""
+"""OAuth with MCP servers.
+
+The official SDK's server asks for it, and others send wrong metadata.
+"""
 
 import secrets
 import socket
@@ -114,7 +117,7 @@ class Accounts(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
 
 @pytest.fixture
 def guarded() -> Iterator[tuple[str, Accounts]]:
-    """The address of a server that needs OAuth, and its accounts."""
+    """Serve a server that needs OAuth; yield its address and its accounts."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -154,7 +157,7 @@ def add(api: Api, url: str) -> Wire:
 
 
 def consent(address: str) -> str:
-    """Open the address as a browser does; returns where it is sent back to."""
+    """Open the address as a browser does; return the address that it is redirected to."""
     answer = httpx2.get(address, trust_env=False)
     assert answer.status_code == 302, answer.text
     return str(answer.headers["location"])
@@ -174,13 +177,13 @@ def test_a_server_is_connected_to_used_and_refreshed(
     assert (landed.status_code, landed.headers["location"]) == (303, f"/ui/mcp/{made['id']}"), (
         landed.text
     )
-    # The same answer a second time leads nowhere.
+    # The same redirect a second time does nothing.
     assert api.http.get(back, follow_redirects=False).status_code == 404
     connected = ok(api.http.patch(f"{place}/refresh")) and ok(api.http.get(place))
     assert (connected["status"], connected["is_connected"]) == ("working", True)
     (tool,) = ok(api.http.get(f"{place}/tools"))
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool["id"]])
-    # No token is in an answer, or stored as it is.
+    # No token is in a response, or stored unencrypted.
     told = str([connected, tool, api.http.get(f"/ui/mcp/{made['id']}").text])
     stored = str(api.server.read(lambda tx: tx.all(text("SELECT * FROM mcp_servers"))))
     for token in (*accounts.access, *accounts.refresh):
@@ -194,7 +197,7 @@ def test_a_server_is_connected_to_used_and_refreshed(
         )
 
     assert greeted() == "Hello, Ada."
-    # The token ends; the next one comes without anybody, also in sessions that are opened anew.
+    # The token expires; the next one needs no person, also in new sessions.
     accounts.seconds = 1
     accounts.access.clear()
     ok(api.http.post(f"{place}/connect"))
@@ -207,12 +210,12 @@ def test_a_server_is_connected_to_used_and_refreshed(
     ok(api.http.patch(f"{place}/refresh"))
     assert accounts.refreshed > before
     assert greeted() == "Hello, Ada."
-    # The server forgets the token before its time; the refresh token still does.
+    # The server forgets the token early; the refresh token still works.
     before = accounts.refreshed
     accounts.access.clear()
     assert greeted() == "Hello, Ada."
     assert accounts.refreshed == before + 1
-    # Where the consent was taken back, the agent reads why, and goes on.
+    # If the consent was withdrawn, the agent reads why, and continues.
     accounts.access.clear()
     accounts.refresh.clear()
     api.http.patch(f"{place}/refresh")
@@ -245,7 +248,7 @@ def test_who_refuses_or_answers_for_another_connects_nothing(
 
 
 class Liar:
-    """Asks for OAuth, and names whatever a test wants as the place of consent."""
+    """Asks for OAuth, and names any address for the consent that a test sets."""
 
     def __init__(self, metadata: dict[str, Any]) -> None:
         self.metadata = metadata
@@ -307,8 +310,7 @@ def test_a_server_that_lies_about_oauth_connects_nothing(
     try:
         made = add(api, f"http://127.0.0.1:{running.port}/mcp")
         answer = api.http.post(f"/v1/mcp-servers/{made['id']}/connect")
-        # What is no address of the web is not taken for one: the usual place is, at the server
-        # itself.
+        # An address that is not a web address is not used; the default address at the server is.
         is_usual = (
             answer.status_code == 200
             and f'url":"http://127.0.0.1:{running.port}/authorize?' in answer.text

@@ -1,7 +1,4 @@
-"""MCP servers that are programs.
-
-They run in the sandbox, and only where the operator allows them.
-"""
+"""MCP servers that are programs: they run in the sandbox, and only if the operator allows them."""
 
 import sys
 from collections.abc import Iterator
@@ -35,7 +32,7 @@ def end(how: str) -> str:
     os._exit(3) if how == "exit" else time.sleep(60)
     return "ended"
 '''
-# The protocol by hand, since the SDK takes a second to start.
+# The protocol is written by hand, since the SDK takes a second to start.
 BARE = """
 def answer(method, params):
     if method == "initialize":
@@ -73,7 +70,7 @@ def folder(
     """A folder with the program, from which programs may be started."""
     bubblewrap()
     made = tmp_path_factory.mktemp("programs")
-    made.chmod(0o755)  # the sandbox is nobody
+    made.chmod(0o755)  # The sandbox runs as the user "nobody".
     (made / "bare.py").write_text(TOOLS + BARE)
     (made / "sdk.py").write_text(TOOLS + SDK)
     monkeypatch.setenv("RICORDO_MCP_COMMANDS", f"{VENV}:{made}")

@@ -1,7 +1,4 @@
-"""The page of consent in a real browser.
-
-From the program's address through the login to the program's own address.
-"""
+"""The consent page in a real browser, from the program through the login and back."""
 
 import threading
 from collections.abc import Iterator

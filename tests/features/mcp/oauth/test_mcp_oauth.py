@@ -52,7 +52,7 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> Iterator[People]:
 
 @contextmanager
 def browser_of(people: People, key: str) -> Iterator[httpx2.Client]:
-    """A browser in which somebody logged in on the page."""
+    """Return a browser in which a person has logged in on the page."""
     with people.server.http(follow_redirects=False) as browser:
         assert browser.post("/ui/login", data={"key": key}, headers=OWN).status_code == 303
         yield browser
@@ -87,7 +87,7 @@ def question(browser: httpx2.Client, client_id: str, **more: Any) -> httpx2.Resp
 def consent(
     browser: httpx2.Client, client_id: str, decision: str = "allow", **more: Any
 ) -> dict[str, str]:
-    """Go through the pages, and return what the program hears."""
+    """Go through the pages, and return what the program receives."""
     page = browser.get(question(browser, client_id, **more).headers["location"])
     assert page.status_code == 200, page.text
     (hidden,) = re.findall(r'name="question" value="([^"]+)"', page.text)
@@ -127,7 +127,7 @@ def connect(people: People, key: str, **more: Any) -> Connected:
 
 
 def read(people: People, access: str) -> str:
-    """What the tool `read_memory` says with this token, or the status of the refusal."""
+    """Return the result of the tool `read_memory` with this token, or the status of the refusal."""
 
     async def ask() -> str:
         async with (
@@ -152,7 +152,7 @@ def works(people: People, access: str) -> bool:
 
 
 class Kept:
-    """What the official client keeps."""
+    """The storage of the official client."""
 
     tokens: OAuthToken | None = None
     client: OAuthClientInformationFull | None = None
@@ -374,7 +374,7 @@ def test_a_code_counts_once_for_its_program_its_address_and_its_verifier(people:
         assert token(people, client_id, code=code).json()["error"] == "invalid_grant"
         assert not works(
             people, made["access_token"]
-        )  # whoever came second may have stolen the code
+        )  # The second one to use the code may have stolen it.
 
 
 def test_what_is_too_old_is_refused(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,7 +480,7 @@ def test_a_consent_takes_a_login_and_the_form_of_this_server(people: People) -> 
         ):
             answer = browser.post("/oauth/consent", data=given, headers=OWN)
             assert (answer.status_code, answer.headers.get("location")) == (400, None)
-        # A question is no code.
+        # The id of the consent request is not a code.
         assert token(people, client_id, code=asked).status_code == 400
     service = people.key("pipe", "service")
     assert "Only a person" in people.send(service, "GET", "/oauth/authorize").text

@@ -1,7 +1,4 @@
-"""The MCP server, with the official client.
-
-Over HTTP with keys, and over standard input and output.
-"""
+"""The MCP server with the official client, over HTTP with keys and over stdin and stdout."""
 
 import asyncio
 import json
@@ -88,7 +85,7 @@ async def test_a_program_reads_searches_writes_and_asks(
         )
         nothing = "Nothing was found that matches well. The nearest results:\n"
         assert (await said(client, "search_memory", query="zeppelin")).startswith(nothing)
-        # Null for what may be left out is as if left out.
+        # Null for an optional argument counts as left out.
         found = await said(client, "search_memory", query="zeppelin", agent=None, limit=None)
         assert found.startswith(nothing)
     (last, *_) = ok(http.get("/users/ada/blocks/human/history"))
@@ -297,7 +294,7 @@ async def test_what_makes_no_sense_is_answered_by_a_sentence(server: ServerInThr
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """What a program gets that starts `ricordo mcp`, where no server runs."""
+    """Return the environment of a program that starts `ricordo mcp`, without a running server."""
     own = {
         "RICORDO_DATA_DIR": str(tmp_path),
         "RICORDO_PORT": str(free_port()),

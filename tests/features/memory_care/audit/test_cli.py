@@ -1,7 +1,4 @@
-"""`ricordo memory audit`.
-
-Memory is looked through at rest and beside a server, and stays as it is.
-"""
+"""`ricordo memory audit` reads memory with and without a running server, and changes nothing."""
 
 import json
 

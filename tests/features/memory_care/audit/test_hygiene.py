@@ -111,7 +111,7 @@ async def test_faults_of_facts_are_counted_by_user(stage: Stage) -> None:
     await stage.store.write(write)
 
     facts = (await tallies(stage.store))["ada", "fact"]
-    # What has ended is no fact that holds.
+    # An ended fact does not count as current.
     assert (facts.items, facts.junk, facts.duplicates) == (8, 1, 1)
     assert (facts.unsupported, facts.contradictions, facts.stale) == (1, 1, 1)
 

@@ -1,4 +1,4 @@
-"""What an audit finds in memory, and what it leaves alone."""
+"""Findings of an audit of memory, and texts that it does not report."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +30,7 @@ async def wrote(
     said: Sequence[str] = (),
     **circumstances: Any,
 ) -> None:
-    """The agent's edit in a run in which users said this."""
+    """Store an agent's edit in a run with these messages of users."""
     run = f"run-{label}-{len(lines)}"
     new = [make.message(state.agent, text, run_id=run) for text in said]
     await store.write(lambda tx: insert_messages(tx, new))

@@ -1,4 +1,4 @@
-"""`ricordo memory forget` and `receipt`: with a server and without one, asked and refused."""
+"""`ricordo memory forget` and `receipt`, with a server and without one."""
 
 from pathlib import Path
 

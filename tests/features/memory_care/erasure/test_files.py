@@ -1,7 +1,7 @@
-"""Beside the database.
+"""Files beside the database.
 
-The user's repositories, remotes and backups go, others' stay, and a signed receipt says what was
-done.
+The user's repositories, remotes and backups are deleted, others' stay, and a signed receipt says
+what was done.
 """
 
 import os
@@ -45,8 +45,8 @@ def test_repositories_and_backups_go_and_others_stay(tmp_path: Path) -> None:
     current = database(tmp_path / "ricordo.db", "user-ada")
     theirs = database(tmp_path / "backups" / "a.db", "user-ada")
     others = database(tmp_path / "backups" / "b.db", "user-bob")
-    # What a kill leaves: a repository that was being made, one that was being replaced, one that
-    # was pushed to a remote from.
+    # Leftovers of kills: a repository that was being created, one that was being replaced, one that
+    # was being pushed from.
     own = [f"chain-ada.{kind}" for kind in ("git", "new", "old", "remote-1.aside")]
     for name in (*own, "chain-bob.git", "chain-ada2.remote-2.aside"):
         (tmp_path / "repositories" / name / "objects").mkdir(parents=True)
@@ -137,7 +137,7 @@ def test_a_remote_that_others_use_too_is_named_and_left(tmp_path: Path) -> None:
 def test_things_in_the_folder_of_remotes_that_nobody_uses_any_more_are_counted(
     tmp_path: Path,
 ) -> None:
-    """A remote that was taken away before stays where it is, and no row tells whose it was."""
+    """The folder of a remote that was removed earlier stays, and no row says whose it was."""
     for name in ("was-hers.git", "bob.git", "team/carol.git", "empty"):
         (tmp_path / "remotes" / name).mkdir(parents=True)
     (tmp_path / "remotes" / "was-hers.git" / "HEAD").write_text("ref: refs/heads/main")
@@ -155,7 +155,7 @@ def test_a_dump_goes_unless_it_is_from_before_the_user_came(tmp_path: Path) -> N
         os.utime(tmp_path / "backups" / name, (moment, moment))
     erase_files(tmp_path, tmp_path / "ricordo.db", ADA)
     assert [path.name for path in (tmp_path / "backups").iterdir()] == ["old.dump"]
-    # A user of whom no row has a time may be in a block alone, and nobody knows since when.
+    # If no row of a user has a time, the user may be only in a block, and nobody knows since when.
     erase_files(tmp_path, None, ADA.model_copy(update={"began_at": None}))
     assert list((tmp_path / "backups").iterdir()) == []
 
@@ -203,7 +203,8 @@ def test_a_receipt_is_stored_and_found_by_a_name_that_it_does_not_hold(tmp_path:
         receipts.find_by_name(tmp_path, receipts.hash_of_name(secret, "org-1", "ada lovelace"))
         == receipt
     )
-    # Another installation's key gives other hashes, so nobody can try names on a receipt alone.
+    # The key of another installation gives other hashes, so names cannot be guessed from a receipt
+    # alone.
     for other, organization in ((secret, "org-2"), (Secret(tmp_path / "b"), "org-1")):
         assert (
             receipts.find_by_name(

@@ -1,6 +1,6 @@
 """Kills in the middle of backups, restores, moves and erasures.
 
-No file is left, and none holds anything of the erased.
+No temporary file is left, and none holds data of the erased user.
 """
 
 import random
@@ -32,7 +32,7 @@ COMMANDS: dict[str, Sequence[str]] = {
 
 
 def has_written(work: Path, size: int, seconds: float) -> Callable[[], bool]:
-    """Return a condition: so much lies in the work folders, or so much time has passed."""
+    """Return a condition: the work folders hold this much, or this time has passed."""
     is_late = after(seconds)
 
     def reached() -> bool:
@@ -69,7 +69,7 @@ def test_nothing_of_the_erased_is_left_by_killed_commands(
             moment = has_written(data / FOLDER, size, chance.uniform(0.2, 1) * duration)
             folder = shell.folder / f"run-{number}-{name}"
             killed += KilledCommand(helper, command, folder, variables).kill_once(moment)
-        for path in data.glob("*-mov.db"):  # a move that was faster: a database of its own
+        for path in data.glob("*-mov.db"):  # A move that was faster has made a complete database.
             path.unlink()
         if canary("ada").encode() not in (data / "ricordo.db").read_bytes():
             restore(

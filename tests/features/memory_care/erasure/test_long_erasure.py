@@ -1,9 +1,7 @@
-"""Forgetting somebody who said much.
+"""Forgetting a user with many messages.
 
-Every transaction of it is short, so that others who write do not wait.
-
-Agents and archives are shared: of every so many rows one is hers. The last step, which writes the
-files anew, is left out.
+Every transaction of it is short, so that other writers do not wait. Agents and archives are shared:
+some of their rows are hers. The last step, which rewrites the files, is left out.
 """
 
 import random
@@ -36,7 +34,7 @@ NEEDLE = "needle"
 
 @dataclass(frozen=True)
 class Size:
-    """Her messages and passages in shared agents, each with `others` times as many of others'."""
+    """Her messages and passages in shared agents; others have `others` times as many."""
 
     messages: int
     passages: int
@@ -45,9 +43,9 @@ class Size:
 
 
 async def fill(store: SqliteStore, size: Size) -> None:
-    """What she and others have at each agent, packed as after a quiet while.
+    """Store her and others' data at each agent, flushed as after a quiet time.
 
-    Each text of hers has a word of its own.
+    Each of her texts has a unique word.
     """
     chance = random.Random(5)  # noqa: S311 - no secret
     user_id = (

@@ -1,7 +1,6 @@
 """A user is forgotten.
 
-What she wrote is nowhere afterwards, what others wrote is as it was, and a receipt says what was
-done.
+Her texts are nowhere afterwards, others' texts are unchanged, and a receipt says what was done.
 """
 
 import itertools
@@ -34,7 +33,7 @@ from tests.seams.server import LIMIT, MODEL, Gate, ServerInThread, serving
 from tests.support import postgres
 from tests.support.canaries import CANARY, canary, in_files, in_heap, in_tables, rows
 
-# What changes by itself, or because of those who stay.
+# Tables that change in the background, or because of the users who stay.
 UNSETTLED = ("jobs", "expenses")
 SCOPE = Scope()
 NUMBERS = itertools.count(1)
@@ -42,7 +41,7 @@ NUMBERS = itertools.count(1)
 
 @dataclass
 class World:
-    """Two users, an agent that both talk with, and one that is the second's alone."""
+    """Two users, an agent that both use, and one that only the second uses."""
 
     server: ServerInThread
     http: httpx2.Client
@@ -110,7 +109,7 @@ class World:
 
 
 def peopled(server: ServerInThread, http: httpx2.Client) -> World:
-    """Bob has his own agent and memory, and talks with the agent that Ada will talk with too."""
+    """Bob has a separate agent and memory, and uses the agent that Ada will use too."""
     made = World(server, http)
     made.ids["shared"] = made.agent("Nina")
     made.ids["own"] = made.agent("Otto", user_id="bob")
@@ -141,7 +140,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def running_world(running_server: ServerInThread, running_http: httpx2.Client) -> World:
-    """A world that the tests of this module share; take `shared`."""
+    """Open a world for the tests of this module; take `shared`."""
     return peopled(running_server, running_http)
 
 
@@ -153,7 +152,7 @@ def shared(server: ServerInThread, running_world: World) -> World:
 
 
 def ada(world: World) -> None:
-    """Ada comes, and leaves canaries in every place there is."""
+    """Let Ada store canaries of every possible kind."""
     post, put, shared = world.post, world.put, world.ids["shared"]
     name = world.ids.setdefault("name", "ada")
     memory = f"/users/{name}/blocks"
@@ -194,8 +193,7 @@ def ada(world: World) -> None:
     user_id = ids["user"] = world.user_id(name)
     body = {"messages": [{"role": "user", "content": canary("sender"), "sender_id": user_id}]}
     post(f"/v1/agents/{shared}/messages", body)
-    # Her own default conversation with the agent that both talk with, where its persona becomes a
-    # copy of hers.
+    # Her default conversation with the shared agent, where its persona becomes her copy.
     world.server.says(
         call("memory_insert", label="persona", new_string=canary("copy")), canary("own")
     )
@@ -204,7 +202,7 @@ def ada(world: World) -> None:
 
 
 def ask_about_ada(world: World) -> None:
-    """An agent asked by no user finds Ada's words, as before searches kept users apart."""
+    """Let an agent without a user find Ada's messages, as before searches separated users."""
     look = call("conversation_search", query="Who said I am?")
     archive = call("archival_memory_search", query="Ada filed")
     with pytest.MonkeyPatch.context() as patch:
@@ -217,9 +215,9 @@ def ask_about_ada(world: World) -> None:
 
 
 def beside(world: World) -> tuple[list[Path], Path]:
-    """Files beside the database.
+    """Make files beside the database.
 
-    Her repository and a dump with her in it, and another's repository.
+    These are her repository, a dump with her data, and another user's repository.
     """
     chain = world.server.read(
         lambda tx: tx.all(text(f"SELECT id FROM chains WHERE owner_id = '{world.ids['user']}'"))  # noqa: S608
@@ -234,7 +232,7 @@ def beside(world: World) -> tuple[list[Path], Path]:
 
 
 def backed_up(world: World, name: str) -> Path:
-    """A copy of the database in the data folder, as an upgrade leaves it there.
+    """Put a copy of the database into the data folder, as an upgrade does.
 
     With PostgreSQL, only its folder.
     """
@@ -248,9 +246,9 @@ def backed_up(world: World, name: str) -> Path:
 
 
 def everything_of_bob(found: dict[str, set[str]], world: World) -> dict[str, set[str]]:
-    """The rows that are Bob's.
+    """Return Bob's rows.
 
-    What an agent that both talk with shows is not: its prompt names her tags, and a trace holds it.
+    Texts of the shared agent are left out: its prompt names her tags, and traces hold it.
     """
     own = {world.user_id("bob"), world.ids["own"], world.ids["bob"]}
     is_shown = {
@@ -319,7 +317,7 @@ def test_agents_that_are_hers_alone_go_with_her_and_what_others_have_stays(world
     world.say(
         hers, "Learn this.", edit, call("archival_memory_insert", content=canary("filed")), "Done."
     )
-    # Somebody else's, though it is about her; and one that another agent reads.
+    # Another user's data about her, and data that another agent reads.
     lent = world.agent("Lena", user_id=name)
     block = world.http.get(f"/v1/agents/{lent}").json()["memory"]["blocks"][0]["id"]
     other = world.post("/v1/agents/", {"name": "Omar", "model": MODEL, "block_ids": [block]})["id"]
@@ -371,7 +369,7 @@ def test_she_is_unknown_at_once_and_everything_goes_on_with_those_who_stay(share
 
     shared.forget(shared.ids["user"])
 
-    # The sums of what was spent stay, as nobody's.
+    # The sums of the cost stay, without a user.
     assert shared.http.get("/v1/ledger").json()["total"]["total_tokens"] == spent
     by_user = shared.http.get("/v1/ledger", params={"group_by": "user"}).json()["lines"]
     assert shared.ids["user"] not in {line["key"] for line in by_user}
@@ -463,7 +461,7 @@ def test_messages_in_others_conversations_go_by_her_identifier_and_by_a_name_tha
     assert world.server.read(in_tables) == []
     assert in_files(world.data) == []
     assert receipt["removed"]["messages"] == 3
-    # Another Ada, perhaps: nobody knows, and the receipt says so.
+    # This may be another Ada. It is unknown, and the receipt says so.
     assert receipt["remaining"] == {"messages.name": 2}
     hits = ok(
         world.http.post(
@@ -471,7 +469,7 @@ def test_messages_in_others_conversations_go_by_her_identifier_and_by_a_name_tha
         )
     )
     assert len([hit for hit in hits if "somebody else" in hit["content"]]) == len(kept)
-    # As a word: her letters may stand in a row in an id or in the signature.
+    # Search for a whole word: the same letters may occur in an id or in the signature.
     assert (
         re.search(
             r"\bada\b", orjson.dumps({**receipt, "names": [], "signature": {}}).decode(), re.I
@@ -519,5 +517,5 @@ def test_a_former_identifier_that_is_anothers_now_erases_nothing_of_theirs(world
     said_in_bobs_conversation(world, "I am the new Ada.", sender_id="ada")
     receipt = world.forget("lovelace")
     assert "messages" not in receipt["removed"]
-    # Which of the two sent it, nobody knows: the receipt says so.
+    # It is unknown which of the two sent it, and the receipt says so.
     assert receipt["remaining"] == {"messages.name": 1}

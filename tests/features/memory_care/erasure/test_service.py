@@ -1,4 +1,7 @@
-"""Forgetting a user step by step: killed anywhere it is finished, and others write meanwhile."""
+"""Forgetting a user step by step.
+
+A killed erasure is finished by the next server, and others write meanwhile.
+"""
 
 import asyncio
 from dataclasses import replace
@@ -64,7 +67,7 @@ _ERASE, _SWEEP = HANDLERS
 
 
 async def ada(stage: Stage, *, size: int = 3) -> tuple[str, str]:
-    """A user with memory, a conversation and passages; returns her id and the agent's."""
+    """Make a user with memory, a conversation and passages; return her id and the agent's."""
     state = await stage.state(await stage.agent())
     archive = await make.stored_archive(stage.store, state.agent, "Tea grows in Darjeeling.")
 
@@ -93,7 +96,7 @@ async def ada(stage: Stage, *, size: int = 3) -> tuple[str, str]:
 
 
 async def next_job(stage: Stage, *, free: bool = True) -> Job | None:
-    """The waiting erasure, taken as by the worker of the next server."""
+    """Claim the waiting erasure, as the worker of the next server does."""
     if free:
         await stage.store.write(jobs.take_over)
 
@@ -116,7 +119,7 @@ async def erase(stage: Stage) -> None:
 
 
 async def erase_killed_after_any_write(stage: Stage) -> int:
-    """Do it with a server that is killed one write later each time; returns how often it was."""
+    """Erase with a server that is killed one write later each time; return the number of kills."""
     kills = 0
     while job := await next_job(stage):
         try:
@@ -132,7 +135,7 @@ async def erase_killed_after_any_write(stage: Stage) -> int:
 
 
 async def erase_beside(stage: Stage, running: Job) -> None:
-    """Do the waiting erasure; it stops this job and continues once the worker released it."""
+    """Do the waiting erasure; it pauses this job and continues once the worker released it."""
     erasure = asyncio.create_task(run(stage, await next_job(stage, free=False)))
     async with asyncio.timeout(20):
         while not erasure.done() and not await stage.store.write(
@@ -152,7 +155,7 @@ async def all_jobs(stage: Stage, kind: str) -> list[Job]:
 
 
 def add_remotes(tx: Transaction, kind: str, *addresses: str) -> list[Job]:
-    """Add remotes of Ada's memory; the jobs that sync them."""
+    """Add remotes of Ada's memory; return the jobs that sync them."""
     chain = user_memory.open_memory(tx, SCOPE, "ada").chain
     added = []
     for number, address in enumerate(addresses):
@@ -173,9 +176,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_killed_after_any_write_it_is_finished_and_nothing_counted_twice(
     stage: Stage, tmp_path: Path
 ) -> None:
-    """Agents, archives and a remote go too, hidden from everyone at once.
+    """Agents, archives and a remote are deleted too, and hidden at once.
 
-    What another agent has stays.
+    Data that another agent has stays.
     """
     user_id, _ = await ada(stage)
     own = [
@@ -213,7 +216,7 @@ async def test_killed_after_any_write_it_is_finished_and_nothing_counted_twice(
 
     assert await found(stage) == []
     assert not follower.exists()
-    assert await all_jobs(stage, SYNC) == []  # it would make the file anew
+    assert await all_jobs(stage, SYNC) == []  # It would create the file again.
     assert (
         await stage.store.read(lambda tx: archives.get(tx, SCOPE, shared.id))
     ).passage_count == 1
@@ -382,7 +385,7 @@ async def test_what_she_proposed_for_others_goes_and_what_cannot_go_is_counted(
         runs.open_run(tx, own_run)
         draft = ProposalDraft(block.chain_id, block.label, canary("wish"), block)
         propose(tx, draft, make.change_metadata(user_id, reason=canary("why")), None)
-        # The agent noted something of its own in her turn, and she wrote the block herself once.
+        # The agent once stored a note in her turn, and she once wrote the block herself.
         noted = blocks.write(
             tx, block, "I am Nina. I had a talk.", make.change_metadata(agent_id, run_id=own_run.id)
         )
@@ -459,7 +462,7 @@ async def test_a_text_that_came_with_a_merge_too_outlives_its_proposal(
 
 
 class Outside:
-    """An index elsewhere, which notes what it was told to remove."""
+    """An outside index that records what it was told to remove."""
 
     name = "outside"
 
@@ -479,7 +482,7 @@ class Outside:
 
 
 def embed(tx: Transaction, owner_id: str) -> set[int]:
-    """Give vectors to all of a partition, kept elsewhere; the numbers of the documents."""
+    """Store a partition's vectors in an outside index; return the numbers of documents."""
     flush(tx, owner_id)
     batch = next_batch(tx, owner_id, "some/model", 10)
     assert batch is not None

@@ -1,4 +1,7 @@
-"""Asking an agent to forget: the owner decides, or the policy; nothing of others is touched."""
+"""Asking an agent to forget: the owner decides, or the policy.
+
+Nothing of other users changes.
+"""
 
 from typing import Any
 
@@ -29,7 +32,7 @@ def human() -> dict[str, Any]:
 
 
 def told(world: World, agent: str, name: str) -> None:
-    """The person says it, and the agent notes it in its block and its archive."""
+    """Let the person say it, and the agent store it in its block and its archive."""
     notes = [
         call("memory_insert", label="human", new_string=f"{fact(name)}."),
         call("archival_memory_insert", content=f"{fact(name)}."),
@@ -99,7 +102,7 @@ def test_without_a_user_it_reaches_nothing_of_others(world: World) -> None:
     assert f"Hello. {MARK}" in default
     passages = ok(world.http.get(f"/v1/agents/{shared}/archival-memory"))
     assert [passage["text"] for passage in passages] == [f"A program: {fact('others')}."]
-    # Others talk with it, so its blocks are theirs too.
+    # Others use the agent, so its blocks are theirs too.
     assert CANARY in world.http.get(f"/v1/agents/{shared}/core-memory/blocks/human").text
 
 

@@ -1,4 +1,4 @@
-"""One thing is forgotten wherever it was said, and all else is as it was."""
+"""One thing is forgotten wherever it was said, and everything else is unchanged."""
 
 import re
 import time
@@ -36,7 +36,7 @@ def fact(kind: str) -> str:
 
 
 def twin(kind: str) -> str:
-    """The same words in another way of writing them."""
+    """Return the same words, written in another way."""
     text = fact(kind)
     match kind:
         case "caps":
@@ -53,7 +53,7 @@ def twin(kind: str) -> str:
 
 
 def plant(world: World, user: str) -> dict[str, str]:
-    """Ada says each of them in a place of its own."""
+    """Let Ada say each of them in a different kind of data."""
     post, put, ids = world.post, world.put, dict(world.ids)
     memory = f"/users/{user}/blocks"
     put(
@@ -168,7 +168,7 @@ def preview(world: World, user: str, text: str) -> Any:
 
 
 def searches(world: World, user: str, ids: dict[str, str], kinds: Sequence[str]) -> str:
-    """All that searches answer."""
+    """Return the results of all searches."""
     headers = {"x-ricordo-user": user}
     answers = []
     for kind in kinds:
@@ -243,7 +243,7 @@ def test_the_memory_page_lists_it_and_removes_the_chosen(world: World) -> None:
     put, page = world.put, "/ui/people/eve"
     put("/users/eve/blocks/human", f"Eve.\n{fact('page')}.\nLikes cake.")
     agent = world.agent("Tilda", tools=["forget"])
-    world.say(world.thread(agent, "finn"), "Hello.", "Hello.")  # so that it is not Eve's alone
+    world.say(world.thread(agent, "finn"), "Hello.", "Hello.")  # So it does not belong only to Eve.
     thread = world.thread(agent, "eve")
     ask = call("forget", text=f"{fact('page')}", reason="Eve asked.")
     world.say(thread, "Please forget it.", ask, "I asked you on your page.")
@@ -272,7 +272,7 @@ def test_the_memory_page_lists_it_and_removes_the_chosen(world: World) -> None:
     assert world.server.read(lambda tx: in_tables(tx, canary("page"))) == []
     assert ok(world.http.get("/users/eve/forget")) == []
     assert ok(world.http.get("/users/eve/blocks/human"))["body"] == "Eve.\nLikes cake."
-    # The agent cannot note it again, whatever it still has in its words.
+    # The agent cannot store it again, whatever its window still holds.
     again = call("memory_insert", label="human", new_string=f"{fact('page')}!")
     answer = world.say(thread, "Do you know me?", again, "No.")
     assert "never remembered" in answer, re.findall(r"tool_return.{200}", answer)

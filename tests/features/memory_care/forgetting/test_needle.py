@@ -33,7 +33,7 @@ def test_a_redacted_secret_alone_names_nothing() -> None:
 
 
 def test_a_rule_about_what_was_forgotten_says_no_other_thing() -> None:
-    """Its tags are letters by chance, so some of them look like any sentence to a model."""
+    """The tags of a rule are random letters, so some of them look like a sentence to a model."""
     needle = Needle("I earn four thousand euros a month.", by_meaning=True)
     rules = [
         f"What was forgotten on 2026-01-01 ({number:08x}: {number % 4096:03x} b14 e33)"

@@ -55,7 +55,7 @@ def test_others_open_neither_a_receipt_nor_its_state(people: People) -> None:
     until_done(people, path)
     del keys["ada"]
     assert statuses(people, path, keys) == {"eve": 404, "teacher": 404, "elsewhere": 404}
-    # Nor does a user learn by name that another was forgotten.
+    # A user also cannot learn by name that another user was forgotten.
     assert people.send(keys["eve"], "DELETE", "/users/ada").status_code == 404
     assert people.send(OPERATOR, "DELETE", "/users/ada").json()["id"] == gone["id"]
 

@@ -1,4 +1,7 @@
-"""Forgetting one thing step by step: killed anywhere it is finished, and twice is once."""
+"""Forgetting one thing step by step.
+
+A killed removal is finished later, and a repeated one changes nothing.
+"""
 
 import asyncio
 from typing import Any
@@ -43,7 +46,7 @@ ALL = Choice(takes_all=True)
 
 
 async def ada(stage: Stage) -> str:
-    """A user who said it in her memory, its history, a message and a passage; the agent's id."""
+    """Make a user who said it in several kinds of data; return the agent's id."""
     state = await stage.state(await stage.agent())
     archive = await make.stored_archive(stage.store, state.agent, "Tea grows in Darjeeling.")
 
@@ -274,7 +277,7 @@ async def test_facts_go_with_the_words_that_they_rest_on_and_are_not_read_again(
         other = Evidence(tea.id, "I like tea.")
         for sentence, evidence in {
             TEXT: (Evidence(said.id, TEXT),),
-            "Has been unwell since spring.": (part,),  # a model's words for it
+            "Has been unwell since spring.": (part,),  # A model's wording of it.
             "Likes tea.": (part, other),
             "Drinks tea.": (other,),
             "Is kind.": (),

@@ -1,4 +1,4 @@
-"""A mail server that keeps what it gets: enough of SMTP for the standard library's client."""
+"""A mail server that stores what it gets: enough of SMTP for the standard library's client."""
 
 import socketserver
 import threading

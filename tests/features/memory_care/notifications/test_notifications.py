@@ -36,7 +36,7 @@ PUBLIC = "http://memory.example.org"
 
 
 class Receiver:
-    """A webhook's address that keeps bodies and headers; `statuses` are its next answers."""
+    """A webhook receiver that stores bodies and headers; `statuses` are its next responses."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[bytes, dict[str, str]]] = []
@@ -78,7 +78,7 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
 
 
 class Ada:
-    """A user with an e-mail address, what waits for her, and how she is told."""
+    """A user with an e-mail address, her pending proposals, and her notification settings."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
@@ -110,7 +110,7 @@ class Ada:
         return proposal
 
     def look(self) -> None:
-        """Run the job that looks whom to tell, and wait until all digests are sent."""
+        """Run the job that finds users to notify, and wait until all digests are sent."""
         job = Job("notifications.plan", LOCAL_ORGANIZATION)
         self.api.server.run(handlers.plan(self.api.server.runtime, job, lambda *_: None))
         self.until(lambda: not self._open_jobs())
@@ -192,7 +192,7 @@ def test_a_proposal_left_for_a_day_is_told_once_and_its_link_decides_once(
 def test_facts_that_wait_are_told_with_their_page(
     ada: Ada, sink: Sink, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Facts alone are told too, once; what was decided meanwhile is not."""
+    """Facts alone are also announced, once; facts decided meanwhile are not."""
     monkeypatch.setenv("RICORDO_FACTS_IDLE_SECONDS", "0")
     monkeypatch.setenv("RICORDO_FACTS_BY", "rules")
     server = ada.api.server
@@ -318,7 +318,7 @@ def test_links_are_single_hashed_bound_and_end(ada: Ada) -> None:
         assert ada.http.get("/decide", params={"token": wrong}).status_code == 404
         assert decides(ada.http, f"token={wrong}", "approve").status_code == 404
     assert decides(ada.http, made["path"], "perhaps").status_code == 400
-    # Decided elsewhere, the link decides nothing more.
+    # After a decision elsewhere, the link decides nothing any more.
     post(ada.http, ada.name, f"student/diffs/{proposal}/reject")
     assert decides(ada.http, made["path"], "approve").status_code == 409
 

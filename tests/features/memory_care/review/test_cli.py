@@ -1,4 +1,4 @@
-"""The commands of `ricordo memory`, beside a server and without one."""
+"""The commands of `ricordo memory`, with a running server and without one."""
 
 import json
 import re

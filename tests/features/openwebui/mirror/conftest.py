@@ -1,4 +1,4 @@
-"""An Open WebUI in memory, and a user's workspace and memory that are synced with it."""
+"""A fake Open WebUI, and a user's workspace and memory that are synced with it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,10 @@ USER = "open-webui:ada"
 
 
 class Synced(SyncedMemory):
-    """The workspace too. `problem` is what the last sync said."""
+    """A synced memory and workspace.
+
+    `problem` is the error of the last sync.
+    """
 
     user = USER
 
@@ -31,7 +34,7 @@ class Synced(SyncedMemory):
         self.there = there
 
     async def settle(self) -> str | None:
-        """Sync; returns what the user is told."""
+        """Sync; return the user's error message."""
         return (await self.sync()).last_error
 
     async def write(self, path: str, text: str | bytes) -> None:

@@ -1,6 +1,6 @@
-"""A workspace and a knowledge base.
+"""Sync of a workspace and a knowledge base.
 
-Each has what was changed in the other, and both texts where both changed the same.
+Each gets the other's changes, and both texts if both changed the same file.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,9 +52,9 @@ async def test_a_sync_of_nothing_new_asks_for_the_list_and_each_note(
 async def test_an_edit_of_the_text_that_is_searched_is_one_of_the_file(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
-    """The page there changes that text alone.
+    """Open WebUI's page changes only the searched text.
 
-    The bytes that it gives for the file stay the old ones.
+    The bytes that it returns for the file stay the old ones.
     """
     await here.write("draft.md", DRAFT)
     await here.settle()
@@ -94,9 +94,9 @@ async def test_of_changes_of_one_line_both_stay(here: Synced, there: FakeOpenWeb
 async def test_both_texts_of_a_conflict_and_swapped_ones_are_taken_where_no_text_may_be_there_twice(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
-    """A text was still in the knowledge base when its copy was uploaded.
+    """Once a text was still in the knowledge base when its copy was uploaded.
 
-    That was refused and never tried again.
+    The upload was refused and never repeated.
     """
     there.refuses_doubles = True
     await here.write("draft.md", DRAFT)
@@ -180,7 +180,7 @@ async def test_files_that_change_while_the_pages_are_read_delete_only_themselves
     there: FakeOpenWebUI,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An earlier file that is deleted moves another into the page that was read already."""
+    """When an earlier file is deleted, another one moves to a page that was already read."""
     monkeypatch.setattr(sessions, "_FILES_PER_PAGE", 2)
     for number in range(7):
         await here.write(f"{number}.md", f"File {number}.")
@@ -268,7 +268,7 @@ async def test_what_open_webui_does_not_take_is_said_and_not_sent_again(
     assert sorted(there.user_files()) == ["a.md", "data.bin"]
     before, kept = dict(there.files), await here.files()
     assert (await here.settle(), await here.files()) == (told, kept)
-    assert there.files == before  # what failed was not uploaded again
+    assert there.files == before  # The failed file was not uploaded again.
     await here.write("b.md", "Another.")
     await here.remove("picture.png")
     await here.remove("data.bin")

@@ -1,6 +1,6 @@
 """Memory as notes.
 
-What the user writes there is a version of hers, and nothing that the editor does by itself is one.
+The user's edits become versions of her memory. Changes that the editor makes by itself do not.
 """
 
 import pytest
@@ -35,8 +35,7 @@ a = 1
   b = 2
 ```
 """
-# As the editor of Open WebUI 0.12.4 saved it when it was opened in a browser, and nothing was
-# typed.
+# The editor of Open WebUI 0.12.4 saved this when a browser opened it and nothing was typed.
 OPENED = """# Ada
 
 Prefers _short_ answers and **clear** ones,  \nwith examples_of_code.
@@ -179,7 +178,7 @@ async def test_an_edit_that_memory_cannot_hold_stays_in_the_note(
 async def test_a_note_that_only_looks_like_one_of_ours_is_not_taken(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
-    """A writer of a note may write its memory, so shared notes are never filled."""
+    """People who may write a note could change its memory, so shared notes are never filled."""
     await here.settle()
     owner = await here.do(lambda _tx, owned: owned.user)
     noted = {"user": owner.id, "label": "human", "text": ""}

@@ -1,6 +1,6 @@
-"""Random edits on both sides, with a sync that is killed anywhere.
+"""Random edits on both sides, with syncs that are killed anywhere.
 
-Whatever somebody wrote is somewhere at the end.
+No text that somebody wrote is lost.
 """
 
 from random import Random
@@ -25,9 +25,9 @@ OFTEN = 4  # edits between two syncs
 
 
 class Editors:
-    """What was written and not taken away again by somebody who saw it.
+    """The texts that were written, and not removed by somebody who saw them.
 
-    Words that nobody else writes.
+    Their words are unique.
     """
 
     def __init__(self, here: Synced, there: FakeOpenWebUI, chance: Random) -> None:
@@ -42,7 +42,7 @@ class Editors:
         return word
 
     def edited(self, text: str) -> str:
-        """The text with a line replaced or added."""
+        """Return the text with a line replaced or added."""
         lines = text.rstrip("\n").split("\n") if text.strip() else []
         place = self.chance.randrange(len(lines) + 1)
         if place < len(lines) and self.chance.random() < 0.5:
@@ -106,7 +106,7 @@ class Editors:
         await self.chance.choice(acts)()
 
     async def found(self) -> str:
-        """All texts of today, all versions, and all that was ever proposed."""
+        """Return all current texts, all versions, and everything that was ever proposed."""
 
         def work(tx: Transaction, owned: Any) -> list[str]:
             versions = history.page(tx, owned.chain.id, limit=10_000)
@@ -139,7 +139,7 @@ class DyingStore:
 
 
 async def sync_mortally(here: Synced, chance: Random, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Sync, and be killed somewhere at times; returns whether it was."""
+    """Sync, with a kill at a random point sometimes; return whether there was one."""
     send, often = OpenWebUI._send, chance.choice([0, 0.01, 0.05])
 
     async def dying(self: OpenWebUI, *args: Any, **options: Any) -> Any:

@@ -52,7 +52,7 @@ READ_BY_ALL = [{"principal_type": "user", "principal_id": "*", "permission": "re
 class Stage:
     """Both servers, two ordinary users, and the rows that passed.
 
-    `models` are ids in Open WebUI by their names.
+    `models` maps names to ids in Open WebUI.
     """
 
     def __init__(self, there: RealOpenWebUI, server: ServerInThread, http: httpx2.Client) -> None:
@@ -68,7 +68,7 @@ class Stage:
 
     @contextmanager
     def row(self, what: str) -> Iterator[None]:
-        """Something that is promised: it goes into the table of what passed."""
+        """Check one promise; if it holds, add it to the table."""
         began = time.monotonic()
         self.rows.append((what, "FAILED"))
         yield
@@ -91,14 +91,14 @@ class Stage:
             self.there.call("POST", "/api/v1/models/create", form | more)
 
     def listed(self, user: Json | None = None) -> dict[str, str]:
-        """The ids of the models that somebody sees, by their names."""
+        """Return the ids of the models that a user sees, by name."""
         found = self.there.call(
             "GET", "/api/models?refresh=true", token=user["token"] if user else None
         )
         return {one["name"]: one["id"] for one in found["data"]}
 
     def ask(self, user: Json, model: str, text: str, **more: Any) -> str:
-        """An answer to a request without a chat, as programs send it."""
+        """Return an answer to a request without a chat, as programs send it."""
         body = {
             "model": model,
             "messages": [{"role": "user", "content": text}],
@@ -109,10 +109,7 @@ class Stage:
         return str(answer["choices"][0]["message"]["content"])
 
     def chat(self, user: Json, model: str, *texts: str, **more: Any) -> Json:
-        """A stored chat with all that the page asks for, a message at a time.
-
-        Returns it when its last answer is there.
-        """
+        """Send messages one by one in a stored chat, as the page does; return the chat."""
         token, chat, above, messages = user["token"], "", None, dict[str, Json]()
         for text in texts:
             sent, answer = str(uuid.uuid4()), str(uuid.uuid4())
@@ -172,7 +169,7 @@ class Stage:
         return f"open-webui:{user['id']}"
 
     def said(self, user: Json, chat: str | None = None) -> list[list[str]]:
-        """What this user said, in each conversation of a chat, or in all."""
+        """Return this user's messages, in each conversation of a chat, or in all."""
         found = []
         for agent in self.agents.values():
             of_user = {"agent_id": agent, "user_id": self.name(user), "limit": "100"}
@@ -192,7 +189,7 @@ class Stage:
         return done
 
     def files(self, user: Json, **changed: str | bytes) -> dict[str, str]:
-        """The texts of the workspace, with those that are given written into it first."""
+        """Write the given texts into the workspace, and return all of its texts."""
         place = f"/users/{self.name(user)}/workspace/files"
         for path, text in changed.items():
             ok(self.http.put(f"{place}/{path.replace('__', '.')}", content=text))
@@ -228,7 +225,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 def speak_slowly(server: ServerInThread) -> None:
-    """Let the model stream by words, remember what it is asked to, and repeat what it hears."""
+    """Let the model stream word by word, and record its requests."""
     answer = server.model.answer
 
     async def slowly(request: Any) -> Any:
@@ -262,7 +259,7 @@ def send(page: Page, text: str) -> None:
 
 
 def answer_to(page: Page, text: str) -> list[str]:
-    """Wait for the whole answer; returns what was seen of it on the way."""
+    """Wait for the whole answer; return what was shown of it meanwhile."""
     seen: list[str] = []
     until = time.monotonic() + 120
     while not seen or text not in seen[-1] or not seen[-1].endswith("the end."):
@@ -471,7 +468,7 @@ def test_files_go_both_ways(stage: Stage) -> None:
         )
 
     def synced() -> dict[str, str]:
-        """Sync; returns the workspace, once it is seen to be the same on both sides."""
+        """Sync; return the workspace once both sides are the same."""
         stage.sync(ada)
         here = stage.files(ada)
         assert {path: text.strip() for path, text in texts().items()} == {

@@ -1,6 +1,6 @@
-"""A server that knows Open WebUI.
+"""A server that is configured for Open WebUI.
 
-Its users are synced by themselves, at once when asked, and are forgotten here.
+Its users are synced in the background or on request, and can be forgotten here.
 """
 
 import time

@@ -61,7 +61,7 @@ def test_blocks_are_notes_and_an_edit_is_a_version_of_the_owners(ada: httpx2.Cli
     ]
     assert ok(ada.get(f"{HOME}/{note['id']}")) == changed
     assert ok(ada.get("/users/ada/blocks/notes"))["body"] == "# Plan\n\nTwo steps.\n"
-    same = edit(ada, note, "# Plan\n\nTwo steps.")  # an editor that saves what was not changed
+    same = edit(ada, note, "# Plan\n\nTwo steps.")  # An editor that saves an unchanged text.
     assert len(same["data"]["versions"]) == 2
     titled = ok(
         ada.post(

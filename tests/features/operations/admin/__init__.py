@@ -1,1 +1,1 @@
-"""Tests of what operators see."""
+"""Tests of health checks, metrics and outages."""

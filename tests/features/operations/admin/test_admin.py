@@ -28,7 +28,7 @@ def http(server: ServerInThread) -> Iterator[httpx2.Client]:
 
 
 def metrics(http: httpx2.Client) -> Samples:
-    """The metrics as Prometheus' own parser reads them, by their names and labels."""
+    """Return the metrics as Prometheus' parser reads them, by name and labels."""
     answer = http.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     families = list(text_string_to_metric_families(answer.text))

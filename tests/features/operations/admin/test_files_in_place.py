@@ -1,6 +1,6 @@
-"""Database files that are renamed, replaced or removed under a running server stop the writes.
+"""Database files that are renamed, replaced or removed stop a server's writes.
 
-What was acknowledged is kept.
+Acknowledged writes are kept.
 """
 
 import shutil

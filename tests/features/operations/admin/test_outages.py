@@ -1,4 +1,4 @@
-"""A server whose PostgreSQL goes away: what it answers meanwhile, and that it goes on by itself."""
+"""A server whose PostgreSQL goes away: its responses meanwhile, and its recovery."""
 
 import io
 import logging
@@ -24,7 +24,7 @@ from tests.support.postgres import name_in
 
 LIVING = ("/v1/health/live", "/v1/health", "/v1/health/", "/health")
 KEY = f"ricordo_key_{'x' * 43}"
-# Of the API, of OpenAI's, of pages, of memory, of git, and what is not there.
+# Paths of the API, of OpenAI's routes, of pages, of memory, of git, and one that does not exist.
 PATHS = (
     *(
         "/v1/agents/",
@@ -46,7 +46,7 @@ PATHS = (
 
 
 class Database:
-    """A database of its own on the tests' PostgreSQL, which can be taken away and given back."""
+    """A separate database on the tests' PostgreSQL, which can be cut off and restored."""
 
     def __init__(self) -> None:
         self.url = postgres.server().new_database()
@@ -112,7 +112,7 @@ def ask(http: httpx2.Client, path: str) -> httpx2.Response:
 
 
 def require_not_now(server: ServerInThread, database: Database, paths: Iterable[str]) -> None:
-    """Take the database away, and ask for each path, with a key and without."""
+    """Cut the database off, and request each path, with a key and without."""
     database.take_away()
     with server.http() as http:
         try:
@@ -131,7 +131,7 @@ def require_not_now(server: ServerInThread, database: Database, paths: Iterable[
         finally:
             database.give_back()
         statuses = {path: answer.status_code for path, answer in answers.items()}
-        # All that is not a form of OpenAI's or git's: refused before anything is looked at.
+        # All routes except those of OpenAI's or git's form: refused before any other check.
         assert {path: status for path, status in statuses.items() if status != 503} == {}
         assert [
             path for path, answer in answers.items() if "retry-after" not in answer.headers
@@ -163,7 +163,7 @@ def test_without_its_database_a_server_says_not_now_to_every_question(
 def send_while_it_goes_away(
     server: ServerInThread, database: Database, path: str
 ) -> httpx2.Response:
-    """Send a message, and take the database away while the model answers."""
+    """Send a message, and cut the database off while the model answers."""
     gate = Gate(server)
     server.answers_with(gate)
     answers: list[httpx2.Response] = []

@@ -1,4 +1,7 @@
-"""What of requests is recorded, for whom, and what it costs; over HTTP, on a server with keys."""
+"""The audit log's rows for requests: their content, their organization, and their cost.
+
+The tests use HTTP, on a server with keys.
+"""
 
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,6 @@
-"""The chain.
+"""The chain of the audit log.
 
-What a check sees, what retention and erasure leave, what a kill may take, and the commands that are
-recorded.
+The tests cover its check, retention, erasure, kills, and the commands that are recorded.
 """
 
 import asyncio
@@ -49,7 +48,7 @@ ROWS = 5
 
 
 async def write(store: Store, *drafts: AuditDraft) -> None:
-    """Record these as requests that end one after the other, with two at once."""
+    """Record these as requests that end one after the other, two of them at once."""
     await store.write(lambda tx: metadata.create_all(tx.connection, tables=TABLES))
     writer = AuditWriter()
     await writer.add(store, drafts[0])
@@ -199,7 +198,7 @@ async def test_what_the_database_refuses_for_now_is_written_with_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(queries, "append", unreachable)
         await writer.add(store, first)
-    third.organization_id = "org-of-nobody"  # no row can be of an organization that is not there
+    third.organization_id = "org-of-nobody"  # No row can belong to a missing organization.
     await asyncio.gather(writer.add(store, second), writer.add(store, third))
     rows = await store.read(lambda tx: queries.rows_after(tx, first.organization_id, 0))
     assert [row["action"] for row in rows] == [first.action, second.action]

@@ -1,4 +1,4 @@
-"""Backups: taken while a server writes, and equal to one moment.
+"""Backups that are taken while a server writes, and show one moment.
 
 Damaged ones are refused; a restore is whole or not at all.
 """
@@ -31,12 +31,12 @@ from tests.support.server_process import CAN_FORK
 
 
 def kept(done: MoveReport) -> dict[str, str]:
-    """The hashes of the tables, except the audit log, where commands are recorded."""
+    """Return the hashes of the tables, except the audit log, which records commands."""
     return {name: one for name, one in done.hashes.items() if not name.startswith("audit_")}
 
 
 def silent(*_: Any) -> None:
-    """Nobody looks at the progress."""
+    """Ignore the progress."""
 
 
 def test_a_backup_under_load_is_one_moment_and_comes_back_equal(tmp_path: Path) -> None:

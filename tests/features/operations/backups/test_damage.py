@@ -1,6 +1,6 @@
 """Damaged backups.
 
-Each is refused with a sentence, no whole one is, and the database stays as it was.
+Each is refused with an error, intact ones are not, and the database is unchanged.
 """
 
 import random
@@ -27,7 +27,7 @@ Damage = Callable[[bytes, bytes, random.Random], bytes]
 
 
 def silent(*_: Any) -> None:
-    """Nobody looks at the progress."""
+    """Ignore the progress."""
 
 
 def flip_a_bit(data: bytes, _other: bytes, chance: random.Random) -> bytes:
@@ -36,7 +36,7 @@ def flip_a_bit(data: bytes, _other: bytes, chance: random.Random) -> bytes:
 
 
 def change_a_word(data: bytes, _other: bytes, chance: random.Random) -> bytes:
-    """Change what somebody said, or another text of the rows."""
+    """Change a message, or another text of the rows."""
     places = [*re.finditer(rb"Jasmine|agent-|conv-|message-|local", data)]
     place = chance.choice(places)
     return data[: place.start()] + place[0].swapcase() + data[place.end() :]
@@ -53,7 +53,7 @@ def cut_the_beginning(data: bytes, _other: bytes, chance: random.Random) -> byte
 
 
 def take_anothers_pages(data: bytes, other: bytes, chance: random.Random) -> bytes:
-    """Put pages of another backup in the place of its own, where they differ."""
+    """Replace pages by those of another backup, where they differ."""
     count = min(len(data), len(other)) // PAGE
     differing = [
         at
@@ -172,9 +172,9 @@ async def test_a_backup_that_became_a_database_is_no_damaged_backup(
 def test_a_table_that_is_not_what_its_hash_says_stops_the_restore(
     backups: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bytes were right when they were checked, and are read otherwise afterwards.
+    """The bytes were correct when they were checked, and are read differently afterwards.
 
-    Memory or a disk that fails.
+    A failing disk or memory does this.
     """
     hashes = {**(require_sound(backups[0]) or {}), "messages": "0" * 64}
     monkeypatch.setattr(

@@ -1,6 +1,6 @@
 """Backups over HTTP and on their page.
 
-Made by a job, checked, downloaded and deleted, by whoever may have the whole server.
+A job creates them. Administrators check, download and delete them.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ def http(server: ServerInThread) -> Iterator[httpx2.Client]:
 
 
 def silent(*_: Any) -> None:
-    """Nobody looks at the progress."""
+    """Ignore the progress."""
 
 
 def ended(http: httpx2.Client, job: dict[str, Any]) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def test_two_who_press_the_button_at_once_get_no_pile_of_backups(
     try:
         first = ok(http.post(HOME))
         assert begun.wait(LIMIT)
-        assert ok(http.post(HOME))["id"] != first["id"]  # of what was said since the first began
+        assert ok(http.post(HOME))["id"] != first["id"]  # Of messages since the first one began.
         assert "already" in refused(http.post(HOME), 409)
     finally:
         go.set()
@@ -232,7 +232,7 @@ def test_the_page_in_a_browser(
         page.on("dialog", lambda dialog: dialog.accept())
         page.get_by_role("button", name="Back up now").click()
         expect(page.get_by_role("status")).to_contain_text("The backup has begun.")
-        row = page.locator("tbody tr")  # the page renews itself
+        row = page.locator("tbody tr")  # The page reloads itself.
         expect(row).to_contain_text("verified")
         (one,) = ok(http.get(HOME))
         visitor.see("/ui/backups")

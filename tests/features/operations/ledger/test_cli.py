@@ -14,7 +14,7 @@ PRICES = 'currency = "USD"\n["a/*"]\ninput = 10\noutput = 20\n'
 
 
 def fill(shell: Shell) -> None:
-    """A database in which something was spent today."""
+    """Make a database in which tokens were used today."""
 
     async def work() -> None:
         shell.data.mkdir()

@@ -1,6 +1,6 @@
-"""The ledger.
+"""The ledger: sums of turns and other work, by any group.
 
-Turns and all else summed up, by any group, also after what they were spent on was deleted.
+The sums stay when agents and users are deleted.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ ALL = (START - 10 * DAY, START + 10 * DAY)
 
 
 async def turn(store: SqliteStore, agent: Agent, *usages: Usage, **fields: Any) -> Run:
-    """A run that has ended, with a step for each usage."""
+    """Store an ended run with a step for each usage."""
     model = fields.pop("model", "scripted/model")
     total = sum(usages, Usage())
     run = make.run(agent, **{"ended_at": START, "usage": total} | fields)

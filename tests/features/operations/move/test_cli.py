@@ -1,4 +1,4 @@
-"""`ricordo db migrate-to`: what it says, what it refuses, and that no password is ever shown."""
+"""`ricordo db migrate-to`: its output, its refusals, and that it shows no password."""
 
 import asyncio
 import math
@@ -17,7 +17,7 @@ from tests.support import postgres
 
 
 def fill(path: Path) -> str:
-    """A database with an agent and what it said; returns the agent's id."""
+    """Make a database with an agent and its messages; return the agent's id."""
     load_plugins(FEATURES).tables()  # which a server has created
 
     async def work() -> str:

@@ -1,6 +1,6 @@
 """Moving a database to another.
 
-Nothing is lost, nothing half done is served, and the old one stays as it is.
+Nothing is lost, no half-moved database is served, and the old one is unchanged.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ def at(folder: Path, name: str = "ricordo") -> Settings:
 
 @pytest.fixture
 def on_postgres(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Settings]:
-    """A database on PostgreSQL that holds nothing; with the parameter "bare" not even tables."""
+    """Make an empty database on PostgreSQL; with the parameter "bare" not even tables."""
     url = postgres.server().new_database(empty=getattr(request, "param", "") == "bare")
     yield Settings(data_dir=tmp_path, database_url=url, find_local_models=False)
     postgres.server().drop(url)
@@ -135,7 +135,7 @@ OF_FEATURES = {table.name for table in load_plugins(FEATURES).tables()}
 
 
 def some_row(tx: Transaction, table: Table) -> dict[str, Any]:
-    """A value for each column: of the row that it refers to, or any of its type."""
+    """Return a value for each column: an existing id for a reference, else any value."""
     row: dict[str, Any] = {}
     for column in table.columns:
         if column.name == "seq":
@@ -166,10 +166,7 @@ async def hash_in(settings: Settings) -> str:
 
 
 async def fill(settings: Settings) -> str:
-    """Rows in every table, made as the product makes them, and odd values.
-
-    Returns the agent's id.
-    """
+    """Fill every table as the product does, and with odd values; return the agent's id."""
     store = open_store(settings)
     block = make.block(value="Her name is Ada. 👋", tags=("a", "b"))
     state = await make.stored_agent(
@@ -231,7 +228,7 @@ async def fill(settings: Settings) -> str:
         address = {"kind": "git", "address": "/srv/ada.git", "settings": {"odd": ODD}}
         tx.run(insert(memory_remotes), {**in_chain, "id": "remote-1", **address, **here})
         jobs.add(tx, Job("later", LOCAL_ORGANIZATION, {"odd": ODD}, not_before=2**62))
-        # These wait in the tail, behind numbers that a deletion left free.
+        # These are in the write buffer, after numbers that a deletion left free.
         insert_messages(
             tx,
             [make.message(agent, "", name=""), make.message(agent, "quote ' \" \\ \\u0000 % :x")],
@@ -254,7 +251,7 @@ async def test_there_and_back_again_nothing_changes_and_new_rows_get_numbers_tha
     first: Settings, last: Settings, on_postgres: Settings, agent_id: str
 ) -> None:
     with closing(sqlite3.connect(first.database_path)) as connection:
-        # As it was stored before text had a normal form.
+        # As texts were stored before they were normalized.
         connection.execute("UPDATE passages SET text = text || ?", ("e\u0301\r\n\ufeff",))
         connection.execute("UPDATE agents SET name = ?", ("Zoe\u0308\u200b",))
         connection.commit()
@@ -293,10 +290,7 @@ async def test_the_hash_tells_one_changed_value_of_any_column(first: Settings) -
 
 
 async def _next_number(settings: Settings, agent_id: str) -> int:
-    """Add an agent with its first message, a passage and another message.
-
-    Returns that one's number.
-    """
+    """Add an agent with two messages and a passage; return the last message's number."""
     store = open_store(settings)
     state = await make.stored_agent(store)
     await make.stored_archive(store, state.agent, "One more.")
@@ -435,7 +429,7 @@ async def test_a_nul_is_named_before_anything_is_copied_or_becomes_a_sign(
     state = await make.stored_agent(store, with_blocks=[block := make.block()])
     said = make.message(state.agent, "before\0after")
     await make.stored_messages(store, said)
-    # As an older server left it: today's refuses it.
+    # As an older server stored it; today's server refuses it.
     await store.write(lambda tx: tx.run(update(blocks).values(value="before\0after")))
     await store.close()
     with pytest.raises(Invalid) as refused:

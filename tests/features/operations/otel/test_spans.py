@@ -1,7 +1,7 @@
 """Spans at a collector.
 
-Of requests, turns, model calls and tool calls, with their parents, and without a word of what was
-said.
+There are spans of requests, turns, model calls and tool calls, with their parents, and without any
+text of messages.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 class Collector:
-    """What an OpenTelemetry collector takes over HTTP."""
+    """An OpenTelemetry collector over HTTP."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -97,7 +97,7 @@ def test_a_turn_is_one_trace_under_its_request(collector: Collector, tmp_path: P
         http.get(f"/no/{CANARY}?x={CANARY}")
         run = server.client().runs.list(agent_id=agent).items[0]
         steps = list(server.client().runs.steps.list(run.id, order="asc"))
-    # The server sends what waits when it stops.
+    # The server sends waiting spans when it stops.
     spans = [span for span in collector.spans() if span.trace_id.hex() == TRACE]
     by_name = {span.name: span for span in spans}
     request, turn = by_name["POST /v1/agents/{agent_id}/messages"], by_name["invoke_agent"]

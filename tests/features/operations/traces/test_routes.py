@@ -1,4 +1,4 @@
-"""Traces over HTTP: by step, by run and by the older address, where the settings have them kept."""
+"""Traces over HTTP: by step, by run and by the older address, if the settings keep them."""
 
 from collections.abc import Iterator
 

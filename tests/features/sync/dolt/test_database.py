@@ -1,4 +1,4 @@
-"""What is said to Dolt: addresses, engines, and what stands in commits and branches."""
+"""Requests to Dolt: addresses, engines, and the content of commits and branches."""
 
 import re
 import socket

@@ -1,4 +1,4 @@
-"""A thing is forgotten: a Dolt database with nothing of others gets its history again."""
+"""One thing is forgotten: a Dolt database that holds only this user's memory gets a new history."""
 
 import time
 from pathlib import Path
@@ -57,7 +57,7 @@ async def fill(memory: Memory) -> None:
 
 
 def said_there(memory: Memory) -> str:
-    """All texts of the history of all branches, and the bytes of the file."""
+    """Return all texts in the history of all branches, and the bytes of the file."""
     with at(memory.place) as engine:
         rows = engine.run("SELECT to_body, from_body FROM dolt_diff_memory_blocks")
         log = engine.run("SELECT message FROM dolt_log")
@@ -84,7 +84,7 @@ async def test_a_history_that_was_rewritten_here_is_made_again_there(memory: Mem
     assert not await keeps_forgotten(memory)
     assert await memory.text() == "Name: Ada\nLikes cocoa"
     await require_same(memory)
-    # What comes later follows as ever.
+    # Later changes are synced as usual.
     await memory.put("human", "Name: Ada\nLikes cocoa and tea")
     await memory.sync()
     await require_same(memory)

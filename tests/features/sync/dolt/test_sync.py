@@ -1,6 +1,6 @@
-"""A Dolt database and a memory.
+"""Sync of a Dolt database and a memory.
 
-Each has what was changed in the other, once, also where the server is killed anywhere.
+Each gets the other's changes once, even if the server is killed anywhere.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ def memory(store: SqliteStore, tmp_path: Path, place: DoltAddress) -> Memory:
 
 
 async def require_same(memory: Memory, *, is_pulled: bool = False) -> None:
-    """The remote holds the rows, the versions with authors and times, and the branches."""
+    """Check that the remote has the rows, the versions with authors and times, and the branches."""
     versions, waiting = await memory.versions(), await memory.waiting()
     blocks = await memory.do(user_memory.listed)
     with closing(open_engine(memory.place)) as engine:
@@ -138,9 +138,9 @@ class ForgetfulStore:
 
 
 async def follow_mortally(memory: Memory, chance: Random, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Follow, and be killed somewhere.
+    """Sync with a kill at a random point; return the number of kills: 0 or 1.
 
-    In a statement, or between what is committed there and noted here. How often: 0 or 1.
+    The kill is in a statement, or between Dolt's commit and the record of it here.
     """
     with monkeypatch.context() as patched:
         patched.setattr(following, "open_engine", lambda place: dolt.mortal(place, chance))
@@ -154,9 +154,9 @@ async def follow_mortally(memory: Memory, chance: Random, monkeypatch: pytest.Mo
 async def follow_random_history(
     memory: Memory, seed: int, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> int:
-    """Some acts, a follower that is killed, and so on; at the end one that is not.
+    """Repeat some changes and a sync that is killed; at the end sync without a kill.
 
-    Returns how often it was killed.
+    Returns the number of kills.
     """
     chance = Random(seed)  # noqa: S311 - replayed by its seed
     kills = 0
@@ -176,7 +176,7 @@ async def follow_random_history(
 async def test_after_any_acts_and_kills_both_have_the_same(
     memory: Memory, seed: int, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By hand, with more seeds and rounds than the suite has time for."""
+    """For manual runs, with more seeds and rounds than the suite has time for."""
     await follow_random_history(memory, seed, rounds, monkeypatch)
 
 
@@ -251,7 +251,7 @@ async def test_a_conflict_is_told_and_what_the_remote_held_waits_as_a_proposal(
     assert told is not None
     assert waiting.id in told
     assert (await memory.text("human"), waiting.value) == ("Likes cocoa", "Likes coffee")
-    # It is told for as long as it waits.
+    # The error stays as long as it waits.
     assert (await memory.sync()).last_error == told
     await require_same(memory, is_pulled=True)
     await memory.approve(waiting.id)
@@ -302,7 +302,7 @@ async def test_an_approval_with_other_words_that_is_edited_before_the_sync_is_on
 ) -> None:
     """A merge once put the proposal's text into the first commit.
 
-    The later versions changed nothing and had no commit.
+    The later versions then changed nothing and had no commit.
     """
     await memory.add()
     await memory.put("human", "a\nb\nc")
@@ -498,9 +498,9 @@ STUDENT, TUTOR = "Ada <ada@school.example>", "college-essay-tutor <agent@youlab>
 
 
 def fill_like_youlab(place: DoltAddress, edits: int = 3) -> None:
-    """A database as YouLab leaves it.
+    """Fill a database as YouLab does.
 
-    Every user's rows in one table, a commit an edit, and proposals merged.
+    Every user's rows are in one table, each edit is a commit, and proposals are merged.
     """
     with closing(open_engine(place)) as engine:
         number = iter(range(1, 1000))
@@ -686,7 +686,7 @@ async def test_one_setting_syncs_the_memory_of_every_user_there_is_and_of_those_
         (LOCAL_ORGANIZATION, None, False)
     ] * 3
 
-    # A user with the name of one who was forgotten does not get back what the database still holds.
+    # A user with the name of a forgotten user does not get the rows that the database still holds.
     names = [hash_of_name(Secret(tmp_path), LOCAL_ORGANIZATION, "dora")]
     receipts.write(tmp_path, {"id": new_id("receipt"), "names": names})
     change(

@@ -1,6 +1,6 @@
 """A user's background tasks in Dolt.
 
-Their own rows and no others', also in one database of many users and after any kill.
+Only the user's rows are there, also in a database of many users and after any kill.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def there(place: DoltAddress, table: str, columns: str = "*") -> list[tuple[Any,
 async def ran(
     memory: Memory, name: str, user: str, window: int = 0, **more: Any
 ) -> tuple[BackgroundTask, TaskRun]:
-    """A task by this name, and a run of it for this user."""
+    """Store a task of this name, and a run of it for this user."""
     agent = (await make.stored_agent(memory.store, make.agent(new_id("agent")))).agent
 
     def work(tx: Transaction) -> tuple[BackgroundTask, TaskRun]:
@@ -94,7 +94,7 @@ async def test_the_tasks_of_a_user_their_runs_and_activity_are_in_dolt(memory: M
     (done,) = there(memory.place, "task_runs", "user_id, id, task, status, problem, changes")
     assert done == ("ada", run.id, "nightly", "done", 'It\'s \\ "odd" ✓', '[{"label":"human"}]')
     assert [row[0] for row in there(memory.place, "user_activity")] == ["ada"]
-    # What did not change makes no commit.
+    # Unchanged rows make no commit.
     head = (await memory.noted()).seen
     await memory.sync()
     assert (await memory.noted()).seen == head
@@ -131,7 +131,7 @@ async def test_a_user_gets_no_rows_of_another_in_a_database_of_both(memory: Memo
         "bob",
     ]
     assert await memory.text() == "This is ada."
-    # Alone in a database of their own, a user has their own rows only.
+    # In a separate database a user has only their rows.
     folder = memory.settings.data_dir / "own"
     folder.mkdir()
     with dolt.new_place(folder) as place:

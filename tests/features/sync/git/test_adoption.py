@@ -1,6 +1,6 @@
-"""Commits that come by git.
+"""Commits that are pushed with git become versions with their ids.
 
-Versions with their ids, blocks and tip in one transaction, by the policy of each block.
+Blocks and the newest version change in one transaction, by the policy of each block.
 """
 
 from dataclasses import replace
@@ -43,7 +43,7 @@ async def adopted(
     metadata: ChangeMetadata | None = None,
 ) -> Chain:
     adoption = await planned(store, chain, tip, new)
-    _PUSHED.update(new)  # as a repository of the memory has what was pushed before
+    _PUSHED.update(new)  # The repository of the memory already has the earlier pushes.
     return await store.write(
         lambda tx: adopt(tx, Scope(), chain.id, adoption, metadata or make.change_metadata())
     )
@@ -117,7 +117,7 @@ async def test_of_a_commit_of_many_blocks_each_block_has_its_own_version(
     there = await now(store)
     heads = {block.id: (block.head or b"").hex() for block in there.values()}
     assert len(set(heads.values())) == 1
-    # What they were called then is another's name by now, and one is deleted.
+    # Their old names belong to other blocks now, and one is deleted.
     for later in (
         {"human": "Name: Ada", "goals": "Rest"},
         {"plans/week": "Name: Ada", "goals": "Rest"},

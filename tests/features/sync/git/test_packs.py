@@ -1,6 +1,6 @@
-"""What is sent in a push, and what it means.
+"""The content of pushes and its meaning.
 
-Nothing takes more memory than is allowed, and each fault is told.
+Nothing takes more memory than allowed, and each fault gets an error.
 """
 
 import subprocess
@@ -109,7 +109,7 @@ def nothing(_id: bytes) -> GitObject | None:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository of similar objects, so that git packs them as deltas."""
+    """Make a repository of similar objects, so that git packs them as deltas."""
     folder = tmp_path_factory.mktemp("git")
     git(folder, "init", "-q")
     for number in range(12):
@@ -162,9 +162,9 @@ def test_long_chains_of_what_differs_are_read_in_a_moment() -> None:
 
 
 def test_a_size_of_hundreds_of_bits_is_read_no_further() -> None:
-    """Each of its bytes took longer than the one before.
+    """Each byte once took longer than the one before.
 
-    A pack of 400 kB held a processor for eight seconds.
+    A pack of 400 kB kept a processor busy for eight seconds.
     """
     for bad in (
         pack(b"\xbf" + b"\xff" * 40 + b"\x01" + zlib.compress(b"")),
@@ -178,7 +178,7 @@ def test_a_size_of_hundreds_of_bits_is_read_no_further() -> None:
 def test_a_small_pack_that_asks_for_one_large_piece_again_takes_no_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two kilobytes that unpack to two hundred megabytes, whatever size they claim."""
+    """Two kilobytes unpack to two hundred megabytes, whatever size they claim."""
     large = git_object("blob", bytes(60_000))
     said = b"\xe0\xd4\3"  # 60,000, for what it is made from and for what it claims to become
     delta = said * 2 + b"\xb0\x60\xea" * 4000
@@ -203,7 +203,8 @@ def test_a_cut_or_changed_pack_is_refused(repository: Path) -> None:
         with pytest.raises(Invalid):
             read_pack(bytes(changed), nothing)
         body = bytes(changed[:-20])
-        # Also where the sum at the end fits: it is read or refused, and does nothing else.
+        # Also with a correct checksum at the end: the pack is read or refused, and nothing else
+        # happens.
         with suppress(RicordoError):
             read_pack(body + pack_sum(body), nothing)
 

@@ -1,6 +1,6 @@
-"""The repository that is made of a chain.
+"""The repository that is made from a chain.
 
-The ids of the database, clean for git, in portions, again and again.
+It has the ids of the database, is valid for git, and is made in portions, again and again.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ async def a_chain(store: SqliteStore) -> Chain:
 
 
 def edit(tx: Transaction, chain: Chain, chance: random.Random) -> None:
-    """Do one random thing to the chain: make, write, rename, delete."""
+    """Make one random change of the chain: create, write, rename or delete."""
     there = {block.label: block for block in blocks.of_user(tx, Scope(), chain.owner_id)}
     label = chance.choice(LABELS)
     text = "\n".join(
@@ -101,7 +101,7 @@ async def test_a_repository_has_the_ids_of_the_database_and_git_finds_no_fault(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     chain, chance = await a_chain(store), chance_of(5)
-    for _ in range(3):  # the first makes it, the others go on
+    for _ in range(3):  # The first creates it, the others continue it.
         await edited(store, chain, 40, chance)
         path = await refreshed(store, tmp_path, chain.id)
         assert ids(path) == await stored_ids(store, chain)
@@ -284,7 +284,7 @@ async def test_an_error_of_our_own_is_raised_and_costs_no_repository(
 
     with pytest.raises(OSError, match="no"):
         await world.read(lose_all)
-    assert world.tries == 4  # it is made anew once
+    assert world.tries == 4  # It is rebuilt once.
 
 
 async def test_what_was_made_anew_in_the_middle_of_reading_is_read_again(world: World) -> None:

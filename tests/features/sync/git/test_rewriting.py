@@ -1,4 +1,7 @@
-"""A thing is forgotten: all versions are rewritten, the remote follows, old clones are refused."""
+"""One thing is forgotten.
+
+All versions are rewritten, the remote is updated, and old clones are refused.
+"""
 
 import random
 from contextlib import closing
@@ -42,7 +45,7 @@ async def forget(world: World) -> RewrittenChain:
 
 
 async def whole_history(world: World) -> str:
-    """All texts and messages that a clone of the memory itself has, after `git fsck`."""
+    """Return all texts and messages in a clone of the memory, after `git fsck`."""
     path = await refreshed(world.store, world.settings.data_dir, world.remote.chain_id)
     fsck(path)
     return git(path, "log", "-p", "--format=%B", "main")
@@ -53,7 +56,7 @@ async def test_all_versions_lose_it_and_the_remote_follows(world: World) -> None
     await world.put("human", f"Name: Ada\n{SECRET}\nLikes coffee")
     world.commit(human=f"Name: Ada\n{SECRET}\nLikes coffee", garden=f"Roses\n- {SECRET.lower()}")
     await world.sync()
-    # Two lines of history that meet, so that there are commits beside the main line.
+    # Two merged branches, so that there are commits beside the main line.
     world.commit(human=f"Name: Ada\n{SECRET}\nLikes cocoa", pulls=True)
     await world.put("goals", f"Rest\n{SECRET}")
     await world.sync()
@@ -88,7 +91,7 @@ async def test_all_versions_lose_it_and_the_remote_follows(world: World) -> None
         assert b"diabetes" not in bodies.lower()
         assert old_head.encode() not in store
     assert await world.store.read(history_size.wrong_ids) == []
-    # Whoever holds an old id finds what the version is now.
+    # An old id leads to the new version.
     chain_id = world.remote.chain_id
     current = await world.store.read(lambda tx: stored_history.get(tx, chain_id, old_head))
     assert current.id == rewritten.head

@@ -38,7 +38,7 @@ def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerI
 
 
 class Memory:
-    """A user of the server, and what git and the product do to her memory."""
+    """A user of the server, with git and API calls on her memory."""
 
     def __init__(self, server: ServerInThread) -> None:
         self.server = server
@@ -87,7 +87,7 @@ def clone(memory: Memory, tmp_path: Path) -> Path:
 
 
 def commit(clone: Path, message: str = "By hand", **files: str | None) -> str:
-    """Write files (`__` stands for a slash), None removes one, and commit; returns the id."""
+    """Write files (`__` is written for a slash), None removes one, and commit; return the id."""
     for name, text in files.items():
         path = clone / f"{name.replace('__', '/')}.md"
         if text is None:
@@ -113,7 +113,7 @@ def test_a_clone_has_the_ids_of_the_database_without_fault(
     assert git(clone, "log", "-1", "--format=%an|%s") == "Ada|Add maths"
 
 
-# The first three leave out contents, folders, and versions.
+# The first three clones leave out contents, folders, and versions.
 PARTIAL = (
     "blob:none",
     "tree:0",
@@ -251,7 +251,7 @@ def test_a_push_makes_versions_with_the_ids_of_its_commits(memory: Memory, clone
 def test_a_push_is_its_pushers_and_nobody_elses_name_is_believed(
     memory: Memory, clone: Path
 ) -> None:
-    """Without an e-mail address the pusher is known by the newest commit; with one, by that."""
+    """The pusher is known by the e-mail address, or else by the newest commit."""
     memory.server.write(
         lambda tx: set_email("bob@school.example")(tx, open_memory(tx, Scope(), "bob", makes=True))
     )
@@ -504,7 +504,7 @@ def test_a_push_of_another_form_of_text_gets_one_more_version_of_the_normal_one(
     there = {path.stem: path.read_bytes().decode() for path in clone.glob("*.md")}
     assert there | wanted == there
     assert not any(unicodedata.is_normalized("NFD", name) and not name.isascii() for name in there)
-    # From there on an edit of one line is one line of difference.
+    # From now on an edit of one line is one line of difference.
     memory.put("human", "line one\nline 2\nline 3\n")
     git(clone, "pull", "-q")
     assert git(clone, "diff", "--numstat", "HEAD~1").split()[:2] == ["1", "1"]
@@ -580,7 +580,7 @@ def test_what_is_packed_tightly_is_unpacked_no_further_than_is_taken(
 
 
 def test_a_push_that_is_too_long_says_so_on_the_screen(memory: Memory, clone: Path) -> None:
-    """Git shows no answer before it has sent everything, so excess is read past."""
+    """Git shows no response before it has sent everything, so the server reads the rest."""
     before, rows = memory.versions(), memory.server.rows()
     (clone / "noise.md").write_bytes(random.Random(1).randbytes(3_000_000))  # noqa: S311
     commit(clone, "Noise")
@@ -613,7 +613,7 @@ def test_of_pushes_at_once_one_is_taken_and_the_others_hear_why(
 def test_a_push_that_breaks_off_does_nothing(
     memory: Memory, clone: Path, server: ServerInThread
 ) -> None:
-    """The client is killed in the middle of sending; what it had sent by then is half a pack."""
+    """The client is killed while it sends; the server got half a pack."""
     new = commit(clone, human="Never")
     command = f"{memory.versions()[-1]} {new} refs/heads/main\0report-status".encode()
     head = f"{len(command) + 4:04x}".encode() + command + b"0000"

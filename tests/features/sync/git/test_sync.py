@@ -1,6 +1,6 @@
-"""A git remote follows.
+"""Sync of a git remote.
 
-Whatever happens on either side, and wherever the follower is killed, both end with the same ids.
+Whatever happens on either side, and wherever a sync is killed, both end with the same ids.
 """
 
 import json
@@ -223,7 +223,7 @@ async def test_authors_of_pulled_commits_are_known_users_or_somebody_at_a_remote
         ("remote", "Eve"),
         ("user", bob.id),
     ]
-    # The owner's remote acts with the owner's right, whoever wrote it.
+    # The owner's remote has the owner's rights, whoever wrote the commit.
     assert [one.approved_by for one in made] == [None, *[ada.id] * 5]
     assert await world.ids() == ids(world.bare)
     assert git(world.bare, "log", "-1", "--format=%an", "main~4") == "Robert"
@@ -257,9 +257,9 @@ async def test_a_remote_that_was_emptied_or_put_back_is_filled_again(world: Worl
 
 
 async def test_a_remote_is_added_once_and_only_where_it_can_be(world: World) -> None:
-    """Memory without a block of the same label would be joined with the other's.
+    """Otherwise memory without the same labels would be joined with the other's.
 
-    An empty one would take it over.
+    An empty memory would take the other one over.
     """
     for way in ("{}", "{}/", "{}/../ada.git"):
         with pytest.raises(Conflict, match="another memory"):
@@ -318,7 +318,7 @@ async def test_a_folder_stays_with_its_memory_where_its_remote_is_removed(world:
 
 
 async def test_a_remote_that_came_by_an_alias_pulls_nothing_of_anothers(world: World) -> None:
-    """As an earlier version let users add it."""
+    """An earlier version let users add it in this way."""
     await world.put("human", "Name: Ada")
     await world.sync()
     elsewhere = await world.add(Access(str(world.bare.with_name("eve.git"))), "eve")
@@ -353,7 +353,7 @@ async def test_what_has_something_to_do_is_found(world: World) -> None:
 async def test_a_memory_goes_out_as_toml_and_an_equal_one_is_the_same_commit(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    """In the layout of YouLab's first storage."""
+    """The files have the layout of YouLab's first storage."""
     settings, bare = Settings(data_dir=tmp_path), tmp_path / "remotes" / "there.git"
     (tmp_path / "block_schemas").mkdir()
     schema = '[fields.name]\nkind = "string"\n[fields.strengths]\nkind = "list"\n'
@@ -380,7 +380,7 @@ async def test_a_memory_goes_out_as_toml_and_an_equal_one_is_the_same_commit(
 
 
 def deadly(real: Callable[..., Any], chance: random.Random) -> Callable[..., Any]:
-    """A function that is killed before or after its work, now and then."""
+    """Return a function that is sometimes killed before or after its work."""
 
     def call(*arguments: Any, **options: Any) -> Any:
         moment = chance.random()
@@ -402,7 +402,7 @@ async def happen(world: World, chance: random.Random) -> None:
 
 
 async def follow_random_history(world: World, seed: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Count how often a killed follower still ends in agreement, whatever both sides do."""
+    """Check that killed syncs still end in agreement, whatever both sides do; return the count."""
     chance = random.Random(seed)  # noqa: S311
     from dulwich.object_store import PackBasedObjectStore
     from dulwich.refs import DiskRefsContainer

@@ -1,4 +1,7 @@
-"""The way to a repository at an address: what is fetched and pushed, and whom nobody speaks to."""
+"""The connection to a repository at an address.
+
+The tests cover fetches, pushes, and refused addresses.
+"""
 
 import threading
 import time
@@ -27,7 +30,7 @@ DROPS = 3_000
 
 
 class Elsewhere:
-    """A git server: what was asked of it, and what it answers beside git."""
+    """A git server that records requests, with responses besides those of git."""
 
     def __init__(self, repository: Repo) -> None:
         self.asked: list[str] = []
@@ -52,7 +55,7 @@ class Elsewhere:
         return self.chain(environ, start)
 
     def _drip(self) -> Iterator[bytes]:
-        """Say one sign after the other of a line that has 65,535."""
+        """Send a line of 65,535 characters one by one."""
         for number in range(1, DROPS + 1):
             self.sent = number
             time.sleep(0.01)
@@ -123,7 +126,7 @@ def test_branches_are_pushed_and_fetched_over_http(
 
 
 def test_no_object_is_sent_twice(elsewhere: tuple[Elsewhere, str], bare: Path, here: Path) -> None:
-    """A server that checks what it gets (receive.fsckObjects) refuses the whole pack then."""
+    """Otherwise a server with receive.fsckObjects would refuse the whole pack."""
     text, new = git_object("blob", b"1"), git_object("blob", b"2")
     tree = git_object("tree", b"100644 a.md\0" + text.id + b"100644 b.md\0" + new.id)
     who = b"Ada <ada@home> 1767225600 +0000"
@@ -155,7 +158,7 @@ def test_private_addresses_are_not_spoken_to(
     app, url = elsewhere
     with pytest.raises(Invalid, match="not a public address"):
         transport.branches(GitAddress(url))
-    # A public name that leads here.
+    # A public name that resolves to this machine.
     monkeypatch.setattr(
         addresses.socket,
         "getaddrinfo",
@@ -191,9 +194,9 @@ def test_what_a_remote_says_instead_is_told_and_no_redirect_is_followed(
 def test_a_remote_that_never_ends_is_left(
     elsewhere: tuple[Elsewhere, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of its bytes is a sign of life.
+    """Each byte resets the time-out.
 
-    A thread that waited for all of them would hold up others, and the server's end.
+    A thread that waited for all bytes would delay others, and the server's end.
     """
     app, url = elsewhere
     app.drips = True

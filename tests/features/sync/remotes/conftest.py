@@ -1,4 +1,4 @@
-"""Jobs that are looked for often, and processes of doltlite that are forks."""
+"""A server that checks for jobs often, and processes of doltlite that are forks."""
 
 from collections.abc import Iterator
 

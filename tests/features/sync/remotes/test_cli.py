@@ -1,4 +1,4 @@
-"""`ricordo memory remotes`: with a server and without one, and no password on any screen."""
+"""`ricordo memory remotes`: with a server and without one, and never showing a password."""
 
 import json
 import shutil
@@ -57,7 +57,7 @@ def test_a_password_is_typed_and_never_printed(shell: Shell) -> None:
         assert "https://git.invalid/ada.git" in said
         assert "s3cret" not in said
         assert "No password was given" in remotes(shell, *add, code=2)
-        # Everybody on the machine can read how a program was called.
+        # Everybody on the machine can read the command line of a program.
         embedded = remotes(
             shell, "add", "dolt", "mysql://ada:s3cret@dolt.invalid/memory", *to, code=2
         )

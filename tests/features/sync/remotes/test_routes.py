@@ -1,6 +1,6 @@
-"""Remotes over HTTP.
+"""Remotes over HTTP: added, listed without their passwords, synced and removed.
 
-Added, listed without their passwords, brought up to date, taken away; git's, Dolt's and a plugin's.
+There are remotes of git, of Dolt and of a plugin.
 """
 
 import time
@@ -23,7 +23,7 @@ NOTEBOOKS = Notebooks()
 
 @pytest.fixture(scope="module")
 def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    """A server with a plugin that offers a kind of remote of its own."""
+    """A server with a plugin that adds a kind of remote."""
     with pytest.MonkeyPatch.context() as patch:
         loaded = [*load_plugins(FEATURES)._plugins, ("notebooks", NOTEBOOKS)]
         patch.setattr(app, "load_plugins", lambda _: Plugins(loaded))

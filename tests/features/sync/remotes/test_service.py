@@ -1,6 +1,6 @@
-"""Remotes of any kind, added where they may be, and their jobs.
+"""Remotes of any kind at allowed addresses, and their jobs.
 
-Added by what changes a memory, fenced, and swept.
+A change of memory adds a job, a lease protects it, and a sweep finds missed changes.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ def world(store: Store, tmp_path: Path, clock: ManualClock) -> World:
 
 
 async def noted_in_a_notebook(world: World) -> Path:
-    """A memory with one block that a notebook has too; the notebook."""
+    """Make a memory with one block that a notebook has too; return the notebook."""
     await world.put("human", "Likes tea")
     file = world.folder / "remotes" / "ada.json"
     await world.add_of("notebook", str(file))
@@ -118,7 +118,7 @@ async def test_whatever_changes_a_memory_wakes_its_remote_and_nobody_elses(world
         await change()
         (job,) = await world.jobs()
         assert (job.kind, job.payload) == (SYNC, {"remote_id": world.remote.id})
-        assert job.not_before > job.created_at  # what comes a moment later goes with it
+        assert job.not_before > job.created_at  # A change a moment later is part of the same sync.
         await world.work()
         assert await world.jobs() == []
     assert file.read_text() == '{"blocks": {}}'
@@ -151,7 +151,7 @@ async def test_a_remote_whose_kind_is_not_here_any_more_says_so(world: World) ->
     handler = by_kind(HANDLERS)[job.kind]
     with pytest.raises(Invalid, match=r"kind \"notebook\" here\. Install its plugin"):
         await handler.run(runtime, job, lambda _done, _total: None)
-    noted = await world.noted()  # who lists it sees that, and who waits for it waits no more
+    noted = await world.noted()  # The list shows that, and a waiting caller stops waiting.
     assert "Install its plugin" in (noted.last_error or "")
     assert noted.last_at is not None
 
@@ -173,7 +173,7 @@ async def test_the_sweep_finds_what_nobody_woke(world: World) -> None:
 
 
 class Git:
-    """A git remote as its owner sees it."""
+    """A git remote, read like its owner does."""
 
     name = "git"
 
@@ -193,7 +193,7 @@ class Git:
 
 
 class Dolt:
-    """A Dolt remote as its owner sees it."""
+    """A Dolt remote, read like its owner does."""
 
     name = "dolt"
 
@@ -251,7 +251,7 @@ async def overtaken(
     patch: pytest.MonkeyPatch,
     meanwhile: Callable[[], Awaitable[Any]],
 ) -> None:
-    """A server freezes while it writes to the remote, and wakes after another took over."""
+    """Let a server freeze while it writes to the remote, and resume after another took over."""
     job = await world.claim("frozen")
     frozen = Frozen(there, patch)
     first = asyncio.create_task(world.run(job))
@@ -289,7 +289,7 @@ async def test_a_frozen_server_that_wakes_up_opens_no_branch_for_what_was_decide
 
     await overtaken(world, there, monkeypatch, lambda: world.reject(made.id))
 
-    await world.work()  # what it wrote in its sleep is gone after this
+    await world.work()  # After this the frozen server's writes are gone.
     assert (there.proposals(), there.text(), await world.jobs()) == (0, "one", [])
 
 
@@ -352,7 +352,7 @@ async def test_how_following_went_is_noted(noted: SyncedMemory, tmp_path: Path) 
     done = await noted.sync()
     assert (
         before < (done.last_at or 0) < noted.store.clock.now()
-    )  # what is written meanwhile is found by the sweep
+    )  # The sweep finds changes that were made meanwhile.
     assert (
         tmp_path / "remotes" / "ada.json"
     ).read_text() == '{"title": "Ada", "blocks": {"human": "Likes tea"}}'

@@ -1,6 +1,6 @@
 """A student's chat.
 
-Streamed, kept as a conversation of this student, and taken up again where the line broke.
+It is streamed, stored as a conversation of this student, and resumed after a broken connection.
 """
 
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def course(running: ServerInThread) -> str:
 
 
 def said(*texts: str) -> list[dict[str, str]]:
-    """A chat in which user and assistant take turns."""
+    """Return a chat in which user and assistant alternate."""
     return [
         {"role": ("user", "assistant")[place % 2], "content": text}
         for place, text in enumerate(texts)
@@ -195,9 +195,7 @@ def test_a_reader_who_left_takes_the_answer_up_again(
     events = chat(http, "flo", "c3", "Slowly.", resume=True)
     assert words(events) == "At last."
     assert len(server.model.requests) == 1
-    again = chat(
-        http, "flo", "c3", "Slowly."
-    )  # the same without `resume`: another answer is wanted
+    again = chat(http, "flo", "c3", "Slowly.")  # The same without `resume` asks for another answer.
     assert len(server.model.requests) == 2
     assert again[-1]["run_id"] != events[-1]["run_id"]
 
@@ -256,7 +254,7 @@ def test_a_students_turn_costs_four_statements_more_than_a_plain_one(
         texts += ["ok", "b"]
     statements, transactions, which = min(turns)
     assert statements <= 12 + 4, which
-    assert transactions <= 2 + 2  # who the student is, and where the chat goes on
+    assert transactions <= 2 + 2  # The student, and the conversation that the chat continues.
 
 
 def test_what_fails_is_an_event_and_what_is_wrong_a_sentence(
@@ -281,7 +279,7 @@ def asked(server: ServerInThread) -> list[str]:
 
 
 def client_texts(server: ServerInThread) -> list[str]:
-    """The answers in the last request that the client wrote, or changed."""
+    """Return the answers in the last request that the client wrote or changed."""
     return [
         message.text
         for message in server.model.requests[-1].messages
@@ -357,6 +355,6 @@ def test_a_stopped_answer_keeps_what_was_shown(server: ServerInThread, http: htt
     assert (asked(server), client_texts(server)) == (list(texts), ["Two whole"])
     chat(http, "lea", "stopped", *texts, "Three.", "d")
     assert asked(server) == [*texts, "Three.", "d"]
-    # Regenerated behind the stopped answer.
+    # Regenerated after the stopped answer.
     chat(http, "lea", "stopped", *texts)
     assert asked(server) == list(texts)

@@ -1,4 +1,4 @@
-"""`ricordo course`, and the page about courses, which tells of every key."""
+"""`ricordo course`, and the page about courses, which documents every key."""
 
 from pathlib import Path
 

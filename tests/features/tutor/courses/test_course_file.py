@@ -1,4 +1,7 @@
-"""A course is read with every fault at its line, and one course's fault stops no other."""
+"""Reading a course reports every error with its line.
+
+An error in one course does not affect others.
+"""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -164,7 +167,7 @@ def test_courses_that_give_a_block_other_fields_are_refused_and_no_other(tmp_pat
 
 
 def skills_text(needed: Mapping[str, Iterable[str]]) -> str:
-    """A course whose skills have these prerequisites."""
+    """Return a course whose skills have these prerequisites."""
     tables = [
         f'[[skill]]\nname = "{name}"\nprerequisites = {json.dumps(sorted(names))}\n'
         for name, names in needed.items()

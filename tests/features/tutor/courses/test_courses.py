@@ -1,4 +1,4 @@
-"""Courses in use: their agents follow the files, and what students have stays theirs."""
+"""Courses in use: their agents are updated from the files, and students keep what they have."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -324,7 +324,7 @@ def test_a_students_old_copy_follows_the_changed_course(
     assert ada["body"] == "## Topic\nThe sea, far away"
     bea = ok(http.get("/users/bea/blocks/journey"))
     assert (bea["limit"], bea["schema_ref"], bea["description"]) == (800, "journey", "Mine")
-    # Teachers see what was written before once its owner agrees.
+    # Teachers see earlier text only after its owner agrees.
     seen = "/v1/courses/essay/students/ada"
     assert ok(http.get(seen))["blocks"] == []
     key = {"authorization": f"Bearer {server.key('ada')}", "origin": server.url}
@@ -335,7 +335,7 @@ def test_a_students_old_copy_follows_the_changed_course(
     agreed = http.post(f"{page}/settings/journey", data={"show": "teachers"}, headers=key)
     assert agreed.status_code == 303
     assert "The sea" in str(ok(http.get(seen))["blocks"])
-    # A limit that the text exceeds stays as it was.
+    # A limit that the text would exceed is not changed.
     put(http, "essay", AGENT, FIELDS.replace("limit = 700", "limit = 25"))
     assert ok(http.get("/users/ada/blocks/journey"))["limit"] == 700
 

@@ -1,4 +1,7 @@
-"""Mistakes of a course's designer: `check`, `apply` and `PUT` tell the same, with file and line."""
+"""Mistakes of a course's designer.
+
+`check`, `apply` and `PUT` report the same, with file and line.
+"""
 
 import re
 from collections.abc import Iterator
@@ -30,7 +33,7 @@ name = "weekly"
 cron = "0 5 * * 1"
 instructions = "Look."
 """
-# A change of the good course, the line of the fault, and words of its sentence.
+# A change of the correct course, the line of the error, and words of its message.
 MISTAKES = [
     ("instructions =", 'tools = ["web_serch"]\ninstructions =', 5, "web_serch"),
     (

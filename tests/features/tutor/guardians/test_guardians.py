@@ -1,4 +1,4 @@
-"""Guardians on a running server: links, what students and courses allow, and nothing else."""
+"""Guardians on a running server: links, and only what students and courses allow."""
 
 import itertools
 import random
@@ -29,7 +29,7 @@ from tests.seams.server import LIMIT, ServerInThread, serving
 from tests.support.browser import visit
 
 STUDENTS = "/v1/guardian/students"
-# What the student said, what the tutor noted of it, and what the student said of a level.
+# The student's message, the tutor's note of it, and the student's comment on a level.
 SAID, NOTED, REASON, DISPUTED = "saidqq", "notedqq", "reasonqq", "disputedqq"
 EVERY_WORD = (SAID, NOTED, REASON, DISPUTED)
 
@@ -175,7 +175,7 @@ def test_others_see_and_decide_nothing(course: Course, people: People) -> None:
     wrong_keys = (family.students_key, people.key("dora", "developer"), OPERATOR)
     for key in wrong_keys:
         refused(course.http.get(f"{STUDENTS}{path}", headers=bearer(key)), 403)
-    # A guardian decides on nothing, and links nobody.
+    # A guardian decides on nothing, and invites nobody.
     guardian = bearer(family.guardians_key)
     refused(course.http.patch(family.pair, json={"sees": "levels"}, headers=guardian), 403)
     refused(course.http.put(other.pair, headers=guardian), 403)
@@ -183,7 +183,7 @@ def test_others_see_and_decide_nothing(course: Course, people: People) -> None:
     refused(course.http.put(family.pair, headers=student), 403)
     refused(course.http.delete(family.pair, headers=student), 403)
     refused(course.http.patch(other.pair, json={"sees": "words"}, headers=student), 404)
-    # Neither does a key that has a guardian's scope and belongs to nobody, or to another school.
+    # A key with a guardian's scope but without a user, or of another school, reads nothing either.
     other_school = {"id": OTHER_ORGANIZATION, "name": "Other", "created_at": 1}
     course.server.write(lambda tx: tx.run(insert(organizations), other_school))
     for role, organization in (("service", None), ("guardian", OTHER_ORGANIZATION)):

@@ -1,4 +1,4 @@
-"""A class of students in a course with skills, without a server around it."""
+"""A class of students in a course with skills, without a running server."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ prerequisites = ["fractions"]
 
 @dataclass
 class Classroom:
-    """Students of one course, whose messages are stored and noted."""
+    """Students of one course, whose messages are stored and noted as observations."""
 
     store: Store
     course: Course
@@ -73,7 +73,7 @@ class Classroom:
         text: str = "",
         misconception: str = "",
     ) -> UserFact:
-        """Let a student say something that shows a skill, and note it."""
+        """Let a student send a message that shows a skill, and store the observation."""
         learner = self.learner(tx, name)
         said = self.say(tx, name, text or f"My answer on {skill}.")
         noted = Observation(

@@ -87,7 +87,7 @@ class Course:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
     patch = pytest.MonkeyPatch()
-    patch.setattr(task_service, "wake", lambda _tx: None)  # the tests say when to look
+    patch.setattr(task_service, "wake", lambda _tx: None)  # The tests decide when the job runs.
     with serving(tmp_path_factory.mktemp("learning"), api_key=OPERATOR) as running:
         running.write(lambda tx: tx.run(update(job_rows).values(status="cancelled")))
         yield running
@@ -150,7 +150,7 @@ def test_a_level_is_proposed_by_its_tool(course: Course) -> None:
     course.results("fay", "It is 5/6.", note("It is 5/6."))
     _, secure = course.results("fay", "It is 7/12.", note("It is 7/12."), level(level="secure"))
     assert "The level is secure now." in secure
-    assert "sums" in secure  # it comes before, and is not secure
+    assert "sums" in secure  # It is a prerequisite, and not yet secure.
     assert "fractions: secure since" in course.prompt("fay")
 
 
@@ -168,7 +168,7 @@ def test_a_task_for_reviews_runs_for_those_with_something_due(course: Course) ->
         user: ok(course.http.get(f"/v1/users/{user}/facts"))[0]["user_id"]
         for user in ("hal", "ida")
     }
-    # What Hal said is two months ago, so that it is due.
+    # Hal's message is two months old, so the skill is due.
     days = 60 * 86_400 * 1_000_000
     of_hal = user_facts.c.user_id == ids["hal"]
     course.server.write(
@@ -299,7 +299,7 @@ def test_a_students_skills_are_exported_and_erasure_leaves_nothing(course: Cours
         row for row in stored_rows(course) if "Onaqq" in row or exported["user_id"] in row
     ] == []
 
-    # The archive brings all of it back: levels, evidence, and choices.
+    # The archive restores all of it: levels, evidence, and choices.
     archive = {"file": ("memory.zip", content)}
     restored = ok(course.http.post("/v1/imports/memory", files=archive))
     counts = restored["records"]

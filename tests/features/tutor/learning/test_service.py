@@ -1,4 +1,7 @@
-"""What is noted of a student: it rests on what the student said, and the student decides."""
+"""Observations of a student.
+
+They need evidence in the student's messages, and the student decides.
+"""
 
 from typing import Any
 

@@ -44,7 +44,7 @@ RATINGS = {
 
 @dataclass
 class Truth:
-    """What the script did, kept without the product's code.
+    """The script's actions, recorded without the product's code.
 
     `results` are by week, skill and student, in order; `cards` are by student and skill.
     """
@@ -78,7 +78,7 @@ class Truth:
         }
 
     def digest(self) -> dict[tuple[str, str], tuple[int | None, int | None, int | None]]:
-        """Students, stuck students and students with the mistake, by week and skill."""
+        """Count students, stuck students and students with the mistake, by week and skill."""
         rows = {}
         for key, by_student in self.results.items():
             stuck = sum(results[-1] in ("failed", "hard") for results in by_student.values())

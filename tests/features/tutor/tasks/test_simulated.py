@@ -1,6 +1,6 @@
 """Weeks of simulated time.
 
-Users come and go, servers are away, killed and doubled, and every window is done exactly once.
+Users come and go, servers are down, killed and doubled, and every due run happens exactly once.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Killed(Exception):
 
 @dataclass
 class World:
-    """Users who talk now and then, two tasks, and what has to come of them."""
+    """Users who talk sometimes, two tasks, and the expected runs."""
 
     store: Store
     clock: ManualClock
@@ -91,7 +91,8 @@ class World:
     async def pass_hours(self, hours: int) -> None:
         """Let time pass.
 
-        Some talk, and unless no server runs, two of them look, and one may be killed meanwhile.
+        Some users talk. If a server runs, two servers look for due tasks, and one may be killed
+        meanwhile.
         """
         self.clock.advance(hours * 3600)
         talking = [
@@ -144,7 +145,7 @@ class World:
         return await self.store.read(read)
 
     async def finish(self) -> None:
-        """Let two servers do all waiting work, and kill each now and then between steps."""
+        """Let two servers do all waiting work, and kill each sometimes between steps."""
 
         async def server() -> None:
             for _ in range(1_000_000):
@@ -176,8 +177,8 @@ async def simulate(
     runs = await world.runs()
     found = Counter((run.trigger, run.user_id, run.window) for run in runs)
     assert found.most_common(1)[0][1] == 1
-    # The clock moves with every call, so what was foreseen may lie some microseconds beside the
-    # edge of the five days.
+    # The clock moves with every call, so an expected time may be some microseconds beyond the limit
+    # of five days.
     assert found == world.expected, [
         (kind, id, str(to_datetime(at)))
         for kind, id, at in (found - world.expected) + (world.expected - found)
@@ -233,7 +234,7 @@ async def test_the_next_run_is_found_without_a_look_at_those_that_have_ended(
     await store.write(lambda tx: [_end(tx, run) for run in open_runs[20:]])
 
     def rows_read(tx: Transaction) -> int:
-        """Rows of runs that this connection has read since the server last took down its counts."""
+        """Return the rows of runs that this connection read since the last update of statistics."""
         count = (
             "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = "
             "'task_runs'"
@@ -241,8 +242,8 @@ async def test_the_next_run_is_found_without_a_look_at_those_that_have_ended(
         return int(tx.connection.exec_driver_sql(count).scalar_one())
 
     def read(tx: Transaction) -> tuple[bool, int]:
-        # The counts may still hold what earlier transactions of this connection read, so the
-        # difference is taken.
+        # The counts may still include earlier transactions of this connection, so the difference is
+        # taken.
         before = rows_read(tx)
         run = queries.next_open(tx, [])
         return run is not None, rows_read(tx) - before
@@ -250,4 +251,4 @@ async def test_the_next_run_is_found_without_a_look_at_those_that_have_ended(
     assert len(open_runs) > 300
     is_found, count = await store.read(read)
     assert is_found
-    assert count < len(open_runs) / 4  # versions of rows that PostgreSQL has not cleared away yet
+    assert count < len(open_runs) / 4  # Dead rows that PostgreSQL has not removed yet.

@@ -1,4 +1,4 @@
-"""Tasks of a running server: who gets them, what they leave behind, and who may pause them."""
+"""Tasks of a running server: their users, what they leave, and who may pause them."""
 
 import time
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ DAILY = {"type": "cron", "schedule": "0 3 * * *"}
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerInThread]:
-    monkeypatch.setattr(service, "wake", lambda _tx: None)  # the tests say when to look
+    monkeypatch.setattr(service, "wake", lambda _tx: None)  # The tests decide when the job runs.
     with serving(tmp_path, api_key=OPERATOR) as running:
         running.write(lambda tx: tx.run(update(job_rows).values(status="cancelled")))
         yield running
@@ -73,7 +73,7 @@ def say(http: httpx2.Client, agent: str, user: str, text: str) -> None:
 
 
 def pass_minutes(server: ServerInThread, minutes: int) -> None:
-    """Let so much time have passed since everybody's last turn, and since all runs of tasks."""
+    """Move everybody's last turn and all runs of tasks into the past by this time."""
     shift = minutes * 60 * SECOND
     last, at = conversations.c.last_run_ended_at, queries.task_runs.c.created_at
 
@@ -89,7 +89,7 @@ def pass_minutes(server: ServerInThread, minutes: int) -> None:
 
 
 def look(server: ServerInThread) -> None:
-    """Let a minute's look be done now, and what it finds."""
+    """Run the job of a minute now, and the tasks that it finds due."""
     job = Job("tasks.look", "")
     server.run(work.look(server.runtime, job, lambda _done, _all: None))
     server.run(work.carry_out(server.runtime, job, lambda _done, _all: None))
@@ -108,7 +108,7 @@ def start(http: httpx2.Client, task: str = TASK, **body: str) -> list[dict[str, 
 
 
 def left_behind(server: ServerInThread) -> list[str]:
-    """The conversations of tasks that are still there."""
+    """Return the conversations of tasks that still exist."""
     theirs = select(queries.task_runs.c.conversation_id)
     found = select(conversations.c.id).where(
         conversations.c.id.in_(theirs), conversations.c.deleted_at.is_(None)
@@ -117,7 +117,7 @@ def left_behind(server: ServerInThread) -> list[str]:
 
 
 def notes_what_was_said(request: ModelRequest) -> Any:
-    """A model that answers in chats, and in a task notes the last words of the student."""
+    """A model that answers in chats, and in a task stores the student's last message."""
     said = [one for one in request.messages if one.role == "user"]
     if "background_task" not in said[-1].text:
         return "I see."
@@ -156,7 +156,7 @@ def test_idle_students_get_a_proposal_each_and_see_nothing_of_the_task(
             said = str(ok(own.get(f"/v1/agents/{coach}/messages")))
             assert "background_task" not in said
             assert f"{other} likes" not in said
-    # The same silence is no second window, and a new one within the cooldown waits.
+    # The same silence does not count twice, and a new one within the cooldown waits.
     say(http, coach, "ada", "ada likes tea.")
     pass_minutes(server, 120)
     look(server)
@@ -290,7 +290,7 @@ def test_a_course_keeps_its_tasks_until_its_file_no_longer_names_them(
     id = ok(http.get(f"/background/tasks/{TASK}"))["id"]
 
     def hide(tx: Transaction) -> None:
-        """Delete the agent as a server does that is killed before the purge."""
+        """Delete the agent, as if the server was killed before the purge."""
         deletion.hide(tx, "agent", [coach])
 
     def set_source(tx: Transaction, source: str | None) -> None:
@@ -434,7 +434,7 @@ def test_users_start_and_pause_no_tasks(
         say(http, coach, name, "Hello")
     designer = {"authorization": f"Bearer {server.key('dora', 'developer')}"}
     told = ok(http.post(f"/background/tasks/{TASK}/run", headers=designer))
-    assert told == {"started": 2, "runs": []}  # a developer is not told who the students are
+    assert told == {"started": 2, "runs": []}  # A developer does not see who the students are.
     assert ok(http.get(f"/background/tasks/{TASK}/runs", headers=designer)) == []
     assert ok(http.get("/background/tasks", headers=ada))[0]["name"] == TASK
 

@@ -1,7 +1,4 @@
-"""Teachers.
-
-They see who their students are, what waits, and the blocks that the policy shows, and nothing else.
-"""
+"""Teachers see their students, pending work and the blocks of the policy, nothing else."""
 
 import time
 from collections.abc import Iterator
@@ -51,7 +48,7 @@ HOME = "/v1/courses/essay/students"
 
 
 class School(People):
-    """A course with two students and keys; Ada has a text behind each door."""
+    """A course with two students and keys; Ada has a text in each kind of data."""
 
     def fill(self) -> "School":
         other = {"id": OTHER_ORGANIZATION, "name": "Other", "created_at": 1}
@@ -94,7 +91,7 @@ def open_school(folder: Path) -> Iterator[School]:
 
 @pytest.fixture(scope="module")
 def school(tmp_path_factory: pytest.TempPathFactory) -> Iterator[School]:
-    """The school for tests that change nothing of it."""
+    """Open the school for tests that change nothing in it."""
     with open_school(tmp_path_factory.mktemp("school")) as opened:
         yield opened
 
@@ -164,7 +161,7 @@ def test_nobody_but_a_teacher_asks_for_students(school: School) -> None:
             require_quiet(answer, SEEN)
     for key, statuses in ((boss, (404,)), ("wrong", (401,)), (OPERATOR, (200,))):
         assert school.send(key, "GET", school.of_ada()).status_code in statuses
-    # The operator, who may act for anybody, sees as Bea what Bea sees.
+    # When the operator acts for Bea, the operator sees what Bea sees.
     as_bea = school.send(OPERATOR, "GET", school.of_ada(), headers={"x-ricordo-user": "bea"})
     assert as_bea.status_code == 403
 

@@ -1,7 +1,4 @@
-"""`ricordo schema`.
-
-Schemas and the blocks that name them are checked, and what is wrong ends with 1.
-"""
+"""`ricordo schema`: checking schemas and the blocks that name them; an error exits with 1."""
 
 import httpx2
 

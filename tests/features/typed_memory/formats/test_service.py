@@ -1,6 +1,6 @@
 """Blocks as Markdown and TOML.
 
-Whatever an agent wrote comes back as it was, and a person learns which line is wrong.
+Any text of an agent is reproduced exactly, and a person learns which line is wrong.
 """
 
 import re
@@ -60,7 +60,7 @@ def test_any_text_comes_back_from_both_views_as_it_was(
         from_toml(to_toml(label, text, schema), schema),
     ):
         assert (parsed.label, parsed.text) == (label, text)
-    # A view of another schema, or of none, says the same text.
+    # A view with another schema, or without one, gives the same text.
     assert from_markdown(to_markdown(label, text, schema), None).text == text
 
 
@@ -142,7 +142,7 @@ def test_a_text_that_names_another_schema_is_not_checked_by_this_one() -> None:
 
 
 def test_without_a_schema_a_toml_of_fields_becomes_sections() -> None:
-    """As other systems keep blocks, with nothing but the fields."""
+    """Other systems store blocks in this way, with only the fields."""
     toml = (
         'name = "Alice"\nstrengths = ["a", "b"]\nage = 21\nborn = 2004-02-29\nkeen = true\nscore '
         "= 1.5\n"

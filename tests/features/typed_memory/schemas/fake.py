@@ -1,7 +1,7 @@
 # ruff: noqa: ARG002 - the signatures are the official client's
-"""A client with the official client's methods, in memory.
+"""A client in memory with the official client's methods.
 
-It can be made to fail as a killed process does.
+It can fail like a killed process.
 """
 
 import time
@@ -57,9 +57,9 @@ class FakePassages:
 
 
 class FakeLetta:
-    """A client of one agent, which has a persona and an empty human block.
+    """A client of one agent with a persona and an empty human block.
 
-    `made` are the agents that were created.
+    `made` holds the agents that were created.
     """
 
     def __init__(self, human: str = "", persona: str = "[IDENTITY] Nina | Tutor") -> None:

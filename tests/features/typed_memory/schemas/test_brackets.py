@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from ricordo.errors import Invalid
 from ricordo.features.typed_memory.schemas import brackets
 
-# Signs that mean something in the format come up far more often than chance would have it.
+# Characters with a meaning in the format, which are drawn more often than others.
 TEXT = st.text(
     alphabet=st.one_of(st.sampled_from("|;,[]\\\n\r\t n.aZéß語🙂\u2028\x00"), st.characters()),
     max_size=30,
@@ -29,7 +29,7 @@ def test_only_what_separates_on_its_line_a_line_break_and_a_backslash_are_escape
     ):
         assert brackets.join(values, separator) == text
         assert brackets.split(text, separator) == values
-    # A backslash that people wrote before another sign is itself.
+    # A backslash before another character is an ordinary backslash.
     assert brackets.split("C:\\temp; \\,; \\", ";") == ["C:\\temp", "\\,", "\\"]
 
 

@@ -1,6 +1,6 @@
 """Typed memory through its two clients.
 
-In this process on a database, and the official one on the real app over HTTP.
+One runs in this process on a database, the other is the official client of the real app over HTTP.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def open_client(folder: Path) -> Iterator[InProcessClient]:
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessClient]:
-    """A client on a database of its own."""
+    """A client on a separate database."""
     with open_client(tmp_path_factory.mktemp("data")) as opened:
         yield opened
 
@@ -96,7 +96,7 @@ def official(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StrictLetta]:
 
 @pytest.fixture
 def agent(official: StrictLetta) -> BaseAgent:
-    """An agent with typed memory, who knows Alice."""
+    """Make an agent with typed memory that knows Alice."""
     alice = HumanBlock(name="Alice", role="Student")
     return BaseAgent(
         official, persona=PersonaBlock(name="Nina", role="Tutor"), human=alice, model=MODEL
@@ -104,7 +104,7 @@ def agent(official: StrictLetta) -> BaseAgent:
 
 
 class Interleaved(MemoryManager):
-    """A manager within whose next change, between its read and its write, `between` is called."""
+    """A manager that calls `between` in its next change, between its read and its write."""
 
     between: Callable[[], None] | None = None
 

@@ -22,7 +22,7 @@ MORNING = datetime(2025, 12, 31, 10, 0, 0, tzinfo=UTC)
 
 
 class Clock:
-    """A clock that stands until it is moved."""
+    """A clock that only the test moves."""
 
     now = MORNING
 
@@ -179,7 +179,7 @@ def test_a_task_so_long_that_the_block_is_always_full_is_not_archived_with_every
 def test_a_process_that_is_killed_between_archive_and_block_loses_nothing_and_its_repeat_doubles_nothing(
     later: timedelta, archived: int
 ) -> None:
-    """An equal passage within ten minutes is the same one; later it could be another day's."""
+    """An equal passage within ten minutes counts as the same; later it could be a new one."""
     client = FakeLetta(ALICE)
     clock = Clock()
     manager_of(client).set_task("Essay", context="Begin")

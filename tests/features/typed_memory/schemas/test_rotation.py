@@ -106,7 +106,7 @@ def test_defaults_come_from_the_environment_and_what_cannot_be_is_refused(
     assert (default_max_chars(), strategy.threshold) == (900, 0.55)
     for _ in range(40):
         strategy.should_rotate(used(1.0))
-    assert strategy.threshold == 0.55  # somebody's wish lies further out than the bound
+    assert strategy.threshold == 0.55  # The configured threshold is beyond the limit.
     wrong = [(MAX_CHARS, default_max_chars, value) for value in ("many", "12.5", "-5", "149")]
     wrong += [
         (THRESHOLD, default_threshold, value) for value in ("high", "0", "1.1", "-1", "nan", "inf")

@@ -1,1 +1,1 @@
-"""Tests of the documentation that a server shows."""
+"""Tests of the documentation pages of a server."""

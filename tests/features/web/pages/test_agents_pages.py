@@ -1,7 +1,4 @@
-"""Agents, their context window and archive, and the search.
-
-What the pages show, and what their forms change.
-"""
+"""Pages of agents, their context window and archive, and the search."""
 
 import re
 from collections.abc import Iterator
@@ -216,7 +213,7 @@ def test_one_search_finds_messages_passages_and_blocks_and_marks_the_words(
 def test_the_search_page_shows_the_part_of_a_long_text_that_matches(
     browser: TestClient, agent: str
 ) -> None:
-    # Its first sentence has one of the words too, so the page would show that one otherwise.
+    # Its first sentence has one of the words too, so otherwise the page would show that one.
     sentences = [f"Sentence {number} has no use." for number in range(200)]
     sentences[0] = "A well is named here alone."
     sentences[150] = "The heliotrope stands by the well."

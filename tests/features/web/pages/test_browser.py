@@ -1,6 +1,6 @@
 """The pages in a real browser.
 
-Sound for everybody, usable by the keyboard and without scripts, and nothing leaves the machine.
+They are accessible, usable by the keyboard and without scripts, and send nothing to other hosts.
 """
 
 import asyncio
@@ -245,7 +245,7 @@ def look_at(
 
 
 class Markup(HTMLParser):
-    """What runs in a page: code in attributes and addresses, and scripts that are not files."""
+    """Code in a page: in attributes and addresses, and scripts that are not files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -310,9 +310,9 @@ def require_sound(
 
 
 def test_the_pages_that_are_seen_most_are_sound(browser: Browser, place: Place) -> None:
-    """As `test_every_page_is_sound`, for a page of each layout.
+    """Like `test_every_page_is_sound`, for one page of each layout.
 
-    A list, a chat, a text, a comparison and a form.
+    These are a list, a chat, a text, a comparison and a form.
     """
     ada, agent = f"/ui/people/{place.ada}", f"/ui/agents/{place.agent}"
     paths = ("/", f"{agent}/chat", f"{ada}/blocks/notes", f"{ada}/blocks/notes/compare")
@@ -399,7 +399,7 @@ def test_a_thing_that_an_agent_was_asked_to_forget_is_listed_chosen_and_gone(
     choice = page.locator("form").filter(has=page.get_by_role("button", name="Remove the chosen"))
     expect(choice.get_by_text(f"{said}.")).not_to_have_count(0)
     assert visitor.faults() == []
-    # The same in other words is there to choose.
+    # The same in other words is offered too.
     other = choice.locator("label").filter(has_text="keeps a lighthouse lit").locator("input")
     expect(other).not_to_be_checked()
     other.check()

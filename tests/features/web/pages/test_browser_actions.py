@@ -1,8 +1,7 @@
 """Forms of the pages, filled in and sent in a real browser.
 
-What they say afterwards, and what they changed.
-
-Those without scripts of their own run under soak: the tests beside this module send them by HTTP.
+The tests check the page afterwards, and the change. Forms without scripts run only under soak: the
+tests beside this module send them over HTTP.
 """
 
 from collections.abc import Iterator
@@ -262,7 +261,7 @@ def test_users_and_keys_come_and_go_and_a_key_logs_in(
         page.get_by_label("Key", exact=True).fill(f"{key}x")
         press(page, "Log in")
         expect(page.get_by_role("alert")).to_contain_text("unknown, expired or revoked")
-        visitor.told.clear()  # the browser tells of the status 401
+        visitor.told.clear()  # The browser's console reports the status 401.
         page.get_by_label("Key", exact=True).fill(key)
         press(page, "Log in")
         expect(page.locator(".who")).to_contain_text("Boss")

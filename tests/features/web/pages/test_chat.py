@@ -1,6 +1,6 @@
-"""The chat without scripts: what it shows of a conversation, and what its forms do.
+"""The chat page without scripts: its content and its forms.
 
-The scripts are tested in a browser.
+Other tests run its scripts in a browser.
 """
 
 import re
@@ -23,7 +23,7 @@ HOSTILE = "<script>alert(1)</script> ![x](http://evil.example/x.png) [y](javascr
 
 
 class Talk:
-    """A browser at a server whose model says these lines, and an agent."""
+    """A browser at a server with a scripted model, and an agent."""
 
     def __init__(self, http: TestClient, model: ScriptedModel) -> None:
         self.http, self.model = http, model
@@ -155,7 +155,7 @@ def test_what_was_remembered_of_a_user_is_taken_back(talk: Talk, lines: list[Any
 
 
 def test_only_ids_of_forms_and_queries_get_into_paths_of_the_api(talk: Talk) -> None:
-    """Every other text is answered like an unknown id, and no other route is called for it."""
+    """Any other text gets the response of an unknown id, and no other route is called for it."""
     conversation = talk.http.get(f"/v1/conversations/default?agent_id={talk.agent}").json()["id"]
     user = new_id("user")
     folder = talk.http.post("/v1/folders/", json={"name": "Shelf"}).json()["id"]

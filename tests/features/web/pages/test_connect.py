@@ -1,6 +1,6 @@
-"""The page that shows how clients are connected.
+"""The page that shows how to connect clients.
 
-The texts of the docs, with this server's address, and never a key.
+It has the texts of the docs, with this server's address, and never a key.
 """
 
 import html

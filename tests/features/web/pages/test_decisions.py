@@ -1,6 +1,6 @@
-"""Proposals on the home page and on their own.
+"""Proposals on the home page and on their page.
 
-Approved, edited, rejected, in collision, and by whom.
+They are approved, edited, rejected or in conflict, by each role.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The history of a block: its versions, one of them, two compared, blame, and the way back."""
+"""The pages of a block's history: versions, one version, two compared, blame, and restoring."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ def browser(tmp_path: Path) -> Iterator[TestClient]:
 
 
 def versions(browser: TestClient) -> list[str]:
-    """The ids of the versions, oldest first."""
+    """Return the ids of the versions, oldest first."""
     return [one["sha"] for one in reversed(browser.get("/users/ada/blocks/human/history").json())]
 
 

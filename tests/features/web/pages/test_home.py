@@ -1,7 +1,4 @@
-"""The page at `/`.
-
-What it shows, that it escapes what it repeats, and that it loads nothing from anywhere else.
-"""
+"""The home page: its content, its escaping, and that it loads nothing from other hosts."""
 
 import re
 from collections.abc import Iterator

@@ -31,7 +31,7 @@ TAGS = set(
     "td s span".split()
 )
 RUNS = re.compile(r"\s*(javascript|data|vbscript):", re.IGNORECASE)
-# What Markdown writes again and again.
+# Repeated pieces of Markdown.
 REPEATED = (
     "*",
     "_a",
@@ -164,7 +164,7 @@ def test_huge_blocks_are_shown_and_edited(tmp_path: Path) -> None:
 
 
 def calls_of(text: str) -> int:
-    """How many functions a rendering calls."""
+    """Return the number of functions that a rendering calls."""
     count = 0
 
     def see(_frame: Any, event: str, _argument: Any) -> None:

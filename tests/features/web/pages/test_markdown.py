@@ -1,6 +1,6 @@
-"""Markdown of people and agents.
+"""Markdown of people and agents: tables, coloured code, and formulas.
 
-Tables, colours of code, and formulas, which run and load nothing.
+They run and load nothing.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""Memory on its pages.
+"""Pages of memory.
 
-Read, edited without losing what was typed, its settings, new blocks, deletion and undo, and by
-whom.
+The tests cover reading, editing without losing typed text, settings, new blocks, deletion and undo,
+by role.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,4 @@
-"""The memory page and home as people meet them.
-
-Suggestions, lines, fields, rules, and who may decide.
-"""
+"""The memory page and the home page: suggestions, lines, fields, rules, and who may decide."""
 
 import re
 from collections.abc import Iterator
@@ -66,7 +63,7 @@ class School:
     def ask(self, name: str, method: str, path: str, **options: Any) -> Any:
         self.browser.cookies.clear()
         headers = {"authorization": f"Bearer {self.keys[name]}"} | options.pop("headers", {})
-        if path == "/":  # the page at `/` is for browsers, whose key is in a session
+        if path == "/":  # The page at `/` is for browsers, which have their key in a session.
             logged_in = self.browser.post("/ui/login", data={"key": self.keys[name]})
             assert logged_in.status_code == 303
             headers = {}
@@ -335,7 +332,8 @@ def test_home_counts_what_waits_by_one_statement_for_any_number_of_people(school
     seen: list[str] = []
 
     def see(_connection: Any, _cursor: Any, statement: str, *_options: Any) -> None:
-        if "proposals" in statement:  # others depend on when a key was looked up last
+        # The other statements depend on when a key was last looked up.
+        if "proposals" in statement:
             seen.append(statement)
 
     def statements() -> int:

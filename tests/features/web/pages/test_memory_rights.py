@@ -1,6 +1,6 @@
-"""Who sees and changes memory on the pages.
+"""Rights on the pages of memory.
 
-Students their own, and what a teacher writes waits for its owner.
+Students see and change only their memory, and a teacher's edit waits for its owner.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ OPERATOR = "the-operators-own-key"
 
 
 class School:
-    """A server with keys, on which Ada is a student and Tess an administrator of the school."""
+    """A server with keys; Ada is a student, and Tess an administrator of the school."""
 
     def __init__(self, browser: TestClient) -> None:
         self.browser = browser

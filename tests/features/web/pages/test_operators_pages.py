@@ -1,4 +1,4 @@
-"""Runs, jobs, models and settings: what they show, and what their forms do."""
+"""Pages of runs, jobs, models and settings: their content and their forms."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -149,7 +149,7 @@ def test_a_message_of_a_megabyte_is_cut_on_pages_of_many_messages(tmp_path: Path
         body = {"model": "scripted/model", "memory_blocks": [], "name": "Nina"}
         agent = browser.post("/v1/agents/", json=body).json()["id"]
         said = {"messages": [{"role": "user", "content": f"Begin {'long ' * 200_000}"}]}
-        # The answer is that it does not fit into the window; the message is kept all the same.
+        # The response says that the message does not fit into the window; it is stored anyway.
         browser.post(f"/v1/agents/{agent}/messages", json=said)
         run = browser.get("/v1/runs/").json()[0]["id"]
         chat = f"/ui/agents/{agent}/chat?conversation=default"

@@ -1,4 +1,4 @@
-"""Audit, export, forgetting, and why an answer is as it is."""
+"""Pages of audit, export and forgetting, and the sources of an answer."""
 
 import re
 import time

@@ -1,6 +1,6 @@
-"""The statements of the pages.
+"""The SQL statements of the pages.
 
-None reads all agents where a few are named, which SQLite does by itself for an organization.
+None reads all agents where a few are named, although SQLite would do so for an organization.
 """
 
 import re
@@ -32,9 +32,9 @@ def plan_of(tx: Transaction, statement: str) -> str:
 
 @pytest.mark.parametrize("name", ["_DEFAULTS", "_DEFAULTS_FOR_ONE"])
 async def test_a_default_conversation_is_found_by_its_id(name: str, tmp_path: Path) -> None:
-    """It was found by way of all agents.
+    """It was once found by reading all agents.
 
-    25 ms with ten thousand of them, in every request that names an agent alone.
+    That took 25 ms with ten thousand of them, in every request that names only an agent.
     """
     store = open_sqlite(tmp_path / "ricordo.db")
     plan = await store.read(
@@ -148,7 +148,7 @@ def test_conversations_of_others_do_not_hide_ones_own_last_chat(tmp_path: Path) 
 
 
 def partner_of(browser: TestClient) -> tuple[str, str]:
-    """Return the agent that the form of the home page talks with, and what it says of it."""
+    """Return the agent of the form on the home page, and the form's text about it."""
     form = browser.get("/").text.split('action="/ui/say"')[1].split("</form>")[0]
     agent = re.findall(r'name="agent" value="([^"]+)"', form)[0]
     said = re.findall(r"((?:Continues|Your chat|A new chat) with \w+)", form)[0]

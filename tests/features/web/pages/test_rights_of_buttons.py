@@ -1,4 +1,4 @@
-"""No page offers what is refused: each form of each page is sent by whoever sees it."""
+"""No page offers a refused action: each form of each page is sent by every person who sees it."""
 
 import re
 from collections import Counter, deque
@@ -18,9 +18,9 @@ from tests.features.web.pages.test_shell import OWN, PAGE
 from tests.seams.people import OPERATOR, People
 from tests.seams.server import MODEL, serving
 
-# Sent after all others, in this order, since the pages behind the others need what they delete.
+# Forms that are sent after all others, in this order, since they delete what other pages need.
 LAST = ("delete", "remove", "reset", "forget", "disable", "revoke", "logout")
-# Ids of one kind lead to pages of one kind, which differ by whose they are: so many are looked at.
+# Ids of one kind lead to pages of one kind, which differ by owner: this number of them is checked.
 MOST_OF_A_KIND = 3
 Form = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -59,13 +59,13 @@ class Forms(HTMLParser):
 
 
 def kind_of(path: str) -> str:
-    """The path without ids, which tells one page's layout from another's."""
+    """Return the path without ids, which identifies a page's layout."""
     return re.sub(r"[a-z-]+-[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{40}", "*", path)
 
 
 @pytest.fixture(scope="module")
 def people(tmp_path_factory: pytest.TempPathFactory) -> Iterator[People]:
-    """A server with people of every role, and things of each of them."""
+    """Open a server with people of every role, and data of each of them."""
     with (
         serving(tmp_path_factory.mktemp("rights"), api_key=OPERATOR) as server,
         server.http() as http,
@@ -141,7 +141,7 @@ def crawl(browser: httpx2.Client) -> dict[Form, str]:
     return forms
 
 
-# Pages whose buttons each role meets: `crawl` has to find them.
+# Pages whose buttons each role sees: `crawl` must find them.
 _OWN_PAGES = frozenset(("/ui/people/*/facts", "/ui/people/*/forget-one"))
 MUST_BE_SEEN = {
     "stranger": _OWN_PAGES,
@@ -174,7 +174,7 @@ def order(form: Form) -> int:
 
 
 def test_what_staff_say_on_an_agents_page_is_read_by_nobody_else(people: People) -> None:
-    """By default their conversation is their own; a shared one is chosen, and says so."""
+    """A shared conversation is chosen explicitly and labelled; the default is private."""
     agent = people.ask(OPERATOR, "GET", "/v1/agents/")[0]["id"]
     home = f"/ui/agents/{agent}/chat"
     shared = people.ask(OPERATOR, "GET", f"/v1/conversations/default?agent_id={agent}")["id"]
@@ -199,7 +199,8 @@ def test_what_staff_say_on_an_agents_page_is_read_by_nobody_else(people: People)
             assert people.send(reader, "GET", f"{home}?conversation={own}").status_code == 404
         page = people.send(key, "GET", f"{home}?conversation={shared}").text
         assert "What you write here is read by everybody with a key." in page
-    # A developer's key has no conversation of its own: the box comes after a click that says so.
+    # A developer's key has no separate conversation: the message box appears after a click on a
+    # warning.
     page = people.send(readers[1], "GET", home).text
     assert "Write here for everybody" in page
     assert 'id="message"' not in page

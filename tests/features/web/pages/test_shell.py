@@ -1,6 +1,6 @@
-"""Login and what all pages share.
+"""Login and the common parts of all pages.
 
-Sessions, forms of other pages, headers, errors as pages, and a server below a path.
+These are sessions, forms, headers, error pages, and a path prefix.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Site(People):
         )
 
     def is_in(self, cookie: str = "") -> bool:
-        """Whether the pages are open to this browser, or to another one with this cookie."""
+        """Return whether this browser, or another with this cookie, may see the pages."""
         if not cookie:
             return self.http.get("/ui/agents").status_code == 200
         with self.server.http(headers={**PAGE, "cookie": f"{SESSION}={cookie}".encode()}) as other:
@@ -63,7 +63,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture
 def site(opened: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """The site, with a browser that nobody is logged in with."""
+    """The site, with a browser in which nobody is logged in."""
     opened.http.cookies.clear()
     opened.server.app.state.authentication._failures.clear()
     monkeypatch.setattr("ricordo.api.authentication.DELAY", 0)
@@ -326,7 +326,7 @@ def test_a_page_of_elsewhere_can_neither_write_with_a_session_nor_open_one(site:
         site.http.cookies.clear()
         refused(site.http.post("/ui/login", data={"key": OPERATOR}, headers=headers), 403)
     assert len(ok(site.send(OPERATOR, "GET", "/v1/agents/"))) == agents
-    # What is no page may log in, and so may a browser that says only where it comes from.
+    # Programs may log in, and so may a browser that only says where the request comes from.
     assert site.http.post("/ui/login", data={"key": OPERATOR}).status_code == 303
     site.http.cookies.clear()
     assert (
@@ -355,7 +355,7 @@ def test_without_keys_a_page_of_elsewhere_may_not_write(tmp_path: Path) -> None:
         assert ok(http.get("/v1/keys/")) == []
 
 
-# What the next page says.
+# The message on the next page.
 
 
 def test_what_a_form_did_is_said_once_and_cannot_be_forged(site: Site) -> None:
@@ -512,9 +512,9 @@ def test_a_student_is_not_told_the_name_of_an_agent_they_may_not_use(world: Worl
 
 
 def walk(http: Any, base: str, starts: list[str], most: int) -> set[str]:
-    """Open these pages and pages that links lead to from there, and return their paths.
+    """Open these pages and the pages that they link to; return their paths.
 
-    Each address has to begin so.
+    Each address has to begin with the prefix.
     """
     seen, waiting = set[str](), [f"{base}{start}" for start in starts]
     while waiting and len(seen) < most:
@@ -577,7 +577,7 @@ def test_below_a_path_every_address_begins_with_it(below: Site) -> None:
 
 
 def test_a_server_that_another_app_mounts_is_below_its_path(tmp_path: Path) -> None:
-    """As `uvicorn --root-path` does it too: the path has the prefix, and `root_path` names it."""
+    """Like with `uvicorn --root-path`, the path contains the prefix, and `root_path` names it."""
     settings = Settings(data_dir=tmp_path, find_local_models=False, model=None, api_key=None)
     inner = create_app(settings, ProviderSettings.model_construct())
     outer = Starlette(
