@@ -41,6 +41,7 @@ class RefusedByApi(RicordoError):
 class Api:
     """The API, called for one page.
 
+    Paths are given as plain text: a name in a path is not percent-encoded.
     `user` is the user that the caller acts for; None means the user in the request's header.
     """
 

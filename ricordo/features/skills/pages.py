@@ -6,7 +6,6 @@ line with its path.
 
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 from fastapi import Request, Response
 
@@ -52,7 +51,7 @@ async def _place(request: Request) -> _Place:
         is_own = memory.user.id == (scope.subject or scope.user_id)
         return _Place(f"/ui/people/{path}", f"/v1/users/{path}", memory.user.name, is_own=is_own)
     if agent_id is not None:
-        agent: Any = await Api(request).get(f"/v1/agents/{quote(agent_id, safe='')}")
+        agent: Any = await Api(request).get(f"/v1/agents/{agent_id}")
         path = f"agents/{agent['id']}/skills"
         return _Place(f"/ui/{path}", f"/v1/{path}", agent["name"], is_shared=True)
     return _Place("/ui/skills/organization", "/v1/skills", "everybody", is_shared=True)
@@ -114,7 +113,7 @@ async def show_skill(request: Request) -> Response:
     place = await _place(request)
     api = Api(request)
     name = request.path_params["skill_name"]
-    path = f"{place.api}/{quote(name, safe='')}"
+    path = f"{place.api}/{name}"
     scope: Scope = request.scope[REQUEST_SCOPE]
     proposals: Any = await api.get(f"{path}/proposals")
     skill: Any = await api.find(path)
@@ -145,7 +144,7 @@ async def change_skill(request: Request) -> Response:
     place = await _place(request)
     api = Api(request)
     name = request.path_params["skill_name"]
-    path = f"{place.api}/{quote(name, safe='')}"
+    path = f"{place.api}/{name}"
     form = await form_of(request)
     action = form.get("action", "")
     page = f"{place.page}/{name}"
@@ -153,7 +152,7 @@ async def change_skill(request: Request) -> Response:
         skill = parse_skill(form.get("text", ""), name)
         told = _told(await _put(request, place, skill, form.get("version") or None))
     elif action in ("approve", "reject"):
-        proposal = quote(form.get("proposal", ""), safe="")
+        proposal = form.get("proposal", "")
         await api.ask("POST", f"{path}/proposals/{proposal}/{action}", {})
         told = "Approved." if action == "approve" else "Rejected."
     elif action == "restore":

@@ -131,6 +131,18 @@ def make_skill(content: str, files: Mapping[str, str], *, name: str | None = Non
 
 def parse_skill(text: str, name: str | None = None) -> Skill:
     """Return the skill in the text of a block. Raises Invalid, TooLong."""
+    (_, content), *files = parts_of(text)
+    paths = [path for path, _ in files]
+    if len(set(paths)) < len(paths):
+        raise Invalid("Two files of the skill have the same path. Give one of them another name.")
+    return make_skill(content, dict(files), name=name)
+
+
+def parts_of(text: str) -> list[tuple[str, str]]:
+    """Return the files in the text of a block, `SKILL.md` first, as pairs of path and text.
+
+    Nothing is checked, so a text that follows no format has parts too.
+    """
     lines: list[str] = []
     parts: list[tuple[str, list[str]]] = [(SKILL_FILE, lines)]
     for line in text.split("\n"):
@@ -143,10 +155,7 @@ def parse_skill(text: str, name: str | None = None) -> Skill:
     # Each file ends with a line break, which the next line or the end of the text follows.
     texts = ["".join(f"{line}\n" for line in kept) for _, kept in parts[:-1]]
     texts.append("\n".join(parts[-1][1]))
-    paths = [path for path, _ in parts[1:]]
-    if len(set(paths)) < len(paths):
-        raise Invalid("Two files of the skill have the same path. Give one of them another name.")
-    return make_skill(texts[0], dict(zip(paths, texts[1:], strict=True)), name=name)
+    return [(path, part) for (path, _), part in zip(parts, texts, strict=True)]
 
 
 def read_front_matter(content: str) -> FrontMatter:

@@ -18,6 +18,7 @@ from ricordo.features.skills.skill import (
     make_skill,
     name_of,
     parse_skill,
+    parts_of,
 )
 from ricordo.memory.edits import LONGEST_REASON, changed_piece
 from ricordo.memory.proposals import Unchanged, expiry_of
@@ -164,10 +165,8 @@ def _owner_kind(
     return owner or ("user" if is_about_user else "agent")
 
 
-def _present(
-    tx: Transaction, context: ToolContext, place: SkillOwner, name: str
-) -> tuple[Block, Skill] | None:
-    """Return the owner's present skill; None if there is none that the agent can see.
+def _present(tx: Transaction, context: ToolContext, place: SkillOwner, name: str) -> Block | None:
+    """Return the block of the owner's skill; None if there is no such skill.
 
     Raises Forbidden if the turn's model may not see it, or if another agent's user has it.
     """
@@ -177,35 +176,37 @@ def _present(
     if block.agent_id not in (None, context.state.agent.memory_id):
         raise Forbidden(f'There is a skill "{name}" for another agent. Choose another name.')
     _require_readable(context, block)
-    return block, parse_skill(block.value, name)
+    return block
 
 
 def _changed(
-    present: tuple[Block, Skill] | None,
+    present: Block | None,
     name: str,
     instructions: str | None,
     files: Mapping[str, str],
     removed_files: list[str],
 ) -> Skill:
-    """Return the skill after the change. Raises Invalid, NotFound."""
-    old = present[1] if present else None
-    if instructions is None and old is None:
+    """Return the skill after the change. Raises Invalid, NotFound.
+
+    The present text may follow no format, after a push. A change can mend it.
+    """
+    if instructions is None and present is None:
         raise Invalid(f'There is no skill "{name}" to change. Give its instructions.')
-    kept = dict(old.files) if old else {}
+    (_, content), *parts = parts_of(present.value if present else "")
+    kept = dict(parts)
     for path in removed_files:
         if kept.pop(path, None) is None:
             raise NotFound(f'The skill "{name}" has no file "{path[:80]}".')
-    content = instructions if instructions is not None else (old.content if old else "")
+    if instructions is not None:
+        content = instructions
     return make_skill(content, {**kept, **files}, name=name)
 
 
-def _require_no_spill(
-    context: ToolContext, present: tuple[Block, Skill] | None, changed: Skill
-) -> None:
+def _require_no_spill(context: ToolContext, present: Block | None, changed: Skill) -> None:
     """Raise Forbidden if the skill would copy a text whose egress policy allows less."""
-    before = present[0].value if present else ""
+    before = present.value if present else ""
     added = changed_piece(before, changed.text)
-    source = context.clearance.spills(added, present[0].egress if present else None)
+    source = context.clearance.spills(added, present.egress if present else None)
     if source:
         raise Forbidden(
             f"Nothing was proposed: this repeats {source}, whose egress policy allows fewer "

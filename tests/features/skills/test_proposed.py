@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from ricordo.llm.scripted import call
 from tests.features.skills.conftest import Skills, opening, proposing, running, skill_md
 from tests.seams.http import ok, refused
@@ -205,3 +207,36 @@ def test_an_agent_that_answers_an_agent_changes_nothing_by_itself(skills: Skills
     skills.say(None, asking, proposing("hi", files=CHANGED), "Done.", agent=asker)
     assert skills.get(f"{path}/hi")["files"] == SCRIPT
     assert len(waiting(skills, path, "hi")) == 1
+
+
+@pytest.mark.parametrize(
+    ("broken", "removed"),
+    [
+        ("No front matter.\n{files}", []),
+        ("---\nname: other\ndescription: Makes lists.\n---\n{files}", []),
+        ("---\nname: [\n---\n{files}", []),
+        ("{files}=== file: scripts/hi.py ===\nprint('first')\n", []),
+        ("No front matter.\n{files}=== file: ../up ===\n", ["../up"]),
+        ("", None),
+    ],
+)
+def test_an_agent_can_mend_a_skill_whose_text_follows_no_format(
+    skills: Skills, broken: str, removed: list[str] | None
+) -> None:
+    """A refusal because of the broken text would come again for each way to mend it."""
+    path = skills.path("abe")
+    content = skill_md("mend", body="Run it.")
+    skills.put(path, "mend", content, files=SCRIPT)
+    text = broken.format(files="=== file: scripts/hi.py ===\nprint('first')\n")
+    body = {"body": text}
+    ok(skills.http.put("/users/abe/blocks/skills%2Fmend%2FSKILL", json=body))
+    assert skills.get(f"{path}/mend")["problem"]
+    if removed is None:
+        mending = proposing("mend", instructions=content, files=SCRIPT)
+    else:
+        mending = proposing("mend", instructions=content, removed_files=removed)
+    (told,) = skills.say("abe", mending)
+    assert told.startswith("Proposed ("), told
+    decide(skills, path, "mend")
+    assert skills.get(f"{path}/mend")["problem"] is None
+    assert ran(skills, "abe", "mend") == "first"

@@ -4,6 +4,8 @@ If a chat has branches, only the branch that was last shown is read. No content 
 that is not a chat is skipped with a reason, and a file that is too large is an error.
 """
 
+import json
+import math
 import re
 import zipfile
 import zlib
@@ -126,7 +128,7 @@ def read_chats(kind: str, file: IO[bytes]) -> Iterator[ExportedChat | SkippedMem
                 yield f"it is longer than {LONGEST // 2**20} MB"
                 continue
             try:
-                entry = orjson.loads(data)
+                entry = _loads(data)
                 if not isinstance(entry, dict):
                     yield "it is not a JSON object"
                 elif (actual_kind := kind_of(entry)) not in (None, kind):
@@ -266,8 +268,8 @@ def _entries_of_object(first: bytes, stream: _Bounded) -> Iterator[bytes]:
             "list."
         )
     try:
-        content = orjson.loads(bytes(whole))
-    except orjson.JSONDecodeError as error:
+        content = _loads(bytes(whole))
+    except ValueError as error:
         raise Invalid(f"The file is not JSON: {error}. Choose the unchanged export.") from error
     if not isinstance(content, dict):
         raise Invalid("The file holds no list of chats. Choose the unchanged export.")
@@ -275,6 +277,28 @@ def _entries_of_object(first: bytes, stream: _Bounded) -> Iterator[bytes]:
         (content[name] for name in _LISTS if isinstance(content.get(name), list)), [content]
     )
     yield from (orjson.dumps(entry) for entry in listed)
+
+
+def _loads(data: bytes) -> Any:
+    """Return the value of a JSON text. Raises ValueError.
+
+    Exports hold halves of characters, where titles and texts were cut, and numbers such as NaN.
+    A half becomes a question mark, and such a number null, so that the rest can be read.
+    """
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        strict_error = error
+    try:
+        lenient = json.loads(data, strict=False, parse_constant=lambda _: None, parse_float=_finite)
+        return orjson.loads(json.dumps(lenient, ensure_ascii=False).encode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        raise strict_error from None
+
+
+def _finite(digits: str) -> float | None:
+    number = float(digits)
+    return number if math.isfinite(number) else None
 
 
 def _is_hidden(message: Json) -> bool:

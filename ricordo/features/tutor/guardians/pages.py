@@ -4,7 +4,6 @@ The forms about a student's guardians are on the student's page of skills, and a
 """
 
 from typing import Any
-from urllib.parse import quote
 
 from fastapi import Request, Response
 
@@ -32,7 +31,7 @@ async def list_students(request: Request) -> Response:
 @_watches
 async def show_skills(request: Request, student_id: str, course_name: str) -> Response:
     """Show a student's skills in a course, as far as the guardian may see them."""
-    path = f"/v1/guardian/students/{quote(student_id)}/courses/{quote(course_name)}"
+    path = f"/v1/guardian/students/{student_id}/courses/{course_name}"
     watched: Any = await Api(request).get(path)
     return await render(
         request,
@@ -51,7 +50,7 @@ async def change(request: Request, user_id: str) -> Response:
     guardian = form.get("guardian", "").strip()
     if not guardian:
         raise Invalid("Name the guardian.")
-    path = f"/v1/users/{user_id}/guardians/{quote(guardian, safe='')}"
+    path = f"/v1/users/{user_id}/guardians/{guardian}"
     api = Api(request)
     if action == "choose":
         await api.ask("PATCH", path, {"sees": form.get("sees", "")})

@@ -6,6 +6,8 @@ The branch that was shown comes, with its times, once; and no file does harm.
 import asyncio
 import io
 import json
+import math
+import random
 import zipfile
 from concurrent.futures import CancelledError
 from typing import Any
@@ -212,6 +214,29 @@ def test_the_branch_that_was_shown_is_taken() -> None:
     circle = chatgpt()
     circle["mapping"]["root"]["parent"] = "a"
     assert len(texts("chatgpt", circle)) == 3
+
+
+def test_a_half_character_or_an_odd_number_costs_no_chat() -> None:
+    """Exports cut titles and texts in the middle of a character, and programs write NaN."""
+    chance = random.Random(11)  # noqa: S311 - the same halves in each run
+    halves = "\ud83d\udc00\udfff\ud800"
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: cut(member) for key, member in value.items()}
+        if isinstance(value, list):
+            return [cut(member) for member in value]
+        if isinstance(value, str) and " " in value:
+            return value.replace(" ", f" {chance.choice(halves)} ", 1)
+        return chance.choice((value, math.nan, math.inf)) if isinstance(value, float) else value
+
+    for whole in (True, False):
+        exported = [cut(chatgpt(f"c-{number}")) for number in range(5)]
+        text = json.dumps({"conversations": exported} if whole else exported)
+        data = text.replace("Infinity", "1e999").encode()
+        chats = list(read_chats("chatgpt", io.BytesIO(data)))
+        (asked,) = {each.messages[0].text for each in chats if isinstance(each, ExportedChat)}
+        assert (len(chats), asked) == (5, "What ? is tea?")
 
 
 def test_chats_become_conversations_that_are_found(api: Api) -> None:

@@ -1,6 +1,7 @@
 """Guardians on a running server: links, what students and courses allow, and nothing else."""
 
 import itertools
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from ricordo.llm.scripted import call
 from ricordo.storage.schema.core_tables import jobs as job_rows
 from ricordo.storage.schema.core_tables import organizations
 from tests.cli.conftest import environment, run_here
-from tests.features.tutor.learning.test_served import COURSE, OPERATOR, Course, note
+from tests.features.tutor.learning.test_served import BROWSER, COURSE, OPERATOR, Course, note
 from tests.seams.http import ok, refused
 from tests.seams.people import OTHER_ORGANIZATION, People, bearer
 from tests.seams.server import LIMIT, ServerInThread, serving
@@ -255,6 +256,26 @@ def test_the_command_links_many_pairs_and_reports_each_failure(
     assert guardian("list", "hal").stdout == "hal-mother  sees nothing\n"
     assert guardian("remove", "hal", "hal-mother").returncode == 0
     assert "no guardians" in guardian("list", "hal").stdout
+
+
+def test_a_form_takes_every_identifier_that_a_guardian_can_have(
+    course: Course, people: People
+) -> None:
+    """Such as an e-mail address, and signs that have a meaning in addresses."""
+    people.key("uma")
+    identifiers = ["mother@school.org", "open-webui:7c1f", "M. Müller", "שלום", "50%", "%40"]
+    chance = random.Random(7)  # noqa: S311 - the same names in each run
+    identifiers += [
+        "x" + "".join(chance.choices("@:?#&=+%;,'é😀 .[]", k=4)) + "x" for _ in range(9)
+    ]
+    page = "/ui/people/uma/guardians"
+    for identifier in identifiers:
+        people.key(identifier, "guardian")
+        form = {"action": "add", "guardian": identifier}
+        answer = course.http.post(page, data=form, headers=BROWSER)
+        assert answer.status_code == 303, identifier
+    linked = ok(course.http.get("/v1/users/uma/guardians"))
+    assert [guardian["identifier"] for guardian in linked] == identifiers
 
 
 @pytest.mark.parametrize("width", [1440, 390])
