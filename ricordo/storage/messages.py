@@ -217,7 +217,8 @@ def searchable_text(message: Message) -> str:
         return ""
     texts = [message.spoken] if message.spoken else []
     texts += [part.content for part in message.tool_returns if part.name not in _UNSEARCHED]
-    texts += filter(None, [message.picture_text])
+    if message.pictures:
+        texts += filter(None, [message.picture_text])
     return "\n".join(texts)
 
 

@@ -522,6 +522,28 @@ def in_a_past_message(world: World, http: httpx2.Client) -> None:
     assert not world.cloud.script
 
 
+def in_the_text_of_a_picture(world: World, http: httpx2.Client) -> None:
+    agent = agent_of(http, model=LOCAL)
+    conversation = conversation_of(http, agent)
+    allow(http, f"conversations/{conversation}", "local")
+    source = {"type": "base64", "media_type": "image/gif", "data": "R0lGODlhAQABAAAAACw="}
+    body = {
+        "messages": [{"role": "user", "content": [{"type": "image", "source": source}]}],
+        "streaming": False,
+    }
+    world.local.script += [says("Nice."), says(f"The orchid is {CANARY}")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RICORDO_PICTURE_TEXT", "model")
+        ok(http.post(f"/v1/conversations/{conversation}/messages", json=body))
+        wait_for_jobs(world.server)
+    search = {"query": "orchid", "agent_id": agent}
+    assert ok(http.post("/v1/messages/search", json=search))[0]["in_picture"]
+    switch(http, agent, CLOUD)
+    world.cloud.script.append(says("", ("conversation_search", {"query": "orchid"})))
+    say(http, agent, "Search for the orchid.")
+    assert not world.cloud.script
+
+
 def by_the_memory_tool(world: World, http: httpx2.Client) -> None:
     path = "/users/tooled/blocks/human"
     ok(http.put(path, json={"body": SECRET}))
@@ -583,6 +605,7 @@ PATHS: tuple[Callable[[World, httpx2.Client], None], ...] = (
     in_notes_of_a_conversation,
     in_facts_read_by_another_model,
     in_a_past_message,
+    in_the_text_of_a_picture,
     by_the_memory_tool,
 )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import httpx2
 import pytest
@@ -33,11 +34,14 @@ def asks_for_caption(request: ModelRequest) -> bool:
 
 @pytest.fixture(scope="module")
 def running_server(
-    tmp_path_factory: pytest.TempPathFactory, quick_jobs: None, _reading: None
+    tmp_path_factory: pytest.TempPathFactory,
+    database_settings: dict[str, Any],
+    quick_jobs: None,
+    _reading: None,
 ) -> Iterator[ServerInThread]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RICORDO_PICTURE_TEXT", "model")
-        with serving(tmp_path_factory.mktemp("model")) as server:
+        with serving(tmp_path_factory.mktemp("model"), **database_settings) as server:
             yield server
 
 
