@@ -95,7 +95,7 @@ def test_what_is_learned_from_a_user_becomes_no_skill_of_others(skills: Skills) 
     for owner in ("agent", "organization"):
         new = proposing("of-dan", instructions=skill_md("of-dan"), owner=owner)
         (told,) = skills.say("dan", new)
-        assert "is that user's" in told
+        assert "belongs to that user" in told
     for path in (f"/v1/agents/{skills.agent}/skills", "/v1/skills"):
         assert "of-dan" not in [skill["name"] for skill in skills.get(path)]
         assert refused(skills.http.get(f"{path}/of-dan/proposals"), 404)
