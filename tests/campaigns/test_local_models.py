@@ -96,6 +96,8 @@ class Campaign:
         )
         for texts in self._messages(serving):
             await self._say(agent, serving, name, texts)
+        while serving.passed < len(serving.model.passing):
+            await self._say(agent, serving, name, ("Is it over?",))
         await self._say(agent, serving, name, ("Are you there?",), is_last=True)
         self.report.outcomes.update(serving.outcomes)
         del self._models.serving[name]
