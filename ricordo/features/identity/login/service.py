@@ -15,7 +15,7 @@ import orjson
 
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import is_id
-from ricordo.domain.scope import Role, Scope, User
+from ricordo.domain.scope import Scope, User
 from ricordo.errors import Forbidden, Invalid, Unavailable
 from ricordo.features.identity.login.tokens import Expected, verify_token
 from ricordo.features.identity.sign_in_links import queries as invitations
@@ -265,7 +265,7 @@ def open_session(
     expires_at = tx.clock.now() + seconds * SECOND
     draft = KeyDraft(
         "login",
-        role=_role_of(tx, user),
+        role=invitations.role_without_invitation(tx, user.id),
         user=user.id,
         scopes=(),
         expires_at=expires_at,
@@ -273,16 +273,6 @@ def open_session(
     )
     stored, key = keys.create(tx, replace(everybody, user_id=user.id), secret, draft)
     return key, keys.scope_of(stored, described)
-
-
-def _role_of(tx: Transaction, user: User) -> Role:
-    """Return the role of the user's sessions: a guardian stays one, and all others are users.
-
-    The newest key of the user says who is a guardian, or else the newest invitation. No login gives
-    more rights than these two roles.
-    """
-    given = keys.last_role(tx, user.id) or invitations.invited_as(tx, user.id)
-    return "guardian" if given == "guardian" else "user"
 
 
 def _name(claims: Json, user: User) -> str:

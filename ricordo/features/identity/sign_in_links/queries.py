@@ -186,15 +186,19 @@ def awaits_first_sign_in(tx: Transaction, user_id: str) -> bool:
     return was_invited and not has_entered
 
 
-def invited_as(tx: Transaction, user_id: str) -> Role | None:
-    """Return the role in the user's newest invitation, also if its link was never used."""
-    row = tx.first(_INVITED_AS, {"user_id": user_id})
-    role: Role | None = row.role if row else None
-    return role
+def role_without_invitation(tx: Transaction, user_id: str) -> Role:
+    """Return the role of a login that no invitation gave: a guardian stays one.
+
+    The newest key of the user says who is a guardian, or else the newest invitation, also if its
+    link was never used. All others are users, so no login gives more rights than these two roles.
+    """
+    invited = tx.first(_INVITED_AS, {"user_id": user_id})
+    given = keys.last_role(tx, user_id) or (invited.role if invited else None)
+    return "guardian" if given == "guardian" else "user"
 
 
 def role_of(tx: Transaction, user_id: str) -> Role:
-    """Return the role in the user's last accepted invitation; without one, the role of a user."""
+    """Return the role in the user's last accepted invitation, or the one without an invitation."""
     row = tx.first(_LAST_ROLE, {"user_id": user_id})
-    role: Role = row[0] if row else "user"
+    role: Role = row[0] if row else role_without_invitation(tx, user_id)
     return role

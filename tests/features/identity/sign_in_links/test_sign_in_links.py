@@ -296,6 +296,30 @@ def test_a_login_by_e_mail_answers_the_same_for_every_address(
     assert browser.get(link.replace("/login/link", "/invitation")).status_code == 410
 
 
+@pytest.mark.parametrize("is_invited", [True, False])
+def test_a_guardian_who_logs_in_by_e_mail_stays_a_guardian(
+    http: httpx2.Client,
+    browser: httpx2.Client,
+    school: ServerInThread,
+    sink: Sink,
+    is_invited: bool,
+) -> None:
+    """Guardians need not have opened their invitation, and may have a key alone."""
+    address = f"{new_id('Eva')}@example.org"
+    role = "guardian" if is_invited else "user"
+    row = invited(http, name="Eva", email=address, role=role)
+    if not is_invited:
+        school.key(row["user_id"], "guardian")
+    settled(school)
+    sink.messages.clear()
+    browser.post("/login/mail", data={"email": address})
+    settled(school)
+    (link,) = mailed_links(sink, "/login/link")
+    assert accept(browser, link).status_code == 303
+    assert browser.get("/ui/guardian").status_code == 200
+    assert browser.get("/ui/chat").status_code in (403, 404)
+
+
 def test_logins_by_e_mail_are_few(
     http: httpx2.Client,
     browser: httpx2.Client,
