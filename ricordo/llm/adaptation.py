@@ -1,10 +1,11 @@
 """The adaptation of one call to its model.
 
-A call is sent in the learned form. If the model's server refuses it, another form is tried. If the
-refusal's text asked for a form and that form helped, it is remembered for the model's address. The
-next call begins with it. A guessed form is remembered only if it helped later calls too, and the
-plain form was refused meanwhile. A server that recovers by itself teaches nothing. The number of
-tries of a call is limited.
+A call is sent in the form that was learned for its model. If the model's server refuses that form,
+another one is tried. If the refusal's text asked for a form and that form was accepted, the form is
+remembered for the model's address, and the next call begins with it. A form that was only guessed
+is remembered later: it must also help later calls, and the plain form must be refused meanwhile.
+Otherwise a server that recovers by itself would teach a wrong lesson. The number of tries of a call
+is limited.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,8 +31,8 @@ from ricordo.llm.tokens import request_tokens
 Json = dict[str, Any]
 MOST_LESSONS = 8
 _MOST_BUDGET_CUTS = 2
-# Statuses of a refused form. The status of a failing server may also mean a refused form, but only
-# its text tells.
+# HTTP statuses of a refused form. Some servers also refuse a form with the status of a failure;
+# only the error's text distinguishes the two.
 _REFUSED = frozenset({400, 405, 406, 415, 422, 501})
 _FAILED = frozenset({500})
 _LEAST_BUDGET = 16
@@ -57,7 +58,7 @@ class LearnedModel:
     def window(self) -> int | None:
         """Return the context window that refusals proved.
 
-        It is None if it is not smaller than the reported window.
+        Returns None if they proved no window smaller than the reported one.
         """
         learned = self.dialect
         if learned.told_window == self.info.context_window:
@@ -121,8 +122,8 @@ class Adaptation:
 
     `build` makes the body of a request in a given form. `may_guess` allows forms that no refusal
     asked for. `learned` is the form that is tried now; `is_guess` marks it as guessed. With
-    `is_doubtful` the server may only have failed for a moment. `budget` is the output budget of
-    this call, if the prompt leaves less room than usual.
+    `is_doubtful`, the refusal may have been a short outage of the server. `budget` is the output
+    budget of this call, if the prompt leaves less room than usual.
     """
 
     model: LearnedModel
@@ -257,7 +258,7 @@ class Adaptation:
     def _may_be_too_long(self, request: ModelRequest) -> bool:
         """Return whether the request is larger than every accepted one.
 
-        It is asked last, after all other forms were tried.
+        This check comes last, after all other forms were tried.
         """
         accepted = self.model.store.accepted(self.model.key)
         return request_tokens(request) > (accepted or _LARGE)
@@ -284,7 +285,7 @@ class Adaptation:
 
 
 def _too_long(error: ModelError) -> ModelError:
-    """Return the error as the error of a request that is too long."""
+    """Return the same error with the kind of a request that is too long."""
     length_error = ModelError(
         "context_window_exceeded", str(error), status=error.status, words=error.words
     )

@@ -27,15 +27,15 @@ _PORTS = {"http": 80, "https": 443}
 _METADATA = frozenset(
     map(ipaddress.ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254"))
 )
-# Further addresses that count as public: old site-local ones, and forms that embed an IPv4 address
-# by rules of a network.
+# Further internal addresses, which `ipaddress` may call public: old site-local addresses, and IPv6
+# forms that embed an IPv4 address by the rules of a network.
 _INNER = tuple(
     map(ipaddress.ip_network, ("fec0::/10", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96"))
 )
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _UNREADABLE = "The address cannot be read. Give one as https://host/path."
 
-# For the connections to models.
+# Limits of the connections to models.
 MAX_CONNECTIONS = 100
 LIMITS = httpx2.Limits(
     max_connections=MAX_CONNECTIONS, max_keepalive_connections=40, keepalive_expiry=60
@@ -58,10 +58,10 @@ def is_public(text: str) -> bool:
 
 
 def require_callable(url: str, *, allow_private: bool = False, setting: str = CALLBACKS) -> None:
-    """Raise Invalid unless this is an HTTP address, and its host is not a private IP address.
+    """Raise Invalid if this is no HTTP address, or if its host is a private IP address.
 
-    Nothing is resolved. `allow_private` permits private addresses; `setting` names the setting that
-    allows private ones.
+    Nothing is resolved. `allow_private` permits private addresses. The error names `setting`, the
+    setting that permits them.
     """
     parts = _parsed(url)
     if parts.scheme not in _PORTS or not parts.host:
@@ -77,11 +77,11 @@ def require_callable(url: str, *, allow_private: bool = False, setting: str = CA
 def require_public_host(host: str, *, setting: str) -> None:
     """Raise Invalid if the host literally is this machine or in a private network.
 
-    `setting` names the setting that allows those.
+    The error names `setting`, the setting that permits such hosts.
     """
     is_number = False
     with suppress(OSError, UnicodeError):
-        # This also takes 127.1 for a number.
+        # This also recognizes short forms of an address, such as 127.1.
         is_number = bool(socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST))
     if (is_number or host == "localhost") and not is_public(host):
         raise Invalid(_refusal(host, setting))
@@ -90,9 +90,9 @@ def require_public_host(host: str, *, setting: str) -> None:
 def connect(
     host: str, port: int, timeout: float, *, allow_private: bool, setting: str
 ) -> socket.socket:
-    """Connect to a checked address of a name, with `timeout` seconds for each.
+    """Connect to a checked address of a host, with `timeout` seconds for each address.
 
-    Raises Invalid, Unavailable.
+    Raises Invalid for a host that is not allowed, and Unavailable without a connection.
     """
     try:
         rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -147,7 +147,7 @@ class PrivateAddress(httpx2.UnsupportedProtocol):
 
 
 class PinnedTransport(httpx2.AsyncBaseTransport):
-    """Connects to the checked addresses of a name, one pool each.
+    """Connects to the checked addresses of a host, with one connection pool for each address.
 
     Tests may replace `lookup`.
     """

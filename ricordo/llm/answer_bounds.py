@@ -21,8 +21,8 @@ from ricordo.llm.written_calls import new_call_id
 ANSWER_BYTES = 8 * 1024 * 1024
 STREAM_BYTES = 64 * 1024 * 1024
 ERROR_BYTES = 64 * 1024
-# Commas in a whole answer or one event: JSON of many small values takes a hundred times longer to
-# read than JSON of long texts, so commas are limited too.
+# The most commas in a whole answer or one event. JSON of many small values takes a hundred times
+# longer to read than JSON of long texts.
 ANSWER_COMMAS = 600_000
 # Characters of text, reasoning and arguments: twice the longest answers of today's models.
 ANSWER_CHARACTERS = 1024 * 1024
@@ -30,7 +30,7 @@ ANSWER_CHARACTERS = 1024 * 1024
 SILENCES = 6
 # The limit of calls in one answer; a model that makes more is out of control.
 MOST_CALLS = 128
-# Characters that each call counts besides its text, since even an empty call costs something.
+# Characters that are counted for each call besides its text, since even an empty call costs time.
 _CALL_CHARACTERS = 64
 # Call ids that every provider except Mistral accepts: OpenAI's limit is 40 characters.
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_.:|-]{1,40}")
@@ -61,7 +61,8 @@ class BoundedClient(httpx2.AsyncClient):
         else:
             deadline = asyncio.get_running_loop().time() + seconds * SILENCES
         try:
-            # Each byte of the response's head ends a pause.
+            # The client limits only the pauses, and each byte of the response's head ends a pause.
+            # So the whole head gets a time limit here.
             async with asyncio.timeout_at(deadline):
                 response = await super().send(request, stream=True, **options)
         except TimeoutError as error:

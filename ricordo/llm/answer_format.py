@@ -1,4 +1,4 @@
-"""The required form of an answer: the instruction for it, the reading of the answer, and its check.
+"""The required form of an answer: instruct the model, read the answer, and check it.
 
 The form is a JSON schema (`response_format`) or one tool call (`forced_tool`). Some providers
 enforce the format and some ignore it, so each answer is checked here. JSON in a fence or between
@@ -118,7 +118,7 @@ def answer_fault(reply: ModelReply, request: ModelRequest) -> Fault | None:
 def _schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the schema of the answer.
 
-    Returns None without one or for a format of one provider only.
+    Returns None if no schema is required, or if only one provider knows the format.
     """
     try:
         return answer_schema(response_format)

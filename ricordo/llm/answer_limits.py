@@ -39,7 +39,10 @@ def usual_output_tokens(
 
 
 class ModelSpeeds:
-    """Seconds for a unit of work by model: reading one token, or an eighth of writing one."""
+    """The seconds that each model takes for a unit of work.
+
+    A unit is reading one token, or an eighth of writing one token.
+    """
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}

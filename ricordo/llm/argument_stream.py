@@ -23,7 +23,7 @@ _SIGNS = re.compile(r'\\.?|["{}]', re.DOTALL)
 class ArgumentStream:
     """Reads a call's arguments in pieces, the text of `key` separately.
 
-    Broken JSON ends the reading silently; the complete call shows the fault.
+    Broken JSON ends the reading without an error; the fault is reported for the complete call.
     """
 
     def __init__(self, key: str) -> None:
@@ -68,7 +68,7 @@ class ArgumentStream:
         return text[len(before[0]) :], others[len(before[1]) :]
 
     def _read(self, *, is_whole: bool) -> tuple[str, str]:
-        """Return the certain text of `key`, and the certain JSON of the other arguments.
+        """Return the text of `key` and the JSON of the other arguments, as far as they are certain.
 
         If the last argument is a text, only its beginning is certain.
         """

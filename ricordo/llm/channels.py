@@ -25,7 +25,7 @@ _BARE_BEGINNING = re.compile(
 class Channels:
     """The parts of an answer.
 
-    `calls` are names with their arguments as written.
+    `calls` holds the name of each call and its arguments as the model wrote them.
     """
 
     thoughts: list[str] = field(default_factory=list)

@@ -51,9 +51,8 @@ class Embedder(Protocol):
     ) -> list[list[float]]:
         """Return one vector of length 1 for each text, in order.
 
-        Zeros for a text without words.
-
-        Raises ModelError after retries, Unavailable.
+        A text without words gets zeros. Raises Unavailable if the model cannot be loaded, and
+        ModelError after the policy's retries.
         """
 
 

@@ -20,7 +20,7 @@ from ricordo.llm.model_lists import ModelList, list_models, probe
 from ricordo.llm.provider_table import Provider
 
 KEPT_SECONDS = 300.0
-# Until then a provider that did not answer is not asked again.
+# Seconds before a provider that did not answer is asked again.
 FAILURE_KEPT_SECONDS = 30.0
 # The most handles that an error for an unknown handle names.
 NAMED_HANDLES = 60
@@ -48,11 +48,11 @@ class ListCache:
     async def read(self, ask: Callable[[], Awaitable[ModelList]]) -> ModelList | None:
         """Return the list, requested again if it is old.
 
-        Returns None after a failure, since a call of the model shows the cause.
+        Returns None after a failure; a later call of the model reports the cause.
         """
         async with self._asking:
             if self._now() >= self._until:
-                # Set it before the request, since the caller may be cancelled.
+                # Set the time before the request, since the caller may be cancelled during it.
                 self._until = self._now() + FAILURE_KEPT_SECONDS
                 try:
                     self.keep(await ask())
@@ -97,9 +97,8 @@ class ModelDirectory:
     def split(self, handle: str, *, may_be_down: bool = False) -> tuple[Provider, str] | None:
         """Return the provider and the model's name of a handle.
 
-        Returns None for an unknown provider.
-
-        With `may_be_down`, local servers that were not found yet count too.
+        Returns None for an unknown provider. With `may_be_down`, local servers that were not found
+        yet are known too.
         """
         name, _, model = handle.partition("/")
         provider = self._providers.get(name) or (
@@ -137,7 +136,7 @@ class ModelDirectory:
         return [listed for listed in lists if listed]
 
     async def find_local(self, handle: str | None = None) -> tuple[ModelInfo, ...]:
-        """Search this machine for unknown model servers: all, or the handle's."""
+        """Search this machine for servers not found yet: for all, or for the handle's server."""
         if handle is None:
             provider_name = None
         else:

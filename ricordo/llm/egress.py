@@ -25,7 +25,7 @@ def destination_of(model: ChatModel | Embedder, clearance: Clearance) -> Destina
 async def ask(
     model: ChatModel, request: ModelRequest, clearance: Clearance
 ) -> AsyncGenerator[Chunk | ModelReply, None]:
-    """Ask the model, and yield its chunks and its reply."""
+    """Ask the model, and yield its chunks and then its reply."""
     messages = clearance.messages(request.messages, destination_of(model, clearance))
     if messages is not request.messages:
         request = replace(request, messages=tuple(messages))

@@ -1,6 +1,6 @@
 """The exchange with a provider as it is on the wire.
 
-It is kept for a trace. For a preview it is only shown and not sent.
+A trace keeps it. A preview shows the request without sending it.
 """
 
 import re
@@ -40,9 +40,7 @@ class Exchange:
     def begin(self, body: bytes) -> None:
         """Keep the body of a request.
 
-        It holds no key, since keys are in headers.
-
-        Raises NotSent for a preview.
+        The body contains no API key, since keys are in headers. Raises NotSent for a preview.
         """
         self._request_body = body
         self._answer_body = bytearray()
@@ -55,7 +53,7 @@ class Exchange:
     def request(self) -> Json | None:
         """Return the request's JSON with sizes in place of pictures.
 
-        Returns None without any.
+        Returns None if there was no request.
         """
         body = read_json(self._request_body)
         if not isinstance(body, dict):
@@ -63,7 +61,7 @@ class Exchange:
         return {name: _without_pictures(field) for name, field in body.items()}
 
     def response(self) -> Json | None:
-        """Return the answer's JSON; None without any.
+        """Return the answer's JSON; None if there was no answer.
 
         A stream of chat completions becomes one completion; another stream becomes its events.
         """

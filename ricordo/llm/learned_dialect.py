@@ -126,7 +126,7 @@ _SENTENCES = {
 class _Entry:
     """The lessons of one model, until a time in seconds since 1970.
 
-    With `is_guess` a part of them was guessed.
+    With `is_guess`, some of the lessons were guessed.
     """
 
     learned: LearnedDialect

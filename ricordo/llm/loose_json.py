@@ -1,6 +1,6 @@
 """JSON as models write it: nearly right.
 
-It has no state, and does not read a text whose meaning is uncertain.
+The functions are pure. They do not read a text whose meaning is uncertain.
 
 It reads line breaks in strings, doubled braces, Python literals, trailing commas, Gemma's quotes
 and a missing last brace. Each reading takes time linear in the length of the text.

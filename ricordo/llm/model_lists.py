@@ -1,4 +1,4 @@
-"""Requests a provider's list of models and reads it: one request, a short time-out, no retry."""
+"""Requests for a provider's list of models: one request, a short time-out, no retry."""
 
 import asyncio
 import re
@@ -375,7 +375,7 @@ async def _ask(
 ) -> Mapping[str, Any]:
     """Return the JSON of an answer.
 
-    It is empty without one, as from an older or busy server.
+    Returns an empty mapping if there is no JSON, as from an older or busy server.
     """
     try:
         response = await client.request(method, url, json=body, timeout=LISTING_SECONDS)

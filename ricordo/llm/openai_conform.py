@@ -1,8 +1,6 @@
-"""Shape a request's body in the form that its model was learned to need.
+"""Change a request's body to the form that its model needs, as learned from refusals.
 
-Pure.
-
-Only `conform` does this.
+The functions are pure. `conform` is the entry point.
 """
 
 from collections.abc import Iterable, Sequence

@@ -53,7 +53,7 @@ _OPENAI = Dialect(
 )
 _LOW_TO_HIGH = ("low", "medium", "high")
 _BY_KIND = {
-    # Of Anthropic only this is read; its adapter has the rest.
+    # Anthropic's adapter reads only this field of its dialect.
     "anthropic": Dialect(memory_in_prompt="lazy"),
     # Mistral refuses unknown fields, call ids other than nine letters or digits, and a user's
     # message right after a tool's.
@@ -126,7 +126,7 @@ def is_openai(base_url: str) -> bool:
 
 
 def is_providers_own(base_url: str) -> bool:
-    """Return True for OpenAI's and Anthropic's servers, which read no special tokens in texts."""
+    """Return whether this is a server of OpenAI or Anthropic, which read no special tokens."""
     return is_openai(base_url) or base_url.startswith("https://api.anthropic.com")
 
 
@@ -163,7 +163,7 @@ def thinking_fields(
 ) -> dict[str, Any]:
     """Return the fields that set the reasoning effort.
 
-    Returns None if the server has no such field.
+    There are none if the server has no such field.
     """
     effort = settings.reasoning_effort
     budget = settings.max_reasoning_tokens

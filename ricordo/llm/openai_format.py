@@ -1,6 +1,6 @@
 """Chat completions as JSON: messages and tools for the wire.
 
-Pure; built by hand for speed.
+The functions are pure. They build the JSON by hand for speed.
 """
 
 import hashlib

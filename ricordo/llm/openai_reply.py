@@ -45,7 +45,8 @@ _FINISHES: dict[str, FinishReason] = {
     "content_filter": "content_filter",
     "refusal": "content_filter",
 }
-# The server gave up in the middle of its answer: OpenRouter and Mistral; DeepSeek; vLLM.
+# Finish reasons of a server that gave up in the middle of its answer: OpenRouter and Mistral,
+# DeepSeek, vLLM.
 _BROKEN_OFF = {"error", "insufficient_system_resource", "abort", "aborted"}
 # Far above MOST_CALLS, since a model that makes a few calls too many is asked again.
 _MOST_SLOTS = 8 * MOST_CALLS
@@ -111,7 +112,8 @@ class _PartialCall:
     arguments: list[str] = field(default_factory=list)
     has_arguments: bool = False
     is_whole: bool = False
-    # The previous piece had no name, so the next name begins another call.
+    # A later piece of this call had no name, so the server sends each name once, and the next name
+    # begins another call.
     is_named_once: bool = False
     _depth: int = 0
     _is_in_string: bool = False
@@ -133,8 +135,8 @@ class _PartialCall:
 class ReplyBuilder:
     """Collects deltas to a reply.
 
-    Servers mark the call that a piece belongs to in various ways, or not at all; it handles all of
-    them.
+    Servers show in various ways, or not at all, to which call a piece belongs. The builder handles
+    all these cases.
     """
 
     def __init__(self, dialect: Dialect | None = None) -> None:
@@ -285,7 +287,7 @@ class ReplyBuilder:
     def _open_slot(self, slot: int, call_id: str, *, begins: bool) -> int:
         """Return the slot of the call that a piece without a name continues.
 
-        It is this call, unless it is complete and another call is open.
+        It is the call in `slot`, unless that call is complete and another call is open.
         """
         last = len(self._calls) - 1
         if not self._calls[slot].is_whole:
@@ -349,9 +351,8 @@ class ReplyBuilder:
 def read_fault(answer: dict[str, Any]) -> Any:
     """Return the error in an answer or event whose HTTP status is a success.
 
-    Returns None without one.
-
-    If the answer finished normally, ignore the error, so that the answer is not lost.
+    Returns None if there is none. An error in an answer that finished normally is ignored, so that
+    the answer is not lost.
     """
     choices = answer.get("choices")
     if isinstance(choices, list) and choices:
@@ -375,7 +376,7 @@ def read_fault(answer: dict[str, Any]) -> Any:
 def generation_in(fault: Any, request: ModelRequest) -> ModelReply | None:
     """If the server failed to read a call in the model's text, return that text, else None.
 
-    Groq sends it with the error `tool_use_failed`.
+    Groq sends the text with the error `tool_use_failed`.
     """
     if isinstance(fault, bytes):
         body = read_json(fault)

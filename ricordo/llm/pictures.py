@@ -1,6 +1,6 @@
 """Pictures for providers: checks, normal form and download.
 
-One picture that a provider cannot read makes it refuse the whole transcript in every turn.
+If a provider cannot read one picture, it refuses the whole transcript, in every turn.
 """
 
 import asyncio

@@ -111,8 +111,8 @@ class CallPolicy:
         """
         if error.retry_after is not None:
             return min(error.retry_after, LONGEST_WAIT)
-        # A random time between half the wait and all of it. Callers that failed together then do
-        # not return together.
+        # Wait a random time between half the wait and all of it, so that callers that failed
+        # together do not all try again together.
         return Backoff(FIRST_WAIT, 2, LONGEST_WAIT).seconds(attempt + 1, self.jitter)
 
 
@@ -183,7 +183,7 @@ async def answer_by_policy(
 ) -> AsyncGenerator[Chunk | ModelReply, None]:
     """Make one call: repair its answer, retry, and announce restarts after chunks were streamed.
 
-    A refusal is first met with another form of the request, if the `adaptation` has one. After a
+    After a refusal, another form of the request is tried first, if `adaptation` has one. After a
     broken answer, the model sees it once at the end of the transcript and answers again. A second
     broken answer is passed on, and the tool reports the error. If it was cut off, the call fails.
     """

@@ -31,8 +31,8 @@ EMPTY = "(no output)"
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _REDACTED = ("redacted_thinking", "redacted_content")
 _SIGNATURE = "thought_signature"
-# pydantic-ai's name of OpenAI. Its reasoning arrives as summaries with one id, and is sent back in
-# this form.
+# pydantic-ai's name of OpenAI. OpenAI's reasoning arrives as summaries with one id, and is sent
+# back in this form.
 OPENAI = "openai"
 # The separator between the summaries of one piece of reasoning.
 THOUGHT_BREAK = "\n\n"
@@ -162,7 +162,7 @@ class _Transcript:
     def _summaries(self, proof: str) -> list[Any]:
         """Return OpenAI's reasoning as it came.
 
-        These are its summaries, the first with the encrypted content.
+        It is a list of summaries; the first one has the encrypted content.
         """
         if not isinstance(reasoning := read_json(proof), dict):
             return []

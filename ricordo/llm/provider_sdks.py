@@ -41,7 +41,7 @@ _LIBRARIES = {
 class ProviderModel:
     """A chat model that pydantic-ai calls.
 
-    `build` makes it at the first request.
+    `build` makes pydantic-ai's model at the first request.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ def install_command(extra: str | None) -> str:
 def need(module: str, extra: str, or_else: str = "") -> Any:
     """Return the module of an optional package.
 
-    Raise Unavailable with the install command.
+    Raises Unavailable, with the install command, if the module is missing.
     """
     try:
         return importlib.import_module(module)

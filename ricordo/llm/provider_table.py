@@ -103,8 +103,9 @@ def local_server(
 class ProviderRow:
     """A known provider.
 
-    `key` and `url` name the settings that configure it. `type_when_added` is the type by which an
-    organization adds it. If empty, it is the provider's name; None means that it cannot be added.
+    `key` and `url` name the settings that configure it. `type_when_added` is the type that an
+    organization names to add the provider. "" means the provider's name. With None, organizations
+    cannot add the provider.
     """
 
     name: str
@@ -244,7 +245,7 @@ def address_of(name: str) -> str:
 
 
 def variables_of(provider: Provider) -> str:
-    """Return the variable that configures this provider, or the name of a plugin's provider."""
+    """Return the variable that configures this provider; for a plugin's provider, its name."""
     row = _BY_NAME.get(provider.name)
     name = row and (row.key if provider.api_key else row.url)
     if name:
@@ -305,7 +306,7 @@ def _require_bedrock(provider: OrganizationProvider, keys: Keys) -> None:
 
 
 def require_usable(provider: OrganizationProvider, keys: Keys) -> None:
-    """Raise Invalid or Unsupported with the missing setting if no call could be made."""
+    """Raise Invalid or Unsupported, naming the missing setting, if no call could be made."""
     row = _row_of_type(provider.provider_type)
     if not row.is_self_hosted and not keys.api_key:
         raise Invalid(f"A provider of type {provider.provider_type} needs api_key.")

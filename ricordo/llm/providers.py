@@ -53,7 +53,8 @@ _WRONG_KEY = re.compile(r"API_KEY_INVALID|api key (not valid|expired)", re.IGNOR
 _INLINES = {"google", "bedrock"}
 # Extra settings that this module translates instead of passing them on.
 _OWN_SETTINGS = {"strict", "provider_type", "verbosity"}
-# The providers' names of fields and the library's settings behind them, for errors that name them.
+# The field names of the providers, each with the library's setting for it. Errors of a provider
+# name its fields.
 _FIELDS = (
     ("temperature", "temperature"),
     ("max_tokens", "max_tokens"),
@@ -187,7 +188,7 @@ def _without_refused(settings: dict[str, Any], learned: LearnedDialect) -> dict[
 async def fetch_picture(url: str) -> tuple[bytes, str]:
     """Return the bytes at an address and their media type.
 
-    The library refuses private ones.
+    The library refuses private addresses.
     """
     download = await download_item(
         ImageUrl(url, media_type="image/png"), data_format="bytes", type_format="mime"
@@ -282,7 +283,7 @@ class _ChunkReader:
         self._thought: str | None = None
         self._signed: set[int] = (
             set()
-        )  # parts of reasoning whose signature is in their agent_settings
+        )  # parts of reasoning without an id, whose signature is passed on
 
     def read(self, event: Any) -> Chunk | None:
         """Return the event as a chunk; None for an event without text."""
@@ -421,8 +422,8 @@ def _settings(
 def _add_openai(settings: dict[str, Any], request: ModelRequest, info: ModelInfo) -> None:
     """Add the settings for OpenAI's responses.
 
-    Nothing is stored at OpenAI: reasoning comes back encrypted, is stored as it came, and is sent
-    back in its place.
+    Nothing is stored at OpenAI. Reasoning comes back encrypted and is stored as it came. It is sent
+    back at its position in the transcript.
     """
     agent_settings = request.settings
     dialect = dialect_of(info.endpoint_type, OPENAI_ADDRESS, info.name)

@@ -171,7 +171,7 @@ def speaks_of_length(text: str) -> bool:
 def _speaks_of(phrases: Iterable[str], text: str) -> bool:
     """Return whether a text contains one of the phrases.
 
-    They may be in sentences, or in codes such as `PromptTooLong` and `ctx_limit`.
+    The phrases may be in sentences, or in codes such as `PromptTooLong` and `ctx_limit`.
     """
     plain = " ".join(_WORD.findall(text))
     searched = f" {plain} {_JOINTS.sub(' ', plain)} ".casefold()

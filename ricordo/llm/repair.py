@@ -1,6 +1,6 @@
 """Repair of broken answers of small models.
 
-It has no state, and leaves uncertain cases as they are.
+A reply is changed only where its meaning is certain.
 
 It repairs: calls and reasoning written as text, channels, template tokens; arguments that are
 empty, encoded twice, wrapped in their schema, repeated or almost JSON; names with additions; and a
@@ -390,7 +390,7 @@ def _dumps(arguments: Any) -> str:
 
 
 _THINKS = ("<think>", "<thinking>")
-# A fence that may contain a call; the end of the text decides that.
+# A fence that may contain a call. It is a call only if no other text follows the fence.
 _FENCE = r"```(?:tool_call|tool_code|(?:json|xml)?[ \t]*\n\s*[\[{<])"
 _HOLD = re.compile(f"(?:{ANY_MARK.pattern})|{_FENCE}|\\n[ \\t]{{0,9}}(?=[\\[{{])|\\nAction: |\\{{")
 _ACTION = "Action: "
@@ -717,7 +717,7 @@ class StreamRepair:
         yield from ()
 
     def _look_behind_fence(self) -> Iterator[Chunk]:
-        """Yield the fence if text follows it, since it is not a call then."""
+        """Yield the fence if text follows it, since the fence is no call in that case."""
         if not self._unscanned.strip():
             self._mark_scanned(len(self._unscanned))
             return
@@ -731,9 +731,7 @@ class StreamRepair:
 def _missing(shown_pieces: Sequence[str], pieces: Sequence[str]) -> str | None:
     """Return the part that was not shown yet.
 
-    Returns None if another text was shown.
-
-    Blanks at the ends do not count.
+    Returns None if another text was shown. Blanks at the ends do not count.
     """
     shown_text = "".join(shown_pieces)
     text = "".join(pieces)

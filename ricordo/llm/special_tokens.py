@@ -55,7 +55,7 @@ def break_tokens(json: bytes) -> bytes:
 
 
 def mend_tokens(text: str) -> str:
-    """Return a model's text or JSON, and restore broken tokens that it copied."""
+    """Return a model's text or JSON, with the broken tokens that the model copied restored."""
     if _BREAK in text or "\\u200" in text:
         return _BROKEN.sub("", text)
     return text
@@ -64,7 +64,7 @@ def mend_tokens(text: str) -> str:
 def with_broken_tokens(request: ModelRequest) -> ModelRequest:
     """Return the request with broken tokens.
 
-    It serves adapters that do not build JSON themselves.
+    For adapters that do not build the JSON themselves.
     """
     messages = tuple(map(_broken_message, request.messages))
     tools = tuple(map(_broken_tool, request.tools))

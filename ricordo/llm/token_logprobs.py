@@ -1,6 +1,6 @@
 """Log probabilities of tokens in the form of OpenAI's chat completions.
 
-Pure and lenient.
+The functions are pure. They leave out malformed rows.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Tool calls that a model wrote as text, in any notation.
 
-It has no state, and reads only calls that are certain.
+Only calls that are certain are read.
 
 A call is recognized only if its tool was offered and all its arguments can be read. Otherwise the
 text stays text. The marks of `call_marks.py` tell the possible beginnings of calls. Without a mark,
@@ -457,7 +457,7 @@ class _MarkedReader(_Reader):
         return [], max(mark.end(), stop, self.stop)
 
     def _may_begin_a_name(self, name: str, mark: re.Match[str]) -> bool:
-        """Return whether a name at the end of the text can be the beginning of a tool's."""
+        """Return whether a name at the end of the text may be the beginning of a tool's name."""
         is_sign = any(bar in mark[0] for bar in "|｜")
         names = (*self.offered, "functions.")
         return is_sign or any(tool.startswith(name) for tool in names)

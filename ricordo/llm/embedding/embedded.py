@@ -40,7 +40,7 @@ TOKENIZER = (
     "tokenizers/l2_supercat_tokenizer_config.json",
     "93248f2a9ec36c7b35f700a033d5f36228aae48db61aee31007fa49062cdeb68",
 )
-# Beyond some pages the mean of all words says nothing more and costs more.
+# After some pages, further words hardly change the mean of all words, but they cost time.
 MOST_CHARACTERS = 8_000
 # Shorter texts take less than a millisecond, which is not worth a worker thread.
 INLINE_CHARACTERS = 2_000
@@ -69,9 +69,8 @@ class EmbeddedModel:
     ) -> list[list[float]]:
         """Return one vector of length 1 for each text.
 
-        Zeros for a text without words.
-
-        Only the first 8,000 characters of a text count. Raises Unavailable.
+        A text without words gets zeros. Only the first 8,000 characters of a text count. Raises
+        Unavailable if the model cannot be loaded.
         """
         loaded = await self._load()
         if sum(map(len, texts)) <= INLINE_CHARACTERS:
@@ -79,9 +78,9 @@ class EmbeddedModel:
         return await asyncio.to_thread(_embed, *loaded, texts)
 
     async def related(self, text: str) -> Mapping[str, Sequence[str]]:
-        """Return words with a near meaning for a question's words, nearest first.
+        """Return words with a similar meaning for each word of a question, nearest first.
 
-        Raises Unavailable.
+        Raises Unavailable if the model cannot be loaded.
         """
         loaded = await self._load()
         async with self._loading:
@@ -175,7 +174,7 @@ def _checked(folder: Path, name: str, expected: str) -> "mmap.mmap":
 def pooled(table: "NDArray[np.float16]", tokens: Sequence[int]) -> "NDArray[np.float32]":
     """Return a text's vector of length 1, shape (dimensions,).
 
-    Zeros for a text without tokens.
+    A text without tokens gets zeros.
 
     `table` holds a row for each token, shape (vocabulary, dimensions). One text at a time is faster
     than a batch, since its rows stay in the processor's cache.
@@ -204,8 +203,8 @@ CACHED_TEXTS = 16  # in the tokenizer
 class RelatedWords:
     """Words near in meaning to a question's words: hike for walk, job for work.
 
-    A search uses them too, with less weight than the words themselves. Only English has enough
-    whole words in the vocabulary. `table` has a row of 256 numbers for each token.
+    A search looks for them too, with less weight than for the question's words. Only English has
+    enough whole words in the vocabulary. `table` has a row of 256 numbers for each token.
     """
 
     def __init__(self, tokenizer: Any, table: "NDArray[np.float16]") -> None:
@@ -239,9 +238,9 @@ class RelatedWords:
         if not length:
             return ()
         direction = vector / np.float32(length)
-        # First compare the signs of the dimensions, packed 64 to an integer: ten times as fast as
-        # the numbers. A counter that overflows, as for an opposite vector, only adds one more
-        # candidate.
+        # First compare the signs of the dimensions, packed 64 to an integer. This is ten times as
+        # fast as comparing the numbers. A counter that overflows, as for an opposite vector, only
+        # adds one more candidate.
         signs = np.packbits(direction > 0).view(np.uint64)
         apart = np.zeros(self._signs.shape[1], dtype=np.uint8)
         for row, sign in zip(self._signs, signs, strict=True):

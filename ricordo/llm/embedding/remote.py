@@ -1,6 +1,6 @@
 """Embedding models behind a network.
 
-These are every server with OpenAI's format, and Google AI by pydantic-ai.
+They are models of any server with OpenAI's format, and models of Google AI by pydantic-ai.
 """
 
 import asyncio
@@ -124,7 +124,8 @@ class RemoteEmbedder:
     ) -> list[list[float]]:
         nonempty = [text for text in texts if text.strip()]
         if texts and not nonempty and self._info.dimensions is None:
-            # Texts without words get zeros; one request with a word shows how many.
+            # Texts without words get vectors of zeros. One request with a word shows the number
+            # of dimensions.
             await self._embed_batch(["words"], purpose, policy)
         vectors_of_nonempty: list[list[float]] = []
         for batch in self._batches(nonempty):
@@ -211,7 +212,7 @@ def metered() -> Iterator[Counter[str]]:
 def count(handle: str, reported: Any) -> None:
     """Count a provider's reported tokens.
 
-    Ignore reports without a number or outside `metered`.
+    Reports without a number are ignored, and so are reports outside a `metered` block.
     """
     counter = _COUNTED.get()
     is_number = isinstance(reported, int) and not isinstance(reported, bool)
@@ -222,7 +223,7 @@ def count(handle: str, reported: Any) -> None:
 def unit(vector: Any, provider: str) -> list[float]:
     """Return the vector at length 1.
 
-    Zeros stay zeros. Raises ModelError for no vector.
+    Zeros stay zeros. Raises ModelError if this is not a vector.
     """
     try:
         length = math.hypot(*vector)
@@ -241,7 +242,8 @@ def unit(vector: Any, provider: str) -> list[float]:
 
 
 # Some families of models need a prefix before each text. It brings a question's vector near the
-# vectors of its answers. They were trained with it and find clearly less without it.
+# vectors of its answers. These models were trained with the prefix and find clearly less without
+# it.
 _SEARCH = "Represent this sentence for searching relevant passages: "
 _INSTRUCT = (
     "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
@@ -327,7 +329,7 @@ def google_embedder(
 ) -> RemoteEmbedder:
     """Return an embedding model of Google AI.
 
-    Its calls raise Unavailable without the extra.
+    Its calls raise Unavailable if the extra is not installed.
     """
     building = asyncio.Lock()
     built: list[EmbeddingModel] = []

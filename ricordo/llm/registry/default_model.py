@@ -1,4 +1,4 @@
-"""The model of agents that name none. Pure.
+"""The default model, for agents that name no model. Pure.
 
 It is RICORDO_MODEL, else the best model of a configured provider or of this machine, and else the
 librarian. The choice depends on the providers' lists and on known facts about their models.
@@ -44,7 +44,7 @@ class DefaultModel:
 
     @property
     def lines(self) -> list[str]:
-        """Return further sentences for an operator, without the model and the reason."""
+        """Return the sentences for an operator about the fault, or else the advice."""
         if self.fault:
             return [f"RICORDO_MODEL={self.handle} cannot be used. {self.fault}"]
         return list(self.advice)

@@ -31,7 +31,7 @@ from ricordo.llm.registry.models import Models
 from ricordo.secret import Secret
 
 FRESH_SECONDS = 5.0
-LOOK_UP_SECONDS = 2.0  # that a starting turn waits
+LOOK_UP_SECONDS = 2.0  # the longest time that a starting turn waits for a list
 RESERVED = frozenset({"ricordo", "none"})
 
 Load = Callable[[str], Awaitable[Sequence[OrganizationProvider]]]
@@ -40,7 +40,7 @@ Load = Callable[[str], Awaitable[Sequence[OrganizationProvider]]]
 
 @dataclass(slots=True)
 class _CachedProvider:
-    """A provider of an organization with its list and models.
+    """An organization's provider, with its list of models and the built models.
 
     A change of the provider creates a new object.
     """
@@ -60,7 +60,7 @@ class _CachedProvider:
 class _OrganizationConnections:
     """The cached providers of one organization.
 
-    It has separate connections, so that no cookie reaches another organization.
+    Each organization has separate connections, so that no cookie reaches another organization.
     """
 
     connections: Connections
@@ -122,7 +122,7 @@ class OrganizationProviders:
         organization.changes += 1
 
     def require_usable(self, provider: OrganizationProvider, keys: Keys) -> None:
-        """Raise Invalid or Unsupported with the missing setting if no call could be made."""
+        """Raise Invalid or Unsupported, naming the missing setting, if no call could be made."""
         require_usable(provider, keys)
         if provider.base_url and not self._allow_private:
             require_public_host(httpx2.URL(provider.base_url).host, setting=PROVIDERS)
