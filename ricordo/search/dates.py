@@ -1,8 +1,8 @@
 """Times in questions ("in May 2023", "7.5.2023", "last week") as ranges of time.
 
-Times in messages are compared with these ranges. Eight languages are known. A word that may not be
-a time is not read as one: "may I", "march on", "2022 steps" name no time. Days are days in UTC. The
-names of months, days and spans are in `data/calendar.toml`.
+Times in messages are compared with these ranges. Eight languages are known. A word that may mean
+something else is not read as a time: "may I", "march on", "2022 steps" name no time. Days are days
+in UTC. The names of months, days and spans are in `data/calendar.toml`.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Final
 
 from ricordo.search.words import language_of, load_words
 
-# A month without a year means this year's, or that of one of the five years before.
+# A month without a year may be this year's, or the same month of one of the five years before.
 YEARS_BACK: Final = 5
 QUERY_LENGTH: Final = 1_000  # characters of a question that are read
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -214,9 +214,9 @@ def _last_one(match: re.Match[str], today: date, _: bool) -> list[Days]:
 
 
 def _word_alone(match: re.Match[str], today: date, _: bool) -> list[Days]:
-    """Return the last such month (after a preposition) or weekday.
+    """Return the latest such weekday, or the past months of this name after a preposition.
 
-    Today may be that weekday.
+    The weekday may be today.
     """
     word = match[0]
     if word in WEEKDAYS:

@@ -1,6 +1,6 @@
 """One search, from its query to its hits.
 
-It reads the index, scores words and vectors, filters, and takes the best. It takes one statement
+It reads the index, scores words and vectors, filters, and takes the best. It needs one statement
 for the partitions, buffers and uncached postings. A second is needed if documents were flushed
 since the last search, a third if vectors are compared. If a word of the query is unknown, another
 statement looks for it inside other words.
@@ -214,10 +214,11 @@ class _Search:
         self.view = join_views(cache, self._owners, views)
         self._postings = snapshot.postings
         self._vectors: Mapping[int, Vectors] = {}
-        # The stored vectors of each owner's view, by the owner's index; None where none is stored.
+        # The stored vectors of each owner's view, by the owner's index; None without vectors.
         self._stored: dict[int, Vectors | ShownVectors | None] = {}
-        # New texts: those that a search embeds, by owner's index and position; and those whose
-        # vector came with the query, by position.
+        # Texts without a stored vector. `_newest` holds those that a search embeds, by the owner's
+        # index and then by position. `_new` holds those whose vector came with the query, by
+        # position.
         self._newest: dict[int, dict[int, NewText]] = {}
         self._new: dict[int, NewText] = {}
         self._query_vectors: dict[str, Floats] = {}
@@ -242,7 +243,10 @@ class _Search:
         return joined_postings(placed)
 
     def allowed(self, filters: MessageFilter | PassageFilter) -> Bools | None:
-        """Return the positions that meet the other filters; None if all do and none is deleted."""
+        """Return the positions that meet the filters; None if all do and none is deleted.
+
+        The filter by user is not applied here, since the view contains only what the user may see.
+        """
         # Most filters by role exclude nothing.
         if any(role not in filters.roles for role in self.view.roles):
             roles = filters.roles
@@ -275,7 +279,7 @@ class _Search:
         return may
 
     def _in_conversation(self, conversation_id: str, shared: Iterable[tuple[str, int]]) -> Bools:
-        """Return the positions of messages in the conversation, and of those that it shares."""
+        """Return the positions of the conversation's messages, and of the messages it shares."""
         records = self.view.records
         in_conversation: Bools = records["conversation"] == fingerprint(conversation_id)
         for conversation, newest in shared:
@@ -465,7 +469,7 @@ class _Search:
     def _spread(self, term: str, running: Integers) -> Posting:
         posting = self.view.spread(self.posting(term), term)
         if posting.spread is None and len(running):
-            # The question must not raise the turns around it.
+            # The question is in the running turn, and must not raise the scores of turns near it.
             posting = some_of(posting, np.isin(posting.positions, running, invert=True))
         return posting
 
@@ -492,9 +496,9 @@ class _Search:
         return joined
 
     def _placed_variants(self, terms: Sequence[tuple[str, PartitionRow, Posting]]) -> Posting:
-        """Return the first such terms that occur in visible documents, as one posting.
+        """Return the first variants that occur in visible documents, as one posting.
 
-        Terms of hidden documents must not take their places.
+        Variants that occur only in hidden documents do not count toward the limit.
         """
         chosen: dict[str, list[Posting]] = {}
         for term, partition, posting in sorted(terms, key=itemgetter(0)):
@@ -588,9 +592,7 @@ class _Search:
     def _model(self, index: int, query: Query) -> str:
         """Return the model of an owner's vectors.
 
-        If none are stored, it is the first model of the query.
-
-        Empty without any model.
+        If no vectors are stored, it is the first model of the query, or "" if there is none.
         """
         partition = self._rows.get(self._owners[index])
         return (partition.embedding if partition else None) or next(iter(query.vectors), "")
@@ -598,7 +600,7 @@ class _Search:
     def new_texts(self, query: Query, may: Bools | None) -> tuple[tuple[NewText, str], ...]:
         """Return the newest texts without any vector, each with the text to embed.
 
-        Returns none if the query has `sought_new` texts before.
+        Returns no texts if `query.sought_new` is set, since they were returned before.
         """
         texts: list[tuple[NewText, str]] = []
         for index in self._stored:
@@ -694,8 +696,8 @@ def _from_outside(numbers: Integers, nearest: Sequence[tuple[int, float]]) -> Si
         number: similarity for number, similarity in nearest if not math.isnan(similarity)
     }
     document_numbers = np.array(sorted(similarities), dtype=np.int64)
-    # Unchanged partitions have ascending numbers. The numbers of unchanged partitions ascend.
-    # Scanning a million numbers would take as long as all the rest.
+    # The numbers of unchanged partitions ascend, so a binary search finds the positions. Scanning a
+    # million numbers would take as long as all the rest.
     if (numbers[1:] > numbers[:-1]).all():
         positions = np.searchsorted(numbers, document_numbers)
         positions = positions[positions < len(numbers)]

@@ -33,7 +33,8 @@ from ricordo.storage.schema.core_tables import (
 )
 
 FLUSHED_AT_ONCE = 768
-# Long texts are flushed in fewer rows, since the postings of each different word are rewritten.
+# The most different terms of one flush, since the postings of each term are rewritten. So a flush
+# takes fewer rows if their texts are long.
 TERMS_WRITTEN_AT_ONCE = 14_000
 
 _TIMES = [bytes((times,)) for times in range(256)]
@@ -144,7 +145,7 @@ def pack_rows(tx: Transaction, owner_id: str, limit: int = FLUSHED_AT_ONCE) -> P
 def write_rows(tx: Transaction, packed: PackedRows) -> bool:
     """Write packed rows under a lock on the partition.
 
-    Returns False, without writing, if the partition has changed since.
+    Returns False, without writing, if the partition has changed since the rows were packed.
     """
     # Lock before reading, so that a second writer sees the rows of the first.
     partition = lock_partition(tx, packed.owner_id)
@@ -176,9 +177,10 @@ def write_rows(tx: Transaction, packed: PackedRows) -> bool:
 
 
 def _settled(rows: Sequence[BufferRow]) -> tuple[list[BufferRow], list[BufferRow]]:
-    """Return the first rows for one transaction, and the number of documents that they add.
+    """Return the first rows for one transaction, and those of them whose documents are added.
 
-    They end before the deletion of a document that was flushed earlier.
+    The rows end before the deletion of a document that was flushed earlier, and before they have
+    too many different terms.
     """
     added: dict[int, BufferRow] = {}
     terms = set[str]()
@@ -343,9 +345,9 @@ class Deletion:
 
 
 def next_deletion(tx: Transaction, owner_id: str, limit: int) -> Deletion | None:
-    """Return the documents that the oldest rows of a buffer delete; None for none.
+    """Return the documents that the oldest rows of a buffer delete; None if there are none.
 
-    Many are deleted at once, so that each blob is rewritten once.
+    Many documents are deleted at once, so that each blob is rewritten once.
     """
     deleted: dict[int, list[BufferRow]] = {}
     added: set[int] = set()

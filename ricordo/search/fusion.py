@@ -24,8 +24,8 @@ from ricordo.search.scoring import (
 # `bench/ranking.py` fits these numbers on two sets of conversations. The weight of the similarity
 # in the score, if there is one. The words have the remaining weight.
 SIMILARITY_SHARE = 0.42
-# Bonuses for documents: by a speaker or from a time that the question names, and by a user if users
-# ask about themselves. For comparison, the best score by words and similarity is 1.
+# Bonuses for a document whose speaker or time the question names, and for a user's document if the
+# users ask about themselves. For comparison, the best score by words and similarity is 1.
 SPEAKER_BONUS = 0.2
 TIME_BONUS = 0.36
 OWN_BONUS = 0.38

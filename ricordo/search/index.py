@@ -42,11 +42,12 @@ _SPEAKER = re.compile(r"\s*([^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,2}): "
 class Query:
     """A query: its text and its meaning.
 
-    `vectors` are its vectors by model, `nearest` the hits of an outside index by partition, and
-    `related` are related words. `new_vectors` are vectors of texts without a
-    stored one. An empty one means that the text cannot be embedded. A search that meets further new
-    texts returns only these, unless the query has `sought_new` ones before. `may_embed` returns
-    whether a model may see a text with this egress label.
+    `vectors` holds the query's vectors by model. `nearest` holds the hits of an external index by
+    partition, and `related` the related words of each word. `new_vectors` holds vectors of texts
+    without a stored vector; an empty vector means that the text cannot be embedded. A search that
+    meets further texts without a vector returns only these texts. With `sought_new`, they were
+    returned before, and the search returns hits. `may_embed` returns whether a model may see a text
+    with this egress label.
     """
 
     text: str
@@ -78,12 +79,13 @@ class MessageFilter:
     """A filter of messages of these agents; an empty field matches any.
 
     Times are microseconds, both ends included. `subject_id` is as in a Scope: None selects all
-    messages, NOBODY those about no user, and a user's id these and that user's. Messages of
-    `own_conversation` match whichever user they are about. Its messages since `turn_began` never
-    match. They are in the window, and the question would be its best hit. With `reads_before`, each
-    hit has the turn before it. `own_first` puts messages about the subject before shared ones, and
-    skips agents without messages about the subject. `shared` are the conversations whose messages a
-    fork shares, each with the last shared seq (see `conversations.shared_by`).
+    messages, and NOBODY selects messages about no user. A user's id selects the latter and the
+    messages about that user. Messages of `own_conversation` match whichever user they are about.
+    Its messages since `turn_began` never match, since they are in the window, and the question
+    would be the best hit. With `reads_before`, each hit has the turn before it. `own_first`
+    puts messages about the subject before shared ones, and skips agents without messages about the
+    subject. `shared` are the conversations whose messages a fork shares, each with the last shared
+    seq (see `conversations.shared_by`).
     """
 
     agent_ids: tuple[str, ...]

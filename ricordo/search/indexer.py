@@ -116,8 +116,8 @@ class Indexer:
     def choose_model(self, embedding: str | None) -> str | None:
         """Return the handle of the model that embeds the owner's texts.
 
-        It is the owner's model, or the default model if that is not configured. Returns None if no
-        model is configured.
+        It is the owner's model, or the default model if the owner's is not configured. Returns None
+        if no model is configured.
         """
         default = self.embedders.default_handle()
         if default is None or not embedding:

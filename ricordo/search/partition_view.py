@@ -32,7 +32,7 @@ MOST_SPREADS = 4
 BYTES_PER_DOCUMENT = 64 + 5 * MOST_SPREADS
 # Bytes for each term of each document in the buffer.
 _BYTES_PER_TERM = 100
-# Bytes that a part of a view needs for each document of the whole: its position in the part.
+# Bytes that a part of a view needs for each document of the whole view: its position in the part.
 _BYTES_PER_HIDDEN = 8
 
 
@@ -43,10 +43,10 @@ _numbers = count()
 class PartitionView:
     """A partition's documents by position.
 
-    `buffered` are terms that are not flushed yet; `spreads` are those of frequent terms. A part of
-    a view has three more fields. `partition_positions` maps its documents to positions in the
-    partition, `view_positions` maps the partition's documents to positions in the view (-1: left
-    out), and `audience` names the user. In a whole view these are None.
+    `buffered` holds the terms of positions that are not flushed yet, and `spreads` the spreads of
+    frequent terms. A part of a view has three more fields. `partition_positions` maps its documents
+    to positions in the partition, `view_positions` maps the partition's documents to positions in
+    the view (-1: left out), and `audience` names the user. In a whole view these are None.
     """
 
     records: reader.Documents
@@ -251,7 +251,7 @@ def join_views(
 ) -> PartitionView:
     """Return several partitions as one, in their order.
 
-    When they are searched together, they share the rarity of words.
+    In a joint search, a word has one rarity for all of them.
     """
     if len(views) == 1:
         return views[0]

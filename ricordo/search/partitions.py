@@ -25,7 +25,7 @@ from ricordo.storage.schema import core_tables as tables
 
 EMBED = "search.embed"
 SWEEP = "search.sweep"
-# The end of a name: an index, or a model's vectors, that is built to replace another one.
+# The suffix in the name of an index, or of a model's vectors, that is built to replace another.
 NEW = "#new"
 # A row of the index is a blob of some kilobytes, so fewer rows make a portion than for messages.
 PORTION = 200

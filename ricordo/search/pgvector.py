@@ -46,15 +46,15 @@ _MAX_VISITED = 20_000
 # reading all admitted vectors is faster and exact.
 _ENOUGH = 20
 PREFIX = "search_pgvector_"
-# The database-wide lock for building or removing such an index.
+# The database-wide lock for building or removing an approximate index.
 BUILDING_LOCK = int.from_bytes(b"pgvector", signed=True)
 _MAX_DIMENSIONS = 4000  # limit for a halfvec in an index
 # The parameters m and ef_construction of the index. Measured with 300,000 vectors of 256
 # dimensions: with 200 candidates it finds 0.968 of the ten nearest, with 400 it finds 0.986.
 _LINKS = 16
 _LINKS_WEIGHED = 100
-# The disk or the memory is full. While an index is built, that may be the shared memory of parallel
-# workers.
+# PostgreSQL's codes for a full disk and a full memory. While an index is built, that may be the
+# shared memory of parallel workers.
 _OUT_OF_ROOM = ("53100", "53200")
 _MAX_GROUPS = 10_000
 
@@ -255,7 +255,7 @@ class PgVectorIndex:
     async def build(self, partition: str, model: str, dimension: int) -> bool:
         """Build the partition's approximate index if it has enough vectors.
 
-        Returns True if the partition has an index now. Raises Unavailable.
+        Returns True if the partition has an index now. Raises Unavailable if the database fails.
         """
         group = VectorGroup(partition, model, dimension)
         with _translated_errors():
@@ -341,7 +341,7 @@ class PgVectorIndex:
 
 
 async def index_of(store: Store) -> dict[str, VectorIndex]:
-    """Return the index by its name; None if the store's database does not support it.
+    """Return the index by its name; an empty dict if the store's database does not support it.
 
     In that case the reason and advice are logged.
     """
@@ -497,9 +497,9 @@ def _literal(vector: Sequence[float]) -> str:
 
 @contextmanager
 def _translated_errors() -> Iterator[None]:
-    """For an error of the database, raise Unavailable with a sentence.
+    """Turn an error of the database into Unavailable with a sentence.
 
-    An example is a removed extension.
+    For example, the extension may have been removed.
     """
     import psycopg
 

@@ -49,7 +49,7 @@ DOCUMENT = np.dtype(
 POSTING = np.dtype([("position", "<u4"), ("times", "u1")])
 NAMED = 0x80
 MOST_TIMES = 0x7F
-# A chunk is the content of one row; an update rewrites it whole.
+# Entries in a chunk. A chunk is the content of one row, and an update rewrites the whole chunk.
 DOCUMENT_CHUNK = 1024
 POSTING_CHUNK = 8192
 VECTOR_CHUNK = 256

@@ -3,7 +3,7 @@
 The new index is built from the messages and passages, under a temporary name. At the end it gets
 the owner's name, in one transaction. Documents written meanwhile wait in the owner's write buffer,
 since the job's key prevents flushes. Rows of the buffer that the new index already contains are
-deleted. Both are jobs, which may be killed at any point and run again.
+deleted. Both rebuilds are jobs, which may be killed at any point and run again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -103,7 +103,7 @@ _RECORDS = (
     .where(search_partitions.c.owner_id == bindparam("owner_id"))
 )
 _OLD = "#old"
-# Precedes every document: the lowest possible time and number.
+# The key before every document: the lowest possible time and number.
 _START = (-(2**63), 0)
 
 

@@ -147,8 +147,8 @@ class DocumentColumns:
 class Spread:
     """The scores of a frequent term for all documents.
 
-    `gain` is by slot. `is_named` marks documents whose speaker's name contains the term (None: no
-    document).
+    `gain` is the score of each slot. `is_named` marks documents whose speaker's name contains the
+    term (None: no document).
     """
 
     gain: Floats
@@ -236,9 +236,9 @@ def _far_neighbours(
 
 
 def _starts(number: Integers, part: npt.NDArray[np.uint8]) -> Integers | None:
-    """Return the first positions of all texts; None if each has only one.
+    """Return the first positions of all texts; None if each text has only one position.
 
-    While parts are being deleted, the first part of a text may be a later one.
+    While the parts of a text are being deleted, its first remaining part may be a later one.
     """
     if not part.any():
         return None
@@ -298,7 +298,9 @@ def _arrange(
 def _order(
     conversation: npt.NDArray[np.uint64], created_at: Integers, number: Integers
 ) -> Integers | None:
-    """Return the positions sorted by (conversation, created_at, number); None if they are.
+    """Return the positions sorted by (conversation, created_at, number).
+
+    Returns None if they are sorted already.
 
     Most partitions need no sorting, or only by conversation.
     """
@@ -315,8 +317,8 @@ def _weakening(
 ) -> Floats:
     """Return the length term of BM25 for each slot.
 
-    It compares with the mean the words of a document and of its neighbours; these count as much as
-    their hits do.
+    It compares the words of a document and of its neighbours with the mean. The neighbours' words
+    count with the same shares as their hits.
     """
     lengths: Floats = np.zeros(size, dtype=np.float32)
     lengths[slot] = length

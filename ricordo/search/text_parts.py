@@ -9,8 +9,8 @@ again by its number in the index.
 PART_CHARACTERS = 900
 # The number of a part has seven bits in the index. An uncut text has the number 0.
 MOST_PARTS = 127
-# Only this much of a text is indexed, since a whole book in one message must not delay all other
-# writes.
+# The most characters of a text that are indexed, since a whole book in one message must not delay
+# all other writes.
 MOST_CHARACTERS = 200_000
 UNCUT = 0
 # Positions for a cut, the best first.
@@ -31,7 +31,7 @@ def parts_of(text: str) -> list[str]:
 def part_of_text(text: str, number: int) -> str | None:
     """Return the part with this number, counted from 1.
 
-    None for an uncut text, and for a part that the text no longer has.
+    Returns None for an uncut text, and for a part that the text no longer has.
     """
     if number == UNCUT:
         return None

@@ -59,7 +59,7 @@ class VectorFilter:
 class VectorIndex(Protocol):
     """Vectors by partition and model; those of different models are kept apart.
 
-    Every method may be repeated. Errors are Unavailable, with a sentence.
+    Every method may be repeated. A method that fails raises Unavailable with a sentence.
     """
 
     @property

@@ -214,7 +214,7 @@ def _extended_bits(
 
 
 def shared_by(count: int) -> int:
-    """Return from how many of `count` vectors the common directions are computed.
+    """Return the number of vectors, of `count`, that give the common directions.
 
     It is at most a tenth smaller than `count`, and so changes seldom. It depends on `count` alone.
     Otherwise scores would reveal when a server was started and who wrote since.
@@ -308,7 +308,7 @@ def similarities(
 ) -> fusion.Similarities:
     """Return the similarities to the query, without the vectors' common directions.
 
-    It compares the nearest documents among those that `may` be found, and always those in `also`.
+    It compares the nearest documents that the mask `may` allows, and always those in `also`.
     """
     count = min(len(vectors), len(also))
     if not count or vectors.rows.shape[1] != len(query):
@@ -575,7 +575,7 @@ def drop_vectors(tx: Transaction, owner_id: str, model: str) -> None:
 def _serve(
     tx: Transaction, partition: Any, embedding: str | None, count: int, *, is_other: bool = False
 ) -> None:
-    """Let these vectors serve.
+    """Make these vectors the ones that searches use.
 
     If the vectors replace others, a new generation makes all caches of the partition invalid.
     """

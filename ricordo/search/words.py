@@ -190,8 +190,8 @@ _LANGUAGES_OF: Final[dict[str, list[str]]] = {}
 for _code, _stop_words in STOP_WORDS.items():
     for _stop_word in _stop_words:
         _LANGUAGES_OF.setdefault(_stop_word, []).append(_code)
-# In a shorter query, two stop words of another language may be its subject: For example, "dog" and
-# "men" are Danish for though and but.
+# A query of fewer words needs three stop words of another language. Two may be ordinary words of
+# the query: for example, "dog" and "men" are also the Danish words for "though" and "but".
 _FEW_WORDS: Final = 6
 # Stop words that are usually names if they are written with a capital.
 _ALSO_NAMES: Final = frozenset({"will", "may"})
@@ -268,10 +268,11 @@ def other_forms(text: str) -> list[str]:
 
 
 def persons(text: str) -> tuple[bool, bool]:
-    """Return whether a query is about the asker, and whether about an earlier answer.
+    """Return whether a query is about the asker, and whether it is about an earlier answer.
 
-    "Where do I work?" is about the person, "What did you recommend me?" about both. "Can you tell
-    me where I work?" is a request, and only about the person.
+    "Where do I work?" is about the asker alone, and "What did you recommend me?" is about both.
+    "Can you tell me where I work?" is about the asker alone, since it does not ask for an earlier
+    answer.
     """
     pieces = [piece for _, pieces in _question(text) for piece in pieces]
     language = _language(pieces)
@@ -300,7 +301,7 @@ def language_of(text: str) -> str:
 def infix(term: str) -> str | None:
     """Return the text to look for inside other terms if no document has this term.
 
-    It finds compounds. None for a term that cannot be part of another.
+    In this way a search finds compounds. Returns None for a term that cannot be part of another.
     """
     if len(term) == 1:
         if _SPACELESS.fullmatch(term):
@@ -404,7 +405,7 @@ def _number(text: str) -> list[str]:
 def _language(words: Iterable[str], needed: int = 2) -> str:
     """Return the language that has the most stop words among these words, else `en`.
 
-    If the stop words are ASCII, another language needs at least `needed` of them.
+    If all stop words are ASCII, a language other than English needs at least `needed` of them.
     """
     stop_words = dict.fromkeys(word for word in words if word in _LANGUAGES_OF)
     matches = Counter(language for word in stop_words for language in _LANGUAGES_OF[word])
@@ -445,7 +446,7 @@ def related_terms(
 def fold(word: str) -> str:
     """Return one spelling of a word: lower case, without accents, with ASCII digits.
 
-    "" for a word without a letter or digit.
+    Returns "" for a word without a letter or digit.
     """
     if word.isascii():
         return word.lower()

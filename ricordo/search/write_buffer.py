@@ -172,7 +172,8 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
         is_new = add_flush_job(
             tx, owner_id, organization_id, not_before=not_before, hurries=hurries
         )
-        # 0 after a flush that may come before `not_before`: later rows must then add a job again.
+        # A flush may come before `not_before`. Then the time is 0, so that later rows add a job
+        # again.
         due_at = not_before if is_new and not is_long else 0
         if is_long or is_new:
             count = 0 if is_long else rows
@@ -286,7 +287,7 @@ def _terms_by_part(text: str) -> list[list[str]]:
 def _terms_of_uncut(text: str, parts: Sequence[Sequence[str]]) -> list[str]:
     """Return the terms that occur only in the uncut text.
 
-    An older version indexed all texts uncut, and a cut may split a word.
+    A cut may split a word, and an older version indexed all texts uncut.
     """
     known = {term for part in parts for term in part}
     return [term for term in terms(text[:MOST_CHARACTERS])[:MOST_WORDS] if term not in known]
