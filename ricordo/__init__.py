@@ -1,6 +1,6 @@
 """Ricordo: a self-hosted server for AI agents with memory that belongs to people.
 
-`open` runs a server inside a program, and `memory` has users' blocks for programs.
+`open` runs a server inside a program. `memory` lets a program read and write users' blocks.
 """
 
 from collections.abc import Sequence
@@ -33,9 +33,9 @@ def open(
 
     Args:
         folder: The data folder. It is created if it does not exist.
-        models: Additional models and embedders that your program implements. **settings: Settings
-        by name, such as `model="openai/gpt-5"`. Other settings come from the environment and
-        `.env`, as for `ricordo serve`.
+        models: Additional models and embedders that your program implements.
+        **settings: Settings by name, such as `model="openai/gpt-5"`. Other settings come from the
+            environment and `.env`, as for `ricordo serve`.
 
     Raises:
         Conflict: Another server uses the folder.

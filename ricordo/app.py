@@ -47,8 +47,8 @@ from ricordo.storage.engine.work_folders import sweep
 from ricordo.storage.schema.columns import metadata
 from ricordo.tools.toolbox import Toolbox, sync_tools
 
-# Searches are many and small, and on several threads each takes ten times the CPU. numpy is
-# imported later and reads this setting then.
+# A search is a small computation, and takes ten times the CPU if OpenBLAS divides it among threads.
+# numpy is imported after this line, and reads the variable then.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 log = logging.getLogger(__name__)
@@ -138,9 +138,9 @@ async def open_runtime(
 
 
 async def _require_unneeded_secret(store: Store, settings: Settings) -> None:
-    """Raise Unavailable if the database needs the secret key that is missing.
+    """Raise Unavailable if the secret key is missing but the database has data encrypted with it.
 
-    If the key may only have signed something, log a warning.
+    If the key can only have signed callbacks and receipts, log that a new key was created.
     """
     require_unneeded(settings.data_dir, await store.read(keys.needing_secret))
     if await store.read(lambda tx: damage.some_conversations(tx, 0)):
@@ -277,7 +277,7 @@ def create_app(
 
 
 def open_routers(plugins: Plugins) -> list[APIRouter]:
-    """Import the modules of routes, and return all routers in the order of matching."""
+    """Import the modules of routes, and return all routers in the order of their matching."""
     offered = [
         load_router(router) if isinstance(router, str) else router for router in plugins.routes()
     ]
@@ -292,7 +292,7 @@ def include_plain(app: FastAPI, router: APIRouter) -> None:
     """Include a plugin's router that declares no scopes; its routes are for administrators.
 
     Raises:
-        Invalid: Raises Invalid if one of its routes cannot be guarded.
+        Invalid: One of its routes cannot be guarded.
     """
     for context in iter_route_contexts(router.routes):
         if not isinstance(context.original_route, APIRoute):
@@ -304,7 +304,7 @@ def include_plain(app: FastAPI, router: APIRouter) -> None:
 
 
 def _open_routes(routers: Sequence[Routes]) -> dict[str, Any]:
-    """Return the options of the guard: open routes, and pages for callers without a key."""
+    """Return the guard's options: its open routes, and its pages for callers without a key."""
     return {
         "open_paths": [path for router in routers for path in router.open_paths],
         "login": next((router.login_page for router in routers if router.login_page), ""),

@@ -110,7 +110,8 @@ class ModelError(RicordoError):
 
     `kind` is the error type on the wire; `retry_after` is in seconds. `status` and `words` are the
     provider's whole answer. For a request that was too long, `limit` is the window in tokens that
-    the answer names. `is_judged` is set if only the request's size shows that it was too long.
+    the answer names. `is_judged` is True if the answer does not say that the request was too long,
+    and only its size shows it.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Any
 from ricordo.errors import Invalid
 
 GROUP = "ricordo.plugins"
-# The list of the built-in features, by name, since the core imports no feature.
+# Where the built-in features are listed. It is a name, since the core imports no feature.
 FEATURES = "ricordo.features:FEATURES"
 
 
@@ -15,7 +15,7 @@ def read_feature(name: str) -> Any:
     """Return the `Feature` that a package of `ricordo.features` declares.
 
     Raises:
-        Invalid: the package is not installed.
+        Invalid: The package is not installed.
     """
     module = f"ricordo.features.{name}"
     try:
@@ -36,7 +36,7 @@ def read_features() -> list[Any]:
         try:
             features.append(read_feature(name))
         except Invalid:
-            continue  # `load_plugins` names it when a server or a command starts
+            continue  # `load_plugins` reports the missing package at a start
     return features
 
 
@@ -58,7 +58,7 @@ def read_entries() -> tuple[list[tuple[str, Any]], list[Invalid]]:
 
 
 def load_part(part: Any) -> Any:
-    """Return a plugin's part; if it is a name such as "weather.tools:forecast", import it."""
+    """Return a plugin's part. Import it if it is a name such as "weather.tools:forecast"."""
     if not isinstance(part, str):
         return part
     module, _, name = part.partition(":")

@@ -1,8 +1,8 @@
 """Log lines: text for people or JSON, with the `extra={...}` of a call as fields.
 
 Lines contain ids, names and numbers, but never the text of a message or of memory. The message of
-an error may quote such a text. It is written only for kinds of errors that `describe` knows not to
-quote any. Pass the error itself as a field, not its text.
+an error may quote such a text, so `describe` writes it only for kinds of errors that never do. Pass
+the error itself as a field, not its text.
 """
 
 import json
@@ -31,7 +31,7 @@ _TALKATIVE = (
     "dulwich",
 )
 _NOISY = ("asyncio", "filelock")
-# These loggers quote messages that they cannot read.
+# These loggers quote the received messages that they cannot parse.
 _QUOTING = ("mcp",)
 _LONGEST_CAUSE = 300
 # Kinds of errors whose messages name types, files, positions and states but no values.
@@ -56,7 +56,7 @@ REQUEST_RUNS: ContextVar[list[str] | None] = ContextVar("request_runs", default=
 
 
 def note_run(run_id: str) -> None:
-    """Name the run in the log line of the request that began it."""
+    """Add the run's id to the log line of the current request."""
     run_ids = REQUEST_RUNS.get()
     if run_ids is not None:
         run_ids.append(run_id)
@@ -85,7 +85,7 @@ def set_up_logs(
 
 
 def describe(error: BaseException) -> str:
-    """Return an error's kind, and its first line if it quotes no stored text."""
+    """Return an error's kind, and its first line if this kind of error quotes no stored text."""
     kind = type(error).__name__
     if isinstance(error, ModelError):
         kind = error.kind

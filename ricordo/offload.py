@@ -1,7 +1,7 @@
 """Work on large inputs, outside the event loop.
 
-A thread that parses still shares the interpreter's lock with the loop. So the work must take linear
-time, and the size of its input must be limited.
+A thread that parses shares the interpreter's lock with the event loop, and so delays it. The work
+must therefore take linear time, and the size of its input must be limited.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _GATES: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Semaphore
 SMALL = 64 * 1024
 # Two threads, since each working thread delays the loop by the interpreter's switch interval.
 _THREADS = ThreadPoolExecutor(2, "offload")
-# Modules that a thread has imported completely.
+# Modules by name. Each was imported completely by a thread.
 _IMPORTED: dict[str, Any] = {}
 
 

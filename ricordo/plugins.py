@@ -9,9 +9,10 @@ The built-in features and other packages declare their parts in the same way:
         commands=(Commands("weather", "weather.cli", help="Ask for the weather."),),
     )
 
-An object with methods of these names is a plugin too. Each method returns parts, or is the hook
-itself. The object may have two more methods. `complete_agent` completes one agent. The coroutine
-function `at_end` gets the settings when the server stops.
+An object is a plugin too if it has methods with the names of these fields. Such a method returns
+parts, or it is the function that the field would hold. The object may have two more methods.
+`complete_agent` completes one agent. The coroutine function `at_end` gets the settings when the
+server stops.
 """
 
 from collections.abc import (
@@ -67,8 +68,8 @@ class Commands:
 
     Attributes:
         name: The name of the group.
-        module: The module whose `app` is the typer app, or both names: "weather.cli:app". It is
-            imported when one of its commands runs.
+        module: The module that contains the typer app under the name `app`. The name may follow the
+            module's, as in "weather.cli:app". The module is imported when one of its commands runs.
         help: The group's description in `ricordo --help`.
         commands: The names of the commands, each with its description. Commands that join another
             group must be named here. Otherwise the module is imported for every command of
@@ -118,16 +119,16 @@ class Feature:
         set_folders: Functions that replace an agent's folders of files.
         make_folder: Functions that create an empty folder of files for a new agent.
         agent_followers: AgentFollowers, which change other agents when an agent changes.
-        after_turn: AfterTurns, or coroutine functions of the runtime and a run, called after each
-            turn.
+        after_turn: AfterTurns, or coroutine functions of the runtime and a run that are called
+            after each turn.
         at_erasure: Coroutine functions of the runtime and a user's id. They delete the user's data
             in other services, and return what remains there.
         at_forgetting: Coroutine functions of the runtime, a user's id and a Needle
             (`memory_care/forgetting/needle.py`). They remove one fact from other services, and
             return sentences for the receipt.
-        forget_sources: Sources of users' texts, for tables whose columns' settings do not
-            describe them fully (`memory_care/forgetting/source_queries.py`).
-        audits: AuditSources (`memory_care/audit/hygiene.py`). The audit of memory counts these
+        forget_sources: Sources of users' texts (`memory_care/forgetting/source_queries.py`). A
+            table needs one if the settings of its columns do not fully describe its texts.
+        audits: AuditSources (`memory_care/audit/hygiene.py`). The audit of memory counts their
             texts in addition to blocks.
         waiting: Functions of a transaction, an organization's id and a user's id. Each returns None
             or a Waiting, which the user's pages show.
@@ -210,8 +211,8 @@ class AfterTurn:
 
     Attributes:
         call: The function.
-        about_users: It is called only after turns about a user.
-        in_groups: It is called only after turns in a group of agents.
+        about_users: Whether the function is called only after turns about a user.
+        in_groups: Whether the function is called only after turns in a group of agents.
     """
 
     call: Callable[..., Awaitable[None]]
@@ -328,9 +329,9 @@ class Plugins:
         return self._collect("jobs")
 
     def complete_agents(self) -> "list[PromptAddition]":
-        """The additions to agents loaded for prompts or answers.
+        """The additions to agents that are loaded for prompts or answers.
 
-        They run no statement for agents that have no addition.
+        They run no SQL statement for agents that have no addition.
         """
         functions: list[Callable[..., Any] | PromptAddition] = []
         for _, plugin in self._plugins:
@@ -354,7 +355,7 @@ class Plugins:
         return [function for _, function in self._functions("make_folder")]
 
     def after_turn(self) -> "list[AfterTurn]":
-        """The functions to call after a turn, each with the kinds of turns that call it."""
+        """The functions to call after turns, each with the kinds of turns that it is for."""
         return [
             function if isinstance(function, AfterTurn) else AfterTurn(function)
             for _, function in self._functions("after_turn")
@@ -493,13 +494,12 @@ def _by_name(noun: str, named_parts: Iterable[tuple[str, T]]) -> dict[str, T]:
 
 
 def load_plugins(features: Iterable[str] = ()) -> Plugins:
-    """Return the built-in tools, these features, and then the installed plugins by name.
+    """Return the plugins: the built-in tools, these features, then installed plugins by name.
 
     Features are packages of `ricordo.features`.
 
     Raises:
-        Invalid: if a plugin cannot be loaded or needs a feature that is not
-            installed.
+        Invalid: A plugin cannot be loaded, or needs a feature that is not installed.
     """
     built_in = Feature(tools=("ricordo.tools.builtin:TOOLS",))
     plugins = [
@@ -537,9 +537,9 @@ def load_commands(features: Iterable[str] = ()) -> tuple[list[Commands], str | N
 
 
 def missing_requirements(plugins: Sequence[tuple[str, Any]]) -> str | None:
-    """Name the plugins whose required features are missing, in sentences; None if none is.
+    """Return sentences that name each missing feature and its plugin; None if none is missing.
 
-    Call it before any hook, so that no module imports a missing feature.
+    Call this before any hook, so that no module imports a missing feature.
     """
     needing: dict[tuple[str, ...], list[str]] = {}
     for name, plugin in plugins:

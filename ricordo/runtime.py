@@ -96,12 +96,13 @@ class Wait(Protocol):
 class Runtime:
     """The parts of a running server.
 
-    `organization_providers` holds the models of organizations together with `models`. Programs of
-    users and models run in `sandbox`, which starts with its first program. `wire` is the format of
-    streams and callbacks. `networks` are the addresses that egress policies call local. `indexes`
-    are outside vector indexes, and `remotes` kinds of remotes, by name. `features` holds what the
-    features opened, by feature. `live` are this process's turns by run id, `recordings` their
-    stored streams, and `unended` the runs whose end could not be saved.
+    `organization_providers` are the models of organizations' providers and those in `models`.
+    Programs of users and models run in `sandbox`, which starts with its first program. `wire` is
+    the format of streams and callbacks. `networks` are the addresses that egress policies call
+    local. `indexes` are external vector indexes by name, and `remotes` are kinds of remotes by
+    name. `features` holds the parts that features opened, by feature. `live` are this process's
+    turns by run id, `recordings` their stored streams, and `unended` the runs whose end could not
+    be saved.
     """
 
     settings: Settings

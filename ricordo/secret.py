@@ -49,7 +49,7 @@ def load_secret(data_dir: Path) -> bytes:
 def require_unneeded(data_dir: Path, needed_for: str) -> None:
     """Raise Unavailable if the secret is missing and the database needs it.
 
-    `needed_for` names the data that needs it; it is empty if none does.
+    `needed_for` names the data that needs the secret; it is empty if no data does.
     """
     if needed_for:
         path = data_dir / FILE
@@ -111,7 +111,7 @@ class Secret:
         return self._fernet.encrypt(text.encode()).decode()
 
     def decrypt(self, text: str) -> str:
-        """Decrypt. Raises Unavailable if the text was encrypted with another secret."""
+        """Decrypt a text. Raises Unavailable if the text was encrypted with another secret."""
         from cryptography.fernet import InvalidToken
 
         try:
@@ -154,8 +154,8 @@ def _name(draft: Path, path: Path) -> None:
     except FileExistsError:
         return
     except OSError:
-        # The file system has no links. If the file system has no links, another process may create
-        # the file between the check and the renaming. The file is complete in any case.
+        # If the file system has no links, another process may create the file between the check and
+        # the renaming. The file is complete in any case.
         if not path.exists():
             draft.replace(path)
 

@@ -18,7 +18,7 @@ from ricordo.installed_plugins import load_part, read_entries, read_features
 PREFIX = "RICORDO_"
 _Settings = TypeVar("_Settings", bound="FeatureSettings")
 PACKAGE = Path(__file__).resolve().parent
-# Settings of core packages that come after the settings in the order of imports.
+# Settings that core packages declare. They are names, since those packages import the settings.
 CORE_OPTIONS = ("ricordo.sandbox.options:SandboxSettings",)
 
 
@@ -90,7 +90,7 @@ class FeatureSettings(BaseSettings):
 
 
 def variables_of(kind: type[BaseSettings], name: str | None = None) -> list[str]:
-    """Return the variables of one setting, the preferred one first; without a name, all."""
+    """Return a setting's variables, the preferred one first; without a name, those of all."""
     variables: list[str] = []
     for field_name, field in kind.model_fields.items():
         if name not in (None, field_name):
@@ -105,7 +105,7 @@ def variables_of(kind: type[BaseSettings], name: str | None = None) -> list[str]
 
 @lru_cache(64)
 def _read_once(kind: type[_Settings], *_values: str | None) -> _Settings:
-    """Read these settings; their variables have the values that are passed."""
+    """Read these settings. The values of their variables only serve as the key of the cache."""
     return kind()
 
 

@@ -33,8 +33,8 @@ from ricordo.setting_types import (
 log = logging.getLogger(__name__)
 SQLITE = "sqlite:///"
 POSTGRES = ("postgresql://", "postgres://")
-# The port of a server that does not listen (see `ricordo.open`); `ricordo serve` has a port of its
-# own.
+# The port of a server that does not listen (see `ricordo.open`). `ricordo serve` replaces 0 by the
+# port that it opened.
 NO_PORT = 0
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -464,8 +464,8 @@ class Settings(BaseSettings):
         return self.data_dir / "ricordo.db"
 
 
-# Settings of YouLab's first server, by their names after RALPH_. Each has our name for it, and a
-# prefix that its value gets.
+# Settings of YouLab's first server, by their names after RALPH_. Each maps to our name of the
+# setting, and to the text that is put before its value.
 _OLDER = "RALPH_"
 _NAMES: Mapping[str, tuple[str, str]] = {
     "OPENROUTER_API_KEY": ("OPENROUTER_API_KEY", ""),
@@ -528,7 +528,7 @@ def _read(make: Callable[[], _Read], prefix: str, faults: list[str]) -> _Read | 
 def _is_postgres(url: str) -> bool:
     """Return True for a PostgreSQL address.
 
-    Raises ValueError, which quotes nothing, for an incomplete address.
+    Raises ValueError for an incomplete address; its message does not quote the address.
     """
     if not url.startswith(POSTGRES):
         return False

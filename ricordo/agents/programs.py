@@ -1,6 +1,6 @@
-"""What programs send in protocols of their kind: messages that may be repeated, and decisions.
+"""Messages and decisions of other programs, by protocols such as AG-UI and A2A.
 
-AG-UI and A2A are such protocols.
+A program may send the same message or decision again.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -26,9 +26,9 @@ _NO_RESULT = "The client gave no result for this call."
 
 
 def repeatable_otid(protocol: str, seed: Sequence[Any]) -> str:
-    """Return the key by which a message that is sent again is known.
+    """Return the `otid` of a program's message, which is the same when it is sent again.
 
-    `seed` is JSON that is equal for both: the program's id of the message, and what it holds.
+    `seed` is JSON that is equal both times: the program's id of the message, and its content.
     """
     return f"{protocol}-{blake2b(orjson.dumps(seed), digest_size=16).hexdigest()}"
 
@@ -36,9 +36,9 @@ def repeatable_otid(protocol: str, seed: Sequence[Any]) -> str:
 def decision_about(call_id: str, answer: Any) -> ApprovalPart:
     """Return a program's decision about a waiting call; without a clear yes the call is denied.
 
-    `answer` is any JSON, for example `{"approved": false, "reason": "Not now."}`. A call runs as it
-    was asked for, or not at all. So changed arguments are passed to the agent as the reason of a
-    denial.
+    `answer` is any JSON, for example `{"approved": false, "reason": "Not now."}`. A call runs with
+    the agent's arguments, or not at all. If the program changed them, the call is denied, and the
+    reason names the changed arguments.
     """
     if not isinstance(answer, dict):
         return ApprovalPart(call_id, answer is True, None)
@@ -58,9 +58,9 @@ def approval_of(
 ) -> Approval | None:
     """Return the answers to the calls of `waiting`, or None if there are none.
 
-    `answers` are results and decisions by the id of the call. A call of a tool that the client runs
-    counts as failed without a result, if another call is answered. If no call waits, the decisions
-    may be repeated: they were applied before, and get the answer of their run.
+    `answers` are results and decisions by the id of the call. If at least one call is answered, a
+    call of a client's tool without a result counts as failed. If no call waits, the decisions may
+    have been applied before. Then the program gets the answer of that run.
     """
     if waiting is None:
         decisions = tuple(part for part in answers.values() if isinstance(part, ApprovalPart))
@@ -79,12 +79,12 @@ def approval_of(
 async def new_in_history(
     runtime: Runtime, conversation_id: str, history: Iterable[NewMessage | None]
 ) -> list[NewMessage]:
-    """Return the user's messages after the last one that the conversation has.
+    """Return the user's messages after the last stored one.
 
     `history` is the whole thread as a program sends it with each run: the user's messages with
-    their otids, and None for each answer of the agent. In a conversation that has none of them, the
-    messages after the last answer are new. Without a new message and a later answer, the run is
-    repeated: its answer did not reach the client, so its message is returned.
+    their otids, and None for each answer of the agent. If none of the messages is stored, those
+    after the last answer are new. If the last message is stored and no answer follows it, the
+    client did not get the answer. Then that message is returned, so that the run is repeated.
     """
     numbered = list(enumerate(history))
     users = {index: message for index, message in numbered if message is not None}

@@ -31,10 +31,10 @@ class TaskEnded(Invalid):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task by its last run.
+    """A task with its last run.
 
-    `context_id` is the program's name of the conversation. `waiting` is the message whose calls
-    wait for an approval. With `is_denied`, the calls were denied and no run followed.
+    `context_id` is the program's id of the conversation. `waiting` is the message whose calls wait
+    for an approval. With `is_denied`, the calls were denied and no run followed.
     """
 
     id: str
@@ -78,7 +78,7 @@ async def find_task(runtime: Runtime, scope: Scope, agent_id: str, task_id: str)
 
 
 async def task_of(runtime: Runtime, scope: Scope, run: Run, *, is_last: bool = True) -> Task:
-    """Return the task that this run belongs to. `is_last`: no later run is in the conversation."""
+    """Return the run's task. `is_last` is True if the conversation has no later run."""
     labels = _labels_of(run)
     waiting = None
     asks = run.stop_reason == "requires_approval"
@@ -98,6 +98,6 @@ async def task_of(runtime: Runtime, scope: Scope, run: Run, *, is_last: bool = T
 
 
 def _labels_of(run: Run) -> Mapping[str, Any]:
-    """Return what a run's metadata say about its task and context."""
+    """Return the ids of the task and the context from a run's metadata."""
     labels: Mapping[str, Any] = run.metadata.get(_KEY, {})
     return labels

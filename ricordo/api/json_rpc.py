@@ -41,8 +41,10 @@ class RpcFailure(Exception):
 
 
 Method = Callable[[RequestContext, str, RpcRequest], Awaitable[Any]]
-"""A method gets the call, the id in its address, and the request. It returns its result as JSON, or
-a whole response."""
+"""A method gets the caller's context, the id in the address, and the request.
+
+It returns its result as JSON, or a whole response.
+"""
 
 
 async def call_method(
@@ -58,13 +60,14 @@ async def call_method(
         methods: The methods by name.
         codes: The codes of errors; the first one that fits is used. Other errors are about the
             parameters.
-        context: The call.
-        id: The id of what the method is about, from the request's address.
+        context: The caller's context.
+        id: The id in the request's address, such as an agent's.
         body: The request.
 
     Raises:
-        Forbidden: The caller may not do this, which the status says.
-        NotFound: What the address names is not the caller's, which the status says.
+        Forbidden: The caller may not do this. The answer then has the status 403.
+        NotFound: The caller cannot see the object in the address. The answer then has the status
+            404.
     """
     if body.method not in methods:
         return error_answer(body, NO_METHOD, f"Unknown method. Here are: {', '.join(methods)}.")

@@ -20,12 +20,12 @@ class MemoryDocument:
         self._texts: Mapping[str, str] = {}
 
     async def texts(self) -> Mapping[str, str]:
-        """Return the whole document. Later changes are counted from it."""
+        """Return the whole document. The next call of `changes` compares with it."""
         self._texts = await self._read()
         return self._texts
 
     async def changes(self, root: str) -> list[Json]:
-        """Return patches for what changed since the last call. `root` points to the document."""
+        """Return patches for the changes since the last call. `root` points to the document."""
         before = self._texts
         after = await self.texts()
         patches: list[Json] = [

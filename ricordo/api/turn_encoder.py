@@ -1,4 +1,4 @@
-"""A turn as JSON objects for one reader: messages, or deltas of them, and its end."""
+"""A turn as JSON objects for one reader: messages or their deltas, and the end of the turn."""
 
 import uuid
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ class TurnEncoder:
     """Encodes one turn for one reader, as JSON objects in the format of Letta's messages.
 
     When tokens are streamed, text that was sent as deltas is not sent again as a whole. With
-    `first`, events are numbered from there; the number is their `seq_id`.
+    `first`, events are numbered from this number on, in their field `seq_id`.
     """
 
     def __init__(
@@ -161,9 +161,9 @@ class TurnEncoder:
         return [self._numbered(wire)]
 
     def _spoken(self, event: ToolCallDelta) -> str | None:
-        """Return the new text in a delta of the speaking tool's call.
+        """Return the new text for the user, if the delta calls the tool by which the agent speaks.
 
-        Returns None for any other call.
+        Returns None for a call of any other tool.
         """
         key = event.message_id + event.call_id
         if event.name == self._view.tool_name and self._view.speaks_by_tool:

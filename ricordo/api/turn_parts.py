@@ -1,4 +1,7 @@
-"""A turn as texts, reasoning, calls and results that begin and end, for protocols of programs."""
+"""A turn as parts that begin and end: texts, reasoning, calls and results.
+
+Adapters of other protocols, such as AG-UI and A2A, read a turn in this form.
+"""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -36,7 +39,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of what has begun."""
+    """The end of a text, of reasoning, or of a call."""
 
     kind: PartKind
     id: str
@@ -69,9 +72,10 @@ ALL_TYPES = frozenset(
 class TurnParts:
     """Reads one turn as the beginnings, pieces and ends of its parts.
 
-    The id of a text is that of its message, and the id of a call is its own. A text ends with its
-    step, reasoning with what follows it, and a call with its step or its result. `types` are the
-    message types to read. `waiting_calls` are the calls that the turn waits for.
+    A text has the id of its message, and a call has its call id. A text ends with its step.
+    Reasoning ends when another part begins. A call ends with its step or its result. `types` are
+    the message types to read. `waiting_calls` are the calls whose decisions or results the turn
+    waits for.
     """
 
     def __init__(self, clock: Clock, types: Collection[str] = ALL_TYPES) -> None:
@@ -84,7 +88,7 @@ class TurnParts:
         self._with_pieces: set[str] = set()
 
     def read(self, event: Event) -> Iterator[PartEvent]:
-        """Yield what the event adds."""
+        """Yield the beginnings, pieces, ends and results that the event adds."""
         if message := waiting_in(event):
             self.waiting_calls = message.waiting_calls
         if not isinstance(event, RunEnded | Failed):
@@ -154,7 +158,7 @@ class TurnParts:
 
 
 def _text_of(content: Any) -> str:
-    """Return a result as text: it is a text, or a list of texts and pictures."""
+    """Return a result as text. The content is a text, or a list of texts and pictures."""
     if isinstance(content, list):
         return "\n".join(part["text"] for part in content if part.get("text"))
     return str(content)

@@ -2,8 +2,8 @@
 
 On PostgreSQL each server has a procrastinate worker. procrastinate decides which worker gets the
 next wake-up, and handles one wake-up of each key at a time. The job's row in our table says whether
-it may be claimed, and how it ended. So a lost wake-up (by a race, a cut connection, a frozen
-server) costs a moment but no job.
+it may be claimed, and how it ended. So a wake-up that is lost by a race, a cut connection or a
+frozen server delays a job, but loses none.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ async def background_work(
 ) -> AsyncIterator[Worker]:
     """Run the built-in handlers and those of plugins until the block ends.
 
-    `address` is PostgreSQL's, in the form of libpq; None: this is the only server on its SQLite
-    file.
+    `address` is PostgreSQL's, in the form of libpq. None means SQLite, whose file only this server
+    uses.
     """
     worker = Worker(runtime, [*built_in, *runtime.plugins.jobs()], is_alone=address is None)
     served = worker if address is None else PostgresWorker(worker, runtime.store, address)
@@ -88,10 +88,11 @@ class PostgresWorker:
         await self._app.close_async()
 
     def _make_app(self) -> Any:
-        # Slow, and SQLite does not need it. The extra that installs psycopg installs it too.
+        # The import is slow, and SQLite does not need it. The extra that installs psycopg installs
+        # it too.
         import procrastinate
 
-        # It logs two lines for every wake-up.
+        # procrastinate logs two lines for every wake-up.
         logging.getLogger("procrastinate").setLevel(logging.WARNING)
         connector = procrastinate.PsycopgConnector(
             conninfo=self._address, min_size=1, max_size=_CONNECTIONS
@@ -154,7 +155,7 @@ class PostgresWorker:
 
 
 class _SteadyManager:
-    """procrastinate's manager of its rows, without errors that would end its worker."""
+    """procrastinate's manager of its rows, which handles the errors that would end a worker."""
 
     def __init__(self, manager: Any, store: Store) -> None:
         self._manager = manager
@@ -170,15 +171,16 @@ class _SteadyManager:
             try:
                 return await self._manager.fetch_job(queues=queues, worker_id=worker_id)
             except UniqueViolation:
-                # Two workers fetched two wake-ups of one key at the same time, and the other was
-                # faster.
+                # Two workers fetched two wake-ups of one key at the same time, and the other worker
+                # was faster.
                 continue
             except Exception as error:
                 log.warning(
                     "no wake-up could be fetched; it is tried again",
                     extra={"error": type(error).__name__},
                 )
-                # Another server declared this worker dead and deleted it, so it registers again.
+                # Another server declared this worker dead and deleted its row, so it registers
+                # again.
                 await self.update_heartbeat(worker_id)
                 await asyncio.sleep(0.5)
                 return None

@@ -40,7 +40,7 @@ async def postponed(runtime: Runtime, job: Job) -> bool:
 
 @asynccontextmanager
 async def expenses_noted(runtime: Runtime, job: Job) -> AsyncIterator[None]:
-    """Record the embeddings inside the `with` block in the ledger, even after an error."""
+    """Record the embeddings made inside the `with` block in the ledger, even after an error."""
     with metered() as tokens:
         try:
             yield

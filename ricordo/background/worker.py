@@ -25,7 +25,7 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.future_times import mend_future_times
 
 log = logging.getLogger(__name__)
-# A job of an unknown kind may be meant for a newer server, so it waits this long for one.
+# A job of an unknown kind may be meant for a newer server, and waits for one for this long.
 _UNKNOWN_WAITS = 24 * 3600 * SECOND
 _UNKNOWN_AGAIN = 60 * SECOND
 _STOP_LIMIT = 10.0
@@ -40,7 +40,7 @@ _LONGEST_MESSAGE = 400
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The number of concurrent jobs, and the intervals of the worker, in seconds."""
+    """The number of concurrent jobs, and the worker's intervals in seconds."""
 
     concurrency: int = 4
     poll: float = 1.0
@@ -115,7 +115,7 @@ class Worker:
     async def open(self) -> None:
         """Free the jobs of dead servers and renew running ones, but claim none.
 
-        Jobs come by `run_one`.
+        Jobs are then started by `run_one`.
         """
         loop = asyncio.get_running_loop()
 
@@ -132,7 +132,7 @@ class Worker:
         """Claim no more jobs, and put running ones back without counting the attempt."""
         self._stopped.set()
         self._wake_up.set()
-        with suppress(RicordoError):  # a failing database is no reason to leave the rest running
+        with suppress(RicordoError):  # the rest is stopped even if the database fails
             await self._store.read(lambda tx: jobs.on_wake_up(tx, None))
         # A job that is being claimed is first started, since only then can it be put back.
         if claiming := [*self._tasks, *self._claiming]:
@@ -186,7 +186,7 @@ class Worker:
 
     async def _claim(self, limit: int) -> int:
         try:
-            # Read first, since usually nothing is due and a read costs next to nothing.
+            # Read before claiming, since usually nothing is due and a read is cheap.
             if not await self._store.read(jobs.is_due):
                 return 0
             claimed = await self._store.write(lambda tx: jobs.claim(tx, self.name, limit))
@@ -204,7 +204,7 @@ class Worker:
         this.end = asyncio.create_task(self._finish(this), name=f"job {job.kind}")
 
         def ended(_: object) -> None:
-            # The job may be in this process twice: another server took it over, and then this
+            # The job may run in this process twice, if another server took it over and then this
             # server claimed it again.
             if self._running.get(job.id) is this:
                 del self._running[job.id]
@@ -236,7 +236,7 @@ class Worker:
         try:
             await self._store.write(lambda tx: jobs.release(tx, job))
         except Exception as error:
-            # Its key becomes free anyway when this worker has been silent for a while.
+            # The job's key becomes free anyway when this worker has been silent for a while.
             log.warning(
                 "a cancelled job could not be released",
                 extra={"job": job.id, "error": type(error).__name__},
@@ -245,7 +245,7 @@ class Worker:
     async def _fail(self, this: _RunningJob, error: BaseException) -> None:
         job = this.job
         if isinstance(error, Busy):
-            # A busy conversation is no failure: it is free before long.
+            # A busy conversation is no failure, since its turn will end.
             pause = _pause_of_busy(job, self._store.clock.now())
             log.info("a job waits for a busy conversation", extra={"job": job.id})
             await self._save(lambda tx: jobs.put_back(tx, this.current(), pause), job)
@@ -261,8 +261,8 @@ class Worker:
     async def _save(self, end: Callable[[Transaction], bool], job: Job) -> None:
         """Save the job's end.
 
-        If the database fails for longer, other servers consider this worker dead, and the job runs
-        again.
+        If the database fails for longer than the attempts take, other servers consider this worker
+        dead, and the job runs again.
         """
         for delay in _SAVE_DELAYS:
             await asyncio.sleep(delay)
@@ -362,7 +362,7 @@ def _leave_unknown(tx: Transaction, job: Job) -> bool:
 def by_kind(handlers: Iterable[JobHandler]) -> dict[str, JobHandler]:
     """Return the handlers of a server by kind.
 
-    Raises Invalid for two handlers of one kind, and for one with too short an interval.
+    Raises Invalid for two handlers of one kind, and for a handler with too short an interval.
     """
     handlers_by_kind: dict[str, JobHandler] = {}
     for handler in handlers:
@@ -391,7 +391,7 @@ def describe(error: BaseException) -> dict[str, str]:
 def retry_after(attempt: int) -> int:
     """Return the microseconds to wait after this attempt.
 
-    It is 2, 8, 32 … seconds, at most ten minutes, plus up to a fifth.
+    The wait is 2, 8, 32 … seconds, at most ten minutes, plus a random part of up to a fifth.
     """
     return round(BACKOFF.seconds(attempt) * SECOND)
 
@@ -399,7 +399,7 @@ def retry_after(attempt: int) -> int:
 def _pause_of_busy(job: Job, now: int) -> int:
     """Return the microseconds until a job retries a busy conversation.
 
-    It is a tenth of the job's age, from 1 to 30 seconds.
+    The pause is a tenth of the job's age, but from 1 to 30 seconds.
     """
     return min(max(_LEAST_PAUSE, (now - job.created_at) // 10), _LONGEST_PAUSE)
 

@@ -88,7 +88,7 @@ app = typer.Typer(
     epilog="List all settings with: ricordo settings",
     no_args_is_help=True,
     add_completion=False,
-    # Rich help would take twice the time of everything else together.
+    # Help by rich would take twice as long as everything else together.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -84,7 +84,7 @@ def _talk(chat: Chat) -> bool:
 
 
 def _take(chat: Chat, line: str) -> bool:
-    """Handle one line; return True if it succeeded. An error ends the line, not the chat."""
+    """Handle one line; return True if it succeeded. After an error the chat continues."""
     try:
         if line.startswith("/") and not line.startswith("//"):
             run_command(chat, line)
@@ -133,7 +133,10 @@ def find_agent(client: Client, name_or_id: str) -> Json:
 
 
 def better_model(client: Client, agent: Json) -> str | None:
-    """Return the default model if the agent uses the librarian without need, else None."""
+    """Return the default model if the agent uses the librarian although a model is configured.
+
+    Otherwise return None.
+    """
     default = client.default_model() if agent["model"] == LIBRARIAN else None
     return default if default != LIBRARIAN else None
 

@@ -52,9 +52,9 @@ class Client:
         self._http.close()
 
     def version(self) -> str | None:
-        """Return the server's version; None without a server.
+        """Return the server's version; None if no server answers.
 
-        Raises Invalid if something else answers.
+        Raises Invalid if something other than Ricordo answers.
         """
         try:
             response = self._http.get("/v1/health/", timeout=2)
@@ -131,7 +131,7 @@ class Client:
     def events_of(self, path: str, body: Json, headers: Mapping[str, str]) -> Iterator[str]:
         """Send a body, and yield the JSON texts of the answer.
 
-        They are its events as they arrive, or its only body, or nothing.
+        They are its events as they arrive, or its whole body, or nothing if it has no body.
         """
         accepts = {"accept": "application/json, text/event-stream", **headers}
         try:
@@ -255,7 +255,7 @@ def refusal(response: httpx2.Response) -> RicordoError:
 
 
 def _key_of(settings: Settings, address: str | None) -> Callable[[], str | None]:
-    """Return the key in the settings; without one, return a token.
+    """Return a function that returns the key in the settings, or a token if there is no key.
 
     The token can only be made with access to the data folder.
     """

@@ -16,7 +16,7 @@ from ricordo.settings import LOOPBACK, Settings
 
 MOST_HEADERS = 100
 MOST_PIPELINED = 16  # the most requests that may be sent before the first one is answered
-SLOWEST = 500  # the fewest bytes a second of a body, and of an answer that the client reads
+SLOWEST = 500  # the fewest bytes a second, for a body and for an answer that the client reads
 _Refusal = tuple[int, str]
 
 

@@ -309,7 +309,7 @@ def _jobs(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorFindin
         return
     late = queue["oldest_wait_seconds"]
     waiting = f"{queue['waiting']} waiting" + (f" (one for {late:.0f} s)" if late >= 1 else "")
-    # No server runs, so these runs are left from a killed server. The next server will end them.
+    # If no server runs, these runs were left by a killed server. The next server will end them.
     running = f"{queue['running']} {'running' if is_served else 'interrupted'}"
     if not is_served and not queue["running"]:
         running = "0 running"
@@ -456,7 +456,7 @@ def _size(count: float) -> str:
 def repair_database() -> bool:
     """Repair every conversation; return True if all are now sound.
 
-    Raises NotFound, Unavailable, and Conflict if a server runs.
+    Raises NotFound and Unavailable, and Conflict if a server runs.
     """
     settings, _ = load_settings()
     require_database(settings, "nothing to repair")
@@ -505,7 +505,7 @@ async def repair_all(store: Store, *, is_alone: bool) -> tuple[int, list[Repair]
     repairs: list[Repair] = []
     for conversation in damaged:
         if conversation.faults == (LOST,):
-            # In this case the id is that of an agent without a conversation.
+            # With this fault, the id is that of an agent without a conversation.
             restore = partial(restore_default_conversation, agent_id=conversation.conversation_id)
             repairs.append(Repair(await store.write(restore), (LOST,)))
             count += 1

@@ -52,7 +52,7 @@ _SEARCHES = ("conversation_search", "archival_memory_search", "search")
 class ModelReport:
     """The results of one model.
 
-    `fails` and `weak` name the failed tasks in the words of the table.
+    `fails` and `weak` hold the faults in required and in other tasks, as the table shows them.
     """
 
     handle: str
@@ -239,7 +239,7 @@ async def _handles(models: Models) -> tuple[list[str], list[str]]:
 
 
 def _lessons(model: ChatModel) -> list[str]:
-    """Return a text on what was learned about the model."""
+    """Return sentences about the lessons that were learned about the model."""
     learned = learned_of(model)
     return learned.lines() if learned else []
 

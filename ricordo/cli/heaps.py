@@ -1,4 +1,4 @@
-"""Limits on the memory that the C library keeps for a server's threads."""
+"""Limits on the freed memory that the C library keeps for a server's threads."""
 
 import ctypes
 import os
@@ -15,8 +15,9 @@ _LARGE = 256 * 1024
 def limit_heaps() -> None:
     """Limit glibc to two heaps, and make it return large texts at once.
 
-    Two heaps are enough for a burst of turns. They keep a tenth of what one heap for each thread
-    keeps. If the threshold for large texts is not fixed, glibc raises it by itself.
+    Two heaps are enough for a burst of turns. They keep a tenth of the memory that one heap for
+    each thread would keep. The threshold for large texts is set, since otherwise glibc raises it by
+    itself.
     """
     with suppress(AttributeError, OSError, TypeError):  # another C library
         if "MALLOC_ARENA_MAX" not in os.environ:

@@ -39,7 +39,7 @@ class LazyCommand(TyperCommand):
 
 
 def command_tree(offered: Iterable[Commands]) -> dict[str, Command]:
-    """Return these commands and groups by name. Commands of the same group are joined."""
+    """Return these commands and groups by name. Commands of the same group become one group."""
     by_group: dict[str, list[Commands]] = {}
     for commands in offered:
         by_group.setdefault(commands.name, []).append(commands)

@@ -15,7 +15,7 @@ import typer
 
 Json = dict[str, Any]
 _WIDEST_FIELD = 48
-# seconds between two lines of progress, on a terminal and elsewhere
+# Seconds between two lines of progress. True is the key for a terminal.
 _EVERY = {True: 0.1, False: 5.0}
 # Stop reasons of turns without an answer, each with the text to print.
 _ENDS = {
@@ -81,7 +81,7 @@ class Terminal(Screen):
         self._console = Console(highlight=False, markup=False, emoji=False)
         self._read: Callable[[str], str] = input
         with suppress(ImportError):
-            # Importing it gives `input` a history and editing keys; Windows has its own.
+            # The import gives `input` a history and editing keys. Windows needs no import for this.
             import readline  # noqa: F401
 
     def ask(self) -> str | None:
@@ -242,7 +242,7 @@ class ProgressLine:
         self._is_open = False
 
     def show(self, verb: str, count: int, total: int) -> None:
-        """Show the progress if it is complete, or if some time has passed since the last line."""
+        """Show the progress at the end, and if some time has passed since the last line."""
         is_end = count >= total and not self._has_parts
         now = self._clock()
         if not is_end and now - self._shown_at < _EVERY[self._is_live]:

@@ -77,7 +77,7 @@ async def _owners(store: Store, partitions: Sequence[str]) -> list[tuple[str, st
 
 
 class _IndexWatch:
-    """A rebuild of partitions with its progress.
+    """A rebuild of partitions that shows its progress.
 
     `documents` is the number of documents in each partition.
     """

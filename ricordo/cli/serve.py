@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 _QUIET_PATH = re.compile(r"/health(?:/|$)|/static/|/metrics$")
 # Seconds for the streams to end after the turns have ended.
 _STREAMS_SECONDS = 2
-# Most clients keep a connection for 5 seconds for their next request. With a shorter time here, the
-# request and the end of the connection could cross.
+# Most clients keep a connection for 5 seconds for their next request. If the server kept it for
+# less, it could close the connection while a request is on its way.
 _KEPT_SECONDS = 75
 _DEFAULT_PORT = 8283
 # The start line waits this long for providers' lists of models; the server does not wait.
@@ -57,8 +57,8 @@ def serve(
     """Run the server on these sockets until it is stopped. Raises RicordoError."""
     set_up_logs(settings.log_level, settings.log_format)
     limit_heaps()
-    # Threads alternate each millisecond instead of each five, since the event loop waits while some
-    # of them compare long texts.
+    # Threads take turns of one millisecond instead of five. Some of them compare long texts, and
+    # the event loop waits for its turn.
     sys.setswitchinterval(_TURN_SECONDS)
     port = sockets[0].getsockname()[1]
     try:
@@ -84,7 +84,7 @@ def serve(
 def background_server(settings: Settings, providers: ProviderSettings) -> Iterator[str]:
     """Run a server in a thread on a free port, and yield its address.
 
-    Raises the server's error if it cannot start.
+    If the server cannot start, its error is raised.
     """
     set_up_quiet_logs(settings)
     is_settled = threading.Event()
@@ -179,8 +179,8 @@ class Server(uvicorn.Server):
 
         Turns have the grace period of the settings.
         """
-        # The app does this too, but only after the streams are closed, and the streams wait for
-        # their turns.
+        # The app finishes turns too, but only after the streams are closed, and streams last as
+        # long as their turns.
         await finish_turns(self._app.state.runtime, must_hurry=lambda: self.force_exit)
         await super().shutdown(sockets)
 
@@ -227,7 +227,7 @@ class RequestLog:
 
 
 def _asked(scope: Scope) -> dict[str, Any]:
-    """Return the request's user, key and route."""
+    """Return the request's method, route, user and key as fields of the log line."""
     caller: CallerScope | None = scope.get(REQUEST_SCOPE)
     route = getattr(scope.get("route"), "path", None)
     fields: dict[str, Any] = {"method": scope["method"], "route": route or "none"}

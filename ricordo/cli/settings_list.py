@@ -1,6 +1,6 @@
 """`ricordo settings`: all settings with their values, even if some are invalid.
 
-Each has its variable, default, current value and description.
+Each setting is shown with its variable, default, current value and description.
 """
 
 import os
@@ -28,7 +28,7 @@ _GROUPS: tuple[tuple[str, type[BaseSettings]], ...] = (
 
 
 class ListedSetting(NamedTuple):
-    """One setting; `value` is None if the setting is not set, and never contains a secret."""
+    """One setting. `value` is None if it is not set, and never contains a secret."""
 
     variable: str
     default: str

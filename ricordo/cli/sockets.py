@@ -43,7 +43,7 @@ def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
 
 
 def addresses_of(host: str) -> list[tuple[int, str]]:
-    """Return family and text of each address of a host name. Raises Unavailable."""
+    """Return the address family and the text of each address of a host. Raises Unavailable."""
     try:
         addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:

@@ -1,6 +1,6 @@
 """The embedded API: a server in this process, without a port, and its official client.
 
-`ricordo.open` and `ricordo.open_async` are its entrance.
+Programs use it by `ricordo.open` and `ricordo.open_async`.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ def open_client(
     models: Sequence[ChatModel | Embedder],
     options: Mapping[str, Any],
 ) -> Iterator[Letta]:
-    """Run a server in a thread of its own, and provide its client."""
+    """Run a server in a separate thread, and provide its client."""
     app = _make_app(folder, models, options)
     # Exit without the error of the `with` block, so that the server stops normally.
     with ExitStack() as parts:

@@ -1,7 +1,7 @@
-"""A transport of httpx to an ASGI app in the same process, with real streams.
+"""A transport for httpx that calls an ASGI app in the same process and streams its answers.
 
-Each request runs as a task of the event loop. The app waits while its reader is slow, and learns
-when the reader leaves.
+Each request runs as a task of the event loop. The app waits while the reader is slow, and gets a
+message when the reader leaves.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ T = TypeVar("T")
 # The guard treats this host name as the local machine; no request is sent to it.
 ADDRESS = "http://127.0.0.1"
 _CLIENT = ("127.0.0.1", 0)
-# The most messages of an answer that may wait for the reader.
+# The most messages of an answer that may wait to be read.
 _MOST_WAITING = 16
 # Seconds to wait for requests whose reader has left.
 _LEAVING_SECONDS = 2
@@ -135,7 +135,7 @@ class AppTransport(httpx.AsyncBaseTransport):
         )
 
     async def aclose(self) -> None:
-        """End the answers that are still being sent."""
+        """End the requests whose answers are not complete."""
         for exchange in self._tasks.values():
             exchange.leave()
         if self._tasks:

@@ -1,4 +1,4 @@
 """The frame of the pages for people: layout, filters, static files, and calls of the API.
 
-Pages load nothing from other hosts.
+The pages load nothing from other hosts.
 """

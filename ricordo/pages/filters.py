@@ -28,15 +28,15 @@ _SHORT = 4  # characters of a word that is matched without its ending
 # of a megabyte.
 _LONG_LINE = 50_000
 _PIECE = 5_000
-# A tag of rendered Markdown, in which attributes are quoted and escaped, or the number of a marked
-# run of its text.
+# A tag of rendered Markdown, whose attributes are quoted and escaped, or the placeholder of a run
+# of hidden characters with its number.
 _TAG_OR_MARK = re.compile("<[^<>]*>|\ue000([0-9]{1,9})\ue001")
 
 
 def at(timestamp: str | None) -> Markup:
     """Format a time of the API for the browser's time zone.
 
-    None and the beginning of 1970 give an empty text. The latter stands for things that always
+    None gives an empty text. So does the beginning of 1970, which is the time of things that always
     existed.
     """
     if not timestamp or timestamp.startswith("1970-01-01T00:00:00"):
@@ -50,7 +50,7 @@ def at(timestamp: str | None) -> Markup:
 def shown(content: Any) -> Any:
     """Return the printed form of a template's expression, with marks for hidden text.
 
-    Markup is not changed, since the filter that made it has already marked hidden text.
+    Markup is not changed, since the filter that returned it has already marked hidden text.
     """
     if isinstance(content, str) and not isinstance(content, Markup):
         return with_marks(content)
@@ -93,7 +93,7 @@ def markdown(text: str | None) -> Markup:
 
 
 def editable_markdown(text: str) -> Markup:
-    """Render Markdown for an editor that saves it again; formulas stay as written."""
+    """Render Markdown for an editor that turns it back into Markdown. Formulas stay as written."""
     if len(text) > MOST_MARKDOWN:
         return Markup("<pre>{}</pre>").format(text)
     return Markup(_markdown(has_formulas=False).render(text))  # noqa: S704 - no HTML of the text
@@ -117,7 +117,7 @@ def _plain(text: str) -> Markup:
 def _shown_marks(text: str, render: Callable[[str], str]) -> Markup:
     """Return the rendered text with an element in place of each run of hidden characters.
 
-    In the attribute of a tag, the placeholder of the run stays.
+    If a run is in the attribute of a tag, its placeholder stays.
     """
     runs = unseen_runs(text)
     if not runs:
@@ -196,7 +196,7 @@ def texts(message: Mapping[str, Any]) -> str:
 
 
 def stems(query: str) -> list[str]:
-    """Return the words of a query without their endings, which can be found in texts."""
+    """Return the words of a query without their endings, as they are searched in texts."""
     query_words = re.findall(r"\w{2,40}", query.casefold()[:_MOST_QUERY])
     beginnings = (
         word if len(word) < _SHORT else word[: max(_SHORT, len(word) - 2)] for word in query_words

@@ -1,7 +1,7 @@
 """Formulas in Markdown: LaTeX between dollar signs or brackets, shown as MathML.
 
-Browsers draw MathML without fonts or scripts. The converter copies attributes and text as they are,
-so only known elements and attributes are written, and everything is escaped.
+Browsers draw MathML without fonts or scripts. The library copies attributes and text unchanged. So
+this module writes only known elements and attributes, and escapes everything.
 """
 
 from html import unescape
@@ -26,7 +26,7 @@ _ATTRIBUTES = frozenset(
     "display displaystyle mathvariant stretchy fence form separator lspace rspace linethickness "
     "accent accentunder columnalign rowspacing columnspacing notation width height depth".split()
 )
-# A formula's beginning, its end, and whether it stands on a line of its own.
+# A formula's beginning and end, and whether it is shown as a block.
 _FENCES = (("$$", "$$", True), ("\\[", "\\]", True), ("\\(", "\\)", False), ("$", "$", False))
 
 
@@ -40,7 +40,7 @@ def mathml(latex: str, *, is_block: bool = False) -> str | None:
     """Return the formula as MathML; None if it cannot be read."""
     if len(latex) > _LONGEST or latex.count("{") > _DEEPEST:
         return None
-    # A third of the conversion's time and 1 MB: imported with the first formula.
+    # The import takes 1 MB and a third of a conversion's time, so it is left to the first formula.
     from latex2mathml.converter import convert_to_element
 
     try:

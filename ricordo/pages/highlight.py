@@ -36,7 +36,7 @@ def _coloured(code: str, name: str) -> list[str]:
 
 @cache
 def _lexer(name: str) -> tuple[Any, dict[str, Any]]:
-    # Pygments takes 30 ms: imported with the first coloured code.
+    # The import of Pygments takes 30 ms, so it is left to the first coloured code.
     from pygments.lexers import get_lexer_by_name
     from pygments.token import Comment, Keyword, Name, Number, Operator, String
 

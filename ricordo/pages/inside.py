@@ -1,4 +1,4 @@
-"""This server's API, as pages call it: with the rights of the caller.
+"""Calls of this server's API by pages, with the rights of the caller.
 
 So a page shows no more than the API.
 """
@@ -21,7 +21,7 @@ _LATER = 503
 class RefusedByApi(RicordoError):
     """A refusal of the API.
 
-    `status` and `detail` are from its answer; `content` is the whole answer.
+    `status` and `detail` are those of the API's answer, and `content` is the whole answer.
     """
 
     def __init__(self, status: int, content: Any) -> None:
@@ -61,9 +61,9 @@ class Api:
         return await self.ask("GET", path, query=query)
 
     async def find(self, path: str, **query: Any) -> Any:
-        """Return the answer to GET, or None for a refusal.
+        """Return the answer to GET, or None if the API refuses it.
 
-        So a page can leave out a part.
+        The page then leaves out this part.
         """
         try:
             return await self.ask("GET", path, query=query)
@@ -83,8 +83,9 @@ class Api:
     ) -> Any:
         """Return the answer, decoded if it is JSON. Raises RefusedByApi.
 
-        `if_match` is the entity tag, without quotes, of what is changed. With "*", `if_none_match`
-        only allows creation. `form` replaces a JSON body: its bytes and their media type.
+        `if_match` is the entity tag of the changed object, without quotes. If `if_none_match` is
+        "*", the object must not exist yet. `form` replaces a JSON body: its bytes and their media
+        type.
         """
         headers = []
         if if_match:

@@ -1,4 +1,4 @@
-"""The navigation of the pages: entries in groups, according to the caller's rights.
+"""The navigation of the pages: groups of entries that the caller's rights allow.
 
 Everybody has Chat, Memory and Search. Builders also see agents, tools, files and archives.
 Operators also see the pages of the server. All other pages are behind "More".
@@ -152,9 +152,9 @@ def navigation(me: Scope, path: str, plugin_pages: Iterable[PluginPage]) -> list
 
 
 def first_page(me: Scope, plugin_pages: Iterable[PluginPage]) -> str:
-    """Return the page that a caller sees first who may neither chat, read memory nor see agents.
+    """Return the first page of a caller who may not chat, read memory or see agents.
 
-    It is empty if the home page serves the caller, or if there is no other page.
+    The text is empty if the caller can use the home page, or if there is no other page.
     """
     if me.may("messages:read", "memory:read", "agents:read"):
         return ""
@@ -176,7 +176,7 @@ def _is_at(path: str, target: str) -> bool:
 
 
 def _with_one_here(groups: list[Group]) -> list[Group]:
-    """Mark only the entry with the longest path: "/ui/people/ID" rather than "/ui/people"."""
+    """Keep the mark only on the entry with the longest path: "/ui/people/ID", not "/ui/people"."""
     longest = max(
         (len(link.path) for group in groups for link in group.links if link.is_here), default=0
     )

@@ -1,6 +1,6 @@
 """Reasons for changes of memory, phrased for people.
 
-Programs write reasons too: summaries of a change, and verbs with a block's label.
+Programs write reasons too. Their reasons are summaries of a change, or a verb with a block's label.
 """
 
 import re
@@ -31,13 +31,13 @@ def shown_reason(reason: str | None, label: str = "") -> str:
 
 
 def own_reason(reason: str | None, label: str = "") -> str:
-    """Return a reason; "" for one that only repeats the change."""
+    """Return the reason; "" if it only repeats the change."""
     text = (reason or "").strip()
     return "" if _SUMMARY.fullmatch(text) or _words(text, label) else text
 
 
 def _words(text: str, label: str) -> str:
-    """Return the words for a program's reason; "" for any other."""
+    """Return what to show for a reason that a program wrote; "" for any other reason."""
     if text == _COPIED:
         return "Started by an agent"
     if _UNDONE.fullmatch(text):

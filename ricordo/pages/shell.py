@@ -120,9 +120,9 @@ async def render(
 ) -> HTMLResponse:
     """Return the page.
 
-    Besides their variables templates have `me` (the caller's Scope, or None), `base`, `path`,
-    `navigation`, `waiting_count` (the open decisions of the caller) and `told`, the notice of the
-    last form.
+    Each template also has the variables `me` (the caller's Scope, or None), `base`, `path`,
+    `navigation`, `waiting_count` (the number of the caller's open decisions) and `told` (the notice
+    of the last form).
     """
     me: Scope | None = request.scope.get(REQUEST_SCOPE)
     runtime: Runtime = request.app.state.runtime
@@ -155,8 +155,8 @@ async def render(
     response = HTMLResponse(text, status, HEADERS)
     if notice:
         response.delete_cookie(_NOTICE_COOKIE, path=f"{base_of(request)}/")
-    # If the cookie stayed, every request with the ended session would count as an attempt with a
-    # wrong key.
+    # The cookie of an ended session is removed. Otherwise every request with it would count as an
+    # attempt with a wrong key.
     if me is None and COOKIE in request.cookies:
         response.delete_cookie(COOKIE, path=f"{base_of(request)}/")
     return response
@@ -165,7 +165,7 @@ async def render(
 def done(request: Request, path: str, notice: str = "", *, undo: str = "") -> Response:
     """Redirect to a page after a form; that page shows the notice.
 
-    With `undo`, the page offers to send a POST to this path.
+    With `undo`, that page has a button that sends a POST to this path.
     """
     response = RedirectResponse(
         f"{base_of(request)}{quote(path, safe='/?=&%#,:')}", _SEE_OTHER, HEADERS
@@ -201,14 +201,15 @@ async def fields_of(request: Request) -> list[tuple[str, str]]:
         raise Invalid(
             "This form cannot be read. Load the page again, then send it again."
         ) from error
-    # Browsers end lines with CR LF in forms; memory has LF. Editors show marks for hidden text.
+    # In forms, browsers end lines with CR LF, but memory has LF. Editors show marks for hidden
+    # text, which are removed here.
     return [(name, without_marks(normal_text(text))) for name, text in fields]
 
 
 def require_id(text: str, kind: str) -> str:
     """Return an id from a form or a query, which can then be used in a path of the API.
 
-    Anything else could lead to another route. Raises NotFound.
+    Any other text could lead to another route. Raises NotFound.
     """
     if not is_any_id(text, kind):
         raise NotFound(f'"{text[:80]}" is not an id of this kind: {kind}. Load the page again.')
@@ -265,8 +266,8 @@ def environment() -> "Environment":
 
     frame = Path(__file__).with_name("templates")
     features = Path(__file__).parents[1] / "features"
-    # Templates of the pages are named alone, others with their feature:
-    # "custom_tools.source/tool.html".
+    # The name of a feature's template has the feature in front: "custom_tools.source/tool.html".
+    # The pages' templates have only a file name.
     page_loaders = [
         FileSystemLoader(folder) for folder in (frame, features / "web" / "pages" / "templates")
     ]

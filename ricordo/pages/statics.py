@@ -1,6 +1,6 @@
 """The styles and scripts of the pages, which anybody may load.
 
-Browsers keep them, since their addresses contain a hash of their content.
+Browsers keep them, since the address of each file contains a hash of its content.
 """
 
 from functools import cache
@@ -13,7 +13,7 @@ from ricordo.api.routing import Routes, needs
 from ricordo.errors import NotFound
 
 STATIC = "/ui/static"
-# The styles and scripts, which anybody may load.
+# The files by name, each with its media type.
 TYPES = {
     "ui.css": "text/css; charset=utf-8",
     "ui.js": "text/javascript; charset=utf-8",

@@ -92,7 +92,7 @@ def allowed(label: str | None) -> str:
 
 
 def refusal(clearance: Clearance, destination: Destination) -> str:
-    """Return the error of a turn that is refused because parts would be withheld."""
+    """Return the error message of a turn that is refused because parts would be withheld."""
     sources = ", ".join(sorted(clearance.withheld)[:5])
     return (
         f"{sources} may not be sent to {destination.name}: an egress policy forbids it, and this "

@@ -1,11 +1,11 @@
 """The system message: template, memory section and metadata.
 
-It is rendered again only if it must change. The memory replaces `{CORE_MEMORY}` in the template, or
-is appended if the template lacks it. Parts that change often come last, so that the providers'
-prompt caches are used.
+It is rendered again only if something in it must change. The memory replaces `{CORE_MEMORY}` in the
+template, or is appended if the template lacks it. Parts that change often come last, so that the
+providers' prompt caches are used.
 
-The format of the memory section is the retired Letta V1 server's (blueprint §0.3), to the byte.
-Only a closing tag inside a value is changed, so that no text can end its block.
+The memory section has exactly the format of the retired Letta V1 server (blueprint §0.3). The only
+difference is that a closing tag inside a value is changed, so that no text can end its block.
 """
 
 import re
@@ -75,8 +75,8 @@ _SECTIONS = (
 _IN_BLOCK = ("value", "description", "metadata")
 _IN_DIRECTORY = ("value", "description", "instructions", "file", "directory")
 _TAG_CHARACTERS = 2_000  # characters of tags that are listed
-# Tags stand at line ends. Closing tags inside values were changed, so the first closing tag ends
-# its section.
+# Opening tags end their lines. Closing tags inside values were changed, so the first closing tag
+# ends its section.
 _SECTION = re.compile(r"<(memory_blocks|memory_metadata|tool_usage_rules|directories|skills)>\n")
 
 
@@ -87,7 +87,7 @@ class SystemPrompt:
     Attributes:
         memory: Digest of the template and the memory section.
         date: Digest of the local date.
-        archive: Digest of the archive's tags, and of whether it has passages.
+        archive: Digest of the archive's tags, and of the fact that it has passages or has none.
     """
 
     text: str
@@ -104,10 +104,10 @@ class SystemPrompt:
     ) -> bool:
         """Return whether the stored prompt can be kept.
 
-        Compare the memory section. At the first step of a turn, compare the date and the archive
-        too. With the modes "turn" and "lazy", a prompt is also kept if its memory changed only by
-        edits that the transcript shows: "turn" keeps it until the next turn, "lazy" until the next
-        day. In the mode "lazy" the archive does not count.
+        The memory section is compared. At the first step of a turn, the date and the archive are
+        compared too. With the modes "turn" and "lazy", a prompt is also kept if its memory changed
+        only by edits that the transcript shows: "turn" keeps it until the next turn, "lazy" until
+        the next day. In the mode "lazy" the archive does not count.
         """
         memory, date, archive = (*stored_key.split(":"), "", "", "")[:3]
         may_be_older = mode == "lazy" or (mode == "turn" and not first_step)
@@ -122,8 +122,8 @@ class SystemPrompt:
 def told_memory(stored_key: str) -> str:
     """Return the digest of the memory that a stored prompt and its transcript show together.
 
-    With edits in the transcript, this is not the memory in the prompt itself. If the memory equals
-    that again, somebody else has restored it.
+    If the transcript shows edits, it is not the digest of the memory in the prompt itself. If the
+    memory equals the prompt's again, the edits were undone elsewhere.
     """
     memory, _, _, in_transcript = (*stored_key.split(":"), "", "", "", "")[:4]
     return in_transcript or memory
@@ -152,8 +152,9 @@ def system_prompt(
     """Return the system prompt for this state.
 
     `recall_count` is the number of messages outside the window; `rule_lines` describe the rules.
-    With `is_brief`, for a small model, the memory is followed only by the date and the count. With
-    `has_line_numbers`, the lines of memory are numbered, for models that edit better with numbers.
+    With `is_brief`, for a small model, only the date and the count follow the memory. With
+    `has_line_numbers`, the lines of memory are numbered if the provider's models edit better with
+    numbers.
     """
     agent = state.agent
     section = MemorySection(
@@ -212,8 +213,8 @@ def _metadata(state: AgentState, local: datetime, recall_count: int, tags: Seque
             "access them)"
         )
     if tags:
-        # Agents may copy tags from untrusted content. So tags are kept on one line and cannot end
-        # the section.
+        # Agents may copy tags from untrusted content. So tags stay on one line and cannot end the
+        # section.
         lines.append(
             disarm(
                 "- Available archival memory tags: "
@@ -254,7 +255,7 @@ def with_skills(system: str, skills: Sequence[ClientSkill]) -> str:
 
 
 def _listed(tags: Sequence[str]) -> str:
-    """Return the first tags for which there is room, and the number of the others."""
+    """Return as many of the first tags as there is room for, and the number of the others."""
     lengths = accumulate(len(tag) + 2 for tag in tags)
     count = sum(length <= _TAG_CHARACTERS for length in lengths)
     rest = [f"and {len(tags) - count} more"] if count < len(tags) else []
@@ -269,7 +270,7 @@ def sections(system: str) -> dict[str, str]:
     """Split a stored system message into its sections by their tags.
 
     `base` is the text outside all other sections. If two sections have the same name, the later one
-    counts. The template may contain the tag, and our sections follow the template.
+    counts, since a tag in the template comes before our sections.
     """
     spans: dict[str, tuple[int, int]] = {}
     without_end: set[str] = set()
@@ -298,8 +299,9 @@ def sections(system: str) -> dict[str, str]:
 class MemorySection:
     """The content of the memory section.
 
-    `provider` is the model's. Models of one provider edit better with line numbers. Without
-    `has_line_numbers` they are removed, since edits may be newer than the section.
+    `provider` is the model's provider. Models of one provider edit better with line numbers.
+    Without `has_line_numbers`, numbers are left out, since the transcript may have newer edits than
+    the section.
     """
 
     agent_type: AgentType
@@ -333,8 +335,8 @@ def _blocks(section: MemorySection) -> str:
     numbered = section.has_line_numbers and is_numbered(section.agent_type, section.provider)
     if not section.blocks and not numbered:
         return ""
-    # Tags of all blocks are changed in each block. Otherwise one block could forge the end of
-    # another.
+    # In each block, the closing tags of all blocks are changed. Otherwise one block could forge the
+    # end of another.
     tags = (*_IN_BLOCK, *(block.shown_label for block in section.blocks))
     warning = f"<warning>\n{LINE_NUMBER_WARNING}\n</warning>\n" if numbered else ""
     parts: list[str] = []
@@ -347,8 +349,8 @@ def _blocks(section: MemorySection) -> str:
             f"<{block.shown_label}>\n<description>\n{disarm(block.description or '', *tags)}\n</description>\n"
             f"<metadata>\n{_RULE_LINES.get(block.rule, '')}{_SHARED if block.shared else ''}"
             f"- chars_current={len(block.value)}\n"
-            # Change the value last, since a line number can complete a tag, as in a block labelled
-            # "5" whose fourth line ends with `</`.
+            # Tags in the value are changed after the lines are numbered, since a line number can
+            # complete a tag. An example is a block labelled "5" whose fourth line ends with `</`.
             "- "
             f"chars_limit={block.limit}\n</metadata>\n{warning}<value>\n{disarm(text, *tags)}</value>\n</{block.shown_label}>\n"
         )

@@ -1,8 +1,8 @@
-"""The last resort before a call: cut a transcript until it fits the window.
+"""The last resort before a model call: cut a transcript until it fits the window.
 
 The result is valid. Compaction is tried first, since it loses nothing. Truncation helps where
-compaction cannot: if one message is larger than the window, or the turn's newest exchange alone
-fills it. Only the model's input gets shorter; stored messages stay whole.
+compaction cannot: one message may be larger than the window, or the turn's newest exchange may fill
+it. Only the model's input gets shorter; stored messages stay whole.
 """
 
 from bisect import bisect_left
@@ -27,12 +27,12 @@ Count = Callable[[Message], int]
 Excess = Callable[[Iterable[Message]], int]
 """Returns by how many tokens the messages exceed the limit."""
 
-# The fewest tokens besides the system message with which a request is sent.
+# The fewest tokens that a request needs in addition to the system message.
 LEAST_ROOM = 64
 # In characters. Shorter texts are not cut while longer ones can be.
 _SHORT_TEXT = 300
 _CHARACTERS = 4
-# The note is ASCII, since the tokens of other letters take longer to count.
+# The note is ASCII, since tokens of other letters take longer to count.
 _NOTE = "\n[... {} characters were left out here to save room ...]\n"
 
 
@@ -122,7 +122,7 @@ def _attempts(
 ) -> Iterator[tuple[Message, ...]]:
     """Yield ever shorter transcripts, each made from the one before.
 
-    `longest` is the most characters that a text of the budget can have.
+    `longest` is the most characters that a text within the budget can have.
     """
     newest = _newest_user_index(messages)
     # The summary has its stored form, or the form of `prompt/transcript.py`.
@@ -161,9 +161,9 @@ def _newest_user_index(messages: Sequence[Message]) -> int:
 def _capped(
     messages: tuple[Message, ...], spared: int, shortest: int, longest: int, excess: Excess
 ) -> tuple[Message, ...]:
-    """Cut all texts to the largest length with which they fit.
+    """Cut all texts to the largest length at which the transcript fits.
 
-    One message is `spared`. If no length fits, they are cut to `shortest`.
+    The message with the index `spared` is not cut. If no length fits, texts are cut to `shortest`.
     """
     cuttable = [
         message.role != "system" and index != spared for index, message in enumerate(messages)
@@ -214,7 +214,7 @@ def _cut(part: Part, cap: int) -> Part:
 
 
 def _short_arguments(arguments: str, cap: int) -> str:
-    """Return the arguments with shorter texts, or "{}".
+    """Return the arguments with shorter texts; "{}" if they are still too long.
 
     Providers refuse a call whose arguments are not a JSON object.
     """

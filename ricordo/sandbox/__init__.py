@@ -1,1 +1,1 @@
-"""The sandbox: programs of users and models run in it. A server has one, `Runtime.sandbox`."""
+"""The sandbox, in which programs of users and models run. A server has one, `Runtime.sandbox`."""

@@ -74,7 +74,7 @@ class Confinement:
 class Backend(Protocol):
     """A way to confine a process.
 
-    With `is_shared`, it sees the machine's processes, and its workspace is a folder on disk.
+    With `is_shared`, the process sees the machine's processes, and its workspace is on disk.
     """
 
     name: BackendName
@@ -86,11 +86,12 @@ class Backend(Protocol):
     ) -> list[str]:
         """Return the command line.
 
-        `channels` are open files for the launcher, and `user` is the user that it becomes.
+        `channels` are the launcher's open files, by name, and the number of the user that it
+        becomes, `user`.
         """
 
     def filter_of(self, confinement: Confinement) -> bytes:
-        """Return the content of the file `filter`, which the command has open."""
+        """Return the content of the file that `command` gets open as `filter`."""
 
 
 class Bubblewrap:
@@ -120,7 +121,7 @@ class Bubblewrap:
             "--unshare-cgroup-try",
         ]
         # If root runs the server, the process changes its user inside. Then limits on processes
-        # hold, and the rights of folders above an environment do not matter.
+        # hold, and folders above an environment can be passed whatever their permissions are.
         if is_root:
             arguments += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
         else:
@@ -184,8 +185,8 @@ class Landlock:
         read = [*_SYSTEM, *_SETTINGS, *_DEVICES, *map(str, confinement.visible())]
         options: dict[str, Any] = {**channels, "abi": self._abi, "read": read}
         options |= {"write": [str(workspace), "/dev/null"]}
-        # Landlock confines signals from version 6 on. Before, only another user's signals cannot
-        # reach the server.
+        # Landlock confines signals from version 6 on. Before that, signals cannot reach the server
+        # only if the process runs as another user.
         may_signal = self._abi >= 6 or bool(options["user"])
         program = make_filter(is_shared=True, may_signal=may_signal)
         return confinement.command({**options, "filter": base64.b64encode(program).decode()})
@@ -195,7 +196,7 @@ class Landlock:
 
 
 class NoSandbox:
-    """A plain process with limits and a watcher. It is used only if the operator names it."""
+    """A plain process with limits and a watcher. It is used only if the operator chooses it."""
 
     name: BackendName = "none"
     is_shared = True
@@ -255,7 +256,7 @@ def why_none(setting: str, tried: Mapping[str, str] = MappingProxyType({})) -> s
 def exposed(confinement: Confinement, data_dir: Path) -> Path | None:
     """Return the readable folder that contains the data folder, if there is one.
 
-    Landlock could not exclude the data folder from it.
+    Such a folder is refused, since Landlock could not exclude the data folder from it.
     """
     visible = (*map(Path, _SYSTEM), *confinement.visible())
     return next((path for path in visible if _is_inside(data_dir, path)), None)

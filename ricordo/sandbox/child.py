@@ -1,7 +1,7 @@
 """Child processes that start without a copy of the server's memory.
 
-For each process, uvloop forks the whole server. With that, starting a process would block the event
-loop for tens of milliseconds. `subprocess` does not.
+uvloop forks the whole server for each process. That would block the event loop for tens of
+milliseconds. `subprocess` does not copy the server's memory.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ class Child:
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
         self._transports: list[asyncio.BaseTransport] = []
-        # A stream that is only written needs a reader as long as it is open.
+        # asyncio wants a reader even for a stream that is only written, as long as it is open.
         self._unused_reader = asyncio.StreamReader()
         self._exit = asyncio.create_task(self._follow())
         self.stdin: asyncio.StreamWriter | None = None
@@ -97,7 +97,7 @@ async def start_child(
 
     `popen_options` are parameters of `subprocess.Popen`.
     """
-    # It takes a millisecond, and the commands come from the server itself.
+    # This call takes a millisecond, and the commands come from the server itself.
     process = subprocess.Popen(  # noqa: ASYNC220, S603
         command,
         bufsize=0,

@@ -1,8 +1,8 @@
 """The first program in the sandbox, which turns into the program of a call.
 
-It runs alone, with only the standard library. If no helper program has confined it, it forks a
-child and watches it. The child gives up its user, its files (Landlock) and the system calls that it
-does not need (seccomp). Then it waits for the call, sets the limits, and runs the program.
+It imports only the standard library. If no helper program has confined it, it forks a child and
+watches the child. The child gives up its user, its access to files (Landlock) and the system calls
+that it does not need (seccomp). Then it waits for the call, sets the limits, and runs the program.
 """
 
 import base64
@@ -94,7 +94,7 @@ def main(options: dict[str, Any]) -> None:
 def run_program(program: str) -> NoReturn:
     """Run Python as the main module.
 
-    An exception goes to standard error, without lines of this launcher.
+    The traceback of an exception goes to standard error, without the launcher's lines.
     """
     import linecache
     import traceback
@@ -129,7 +129,7 @@ def run_program(program: str) -> NoReturn:
 
 
 def _become(argv: list[str], environment: dict[str, str]) -> NoReturn:
-    # Python ignores these signals, and the program would inherit this.
+    # Python ignores these signals, and the program would inherit that.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -157,8 +157,8 @@ def _limit(limits: dict[str, int]) -> None:
     seconds = limits["cpu_seconds"]
     new_limits = {
         resource.RLIMIT_CORE: (0, 0),
-        # The limit does not concern address space, since some languages reserve much of it without
-        # using it.
+        # The limit is on data and not on address space, since some languages reserve much address
+        # space without using it.
         resource.RLIMIT_DATA: (limits["memory"], limits["memory"]),
         resource.RLIMIT_STACK: (8 * 2**20, _STACK),
         resource.RLIMIT_NOFILE: (limits["open_files"], limits["open_files"]),
@@ -217,7 +217,7 @@ def _watch_over_a_child(life: int, status: int) -> None:
 
 
 def _confine(options: dict[str, Any]) -> None:
-    """Give up the user, then files by Landlock, then system calls by seccomp.
+    """Give up the user, then access to files by Landlock, then system calls by seccomp.
 
     Raises OSError if the kernel refuses.
     """

@@ -30,7 +30,7 @@ _LINE = 1 << 26  # the most bytes of a line that a stream returns at once
 def program_beside(module: str) -> str:
     """Return the text of `program.py` in a module's folder.
 
-    `module` is the module's `__file__`. `run_python` and `open` of the sandbox run this text.
+    `module` is the module's `__file__`. The text is for the sandbox's `run_python` and `open`.
     """
     return Path(module).with_name("program.py").read_text("utf-8")
 
@@ -90,7 +90,7 @@ class SandboxProcess:
     async def send(
         self, call: "SandboxCall", program: str, limits: dict[str, int], *, has_proxy: bool
     ) -> socket.socket | None:
-        """Send the call, which says what program to become.
+        """Send the call, which tells the process the program that it becomes.
 
         With `has_proxy`, returns the listening socket for a proxy.
         """
@@ -145,8 +145,8 @@ class SandboxProcess:
 
     def kill(self) -> None:
         """Kill the process and everything that it started."""
-        # A process that bubblewrap has just started does not yet end with its parent. It ends when
-        # its control socket is closed before a call arrives.
+        # A process that bubblewrap has just started does not yet end with its parent. But it ends
+        # if its control socket closes before a call arrives.
         with suppress(OSError):
             self.control.shutdown(socket.SHUT_RDWR)
         if self.process.returncode is None:

@@ -25,9 +25,9 @@ class ProgramKeys:
     def issue(self, scope: Scope, tool: str) -> Iterator[str]:
         """Provide a key for a tool's program, while the block runs.
 
-        It sees as much as the caller but may do less: it decides on no proposals, acts for no other
-        user, and manages no users, keys or providers. The history names the tool in addition to the
-        caller.
+        With the key, the program sees as much as the caller but may do less. It cannot decide on
+        proposals, act for another user, or manage users, keys or providers. The history names the
+        tool in addition to the caller.
         """
         key = PREFIX + token_urlsafe(32)
         self._scopes[key] = replace(scope, scopes=scope.scopes & _SCOPES, caller=f"the tool {tool}")

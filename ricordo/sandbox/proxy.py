@@ -92,7 +92,7 @@ class _Proxy:
                 writer, 400, "This is a proxy: ask for http://host/path, or CONNECT host:443."
             )
         is_server = self._is_server(host, port)
-        # A tunnel or a bare line break could transport a request without the key's header.
+        # A tunnel or a bare line break could carry a request that does not get the key's header.
         is_unclear = is_tunnel or re.search(rb"[\r\n]", head.replace(b"\r\n", b""))
         if is_server and self._key and is_unclear:
             return await _refuse(

@@ -1,4 +1,4 @@
-"""A seccomp filter with the system calls that are forbidden in the sandbox. Pure.
+"""A seccomp filter that forbids system calls in the sandbox. Pure functions.
 
 It refuses access to other processes, mounts, namespaces, services of the kernel, and sockets that
 lead outside. A call that is newer than this list is refused as unknown.
@@ -169,9 +169,9 @@ def make_filter(*, is_shared: bool, may_signal: bool = True, has_sockets: bool =
 
     Args:
         is_shared: The program sees the machine's processes and network, as under Landlock.
-        may_signal: The kernel keeps the program's signals inside. This matters only with
-            `is_shared`.
-        has_sockets: The program may open internet sockets, in a network namespace of its own.
+        may_signal: The program may send signals, since the kernel keeps them inside. This matters
+            only with `is_shared`.
+        has_sockets: The program may open internet sockets, in its separate network namespace.
     """
     column, architecture = _ARCHITECTURES[platform.machine()]
     steps = [
@@ -193,7 +193,8 @@ def make_filter(*, is_shared: bool, may_signal: bool = True, has_sockets: bool =
 
     refused = _step(_RETURN, _ERROR | errno.EPERM)
     refuse(_REFUSED, errno.EPERM)
-    # Its flags are in memory, where a filter cannot read them. The C library works without it.
+    # The flags of this call are in memory, where a filter cannot read them. The C library works
+    # without the call.
     refuse({"clone3": _CLONE3}, errno.ENOSYS)
     if is_shared:
         refuse(_SHARED, errno.EPERM)

@@ -30,7 +30,8 @@ _WARM = 2  # waiting processes per environment
 _ENVIRONMENTS = 4  # environments with waiting processes
 _LONGEST_OUTPUT = 20_000  # characters of each stream in a tool's report
 _IDLE = 300.0  # seconds after which a waiting process ends
-# Several calls may run as one user. The limit on its processes has room for this many full calls.
+# Several calls may run as one user. The limit on that user's processes has room for this many calls
+# with all their processes.
 _CALLS_OF_USER = 4
 _UNSEEN = 0.3  # seconds of processor time that a program may use after the last measurement
 _CPU_EXITS = (128 + 24, 128 + 9)  # exit codes of a program that reached its limit of processor time
@@ -58,8 +59,8 @@ class SandboxCall:
     """One program to run: `argv`, run in a separate workspace that contains `files`.
 
     The program has only the variables of `environment`. The folders in `readable` can be read at
-    their paths. `has_network` gives a proxy to public addresses, `may_call_server` one to an
-    address of this server, such as http://127.0.0.1:8283. Requests to the server carry
+    their paths. With `has_network`, a proxy leads to public addresses. With `may_call_server`, it
+    leads to this address of the server, such as http://127.0.0.1:8283. Requests to the server carry
     `server_key`, if set. `on_output` gets each piece of "stdout" or "stderr" as it comes.
     """
 
@@ -94,7 +95,7 @@ class SandboxResult:
 def report_of(result: SandboxResult, *, exit_code: int = 0, error: str = "") -> dict[str, Any]:
     """Return the result of a tool that ran a program, without empty parts.
 
-    `exit_code` and `error` say how the program failed; without both it succeeded.
+    `exit_code` and `error` say how the program failed. With 0 and "" it succeeded.
     """
     report: dict[str, Any] = {"status": "error" if error or exit_code else "success"}
     for name, output in (("stdout", result.stdout), ("stderr", result.stderr)):
@@ -377,8 +378,8 @@ class Sandbox:
     def _room_of_others(self, process: SandboxProcess, limits: SandboxLimits) -> int:
         """Return the number of other processes that the kernel's limit must allow.
 
-        The limit counts all processes of a user. Other calls with the same user have processes, and
-        may start some more; `watch` limits the processes of this call.
+        The limit counts all processes of a user. Other calls of the same user have processes too,
+        and may start more. `watch` limits the processes of this call.
         """
         if not process.workspace or os.geteuid() == 0:
             return 0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ricordo.sandbox.process import SandboxProcess
     from ricordo.sandbox.service import SandboxLimits
 
-_INTERVAL = 0.1  # seconds between two looks
+_INTERVAL = 0.1  # seconds between two measurements
 _MOST_FILES = 20_000  # most files and folders of a workspace
 _TICKS = os.sysconf("SC_CLK_TCK")  # per second
 _PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes
@@ -50,7 +50,7 @@ async def watch(process: "SandboxProcess", limits: "SandboxLimits") -> Literal["
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yield this process and all that it started, directly or indirectly, depth first."""
+    """Yield this process and all its descendants, depth first."""
     waiting = [pid]
     while waiting:
         process = waiting.pop()
@@ -100,7 +100,7 @@ def _proportional(pid: int) -> int:
 def _has_too_many_files(pid: int) -> bool:
     """Return True if a workspace in memory contains too many files.
 
-    The kernel's memory for them has no other limit.
+    Nothing else limits the memory that the kernel uses for them.
     """
     with suppress(OSError):
         for folder in ("sandbox", "tmp", "dev/shm"):

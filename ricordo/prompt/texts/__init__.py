@@ -1,6 +1,6 @@
 """Texts for models, one file each.
 
-System prompts have public keys; each other text belongs to one module.
+The system prompts have public keys. Each other text belongs to one module.
 """
 
 from functools import cache
