@@ -280,5 +280,5 @@ def test_a_tool_is_told_of_secrets_in_tags_and_descriptions(shared: Shared) -> N
     ada, _ = names()
     shared.file(ada, "Ada has a key.", f"key {SECRET}", "tea")
     result = shared.api.server.model.requests[-1].messages[-1].tool_returns[0].content
-    assert "A secret (api key) was taken out" in result
+    assert "A secret (api key) was removed" in result
     assert tags_in(shared.say(ada, "Hello.")) == {"key [secret removed: api key]", "tea"}

@@ -138,7 +138,7 @@ CAUSES: tuple[tuple[int, str, str], ...] = (
     ),
     (
         503,
-        '{"detail":"Too many large answers',
+        '{"detail":"The server is sending too many large answers',
         "clients asked for more at once than it keeps in memory",
     ),
 )

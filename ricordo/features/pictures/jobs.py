@@ -144,7 +144,7 @@ async def _run_tesseract(runtime: Runtime, shown: ImagePart, job: Job) -> str | 
             raise
         log.warning(
             "a picture was not read, since the sandbox does not work",
-            extra={"job": job.id, "reason": str(error)},
+            extra={"job": job.id, "error": error},
         )
         return None
 

@@ -112,7 +112,7 @@ def test_an_opened_skill_cannot_make_itself_a_skill_of_others(skills: Skills) ->
         opening("worm"),
         proposing("worm", instructions=skill_md("worm", body=body), owner="organization"),
     )
-    assert "is that user's" in spread
+    assert "belongs to that user" in spread
     assert "worm" not in [skill["name"] for skill in skills.get("/v1/skills")]
 
 

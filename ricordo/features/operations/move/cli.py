@@ -37,7 +37,7 @@ def migrate_to(
         help="Replace each NUL character with a visible sign, because PostgreSQL cannot store it.",
     ),
 ) -> None:
-    """Move everything to another database, and prove that nothing was lost.
+    """Move all data to another database, and verify each row.
 
     The old database is not changed.
     """

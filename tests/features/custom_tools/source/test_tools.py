@@ -363,7 +363,7 @@ HOSTILE = {
         "without a result",
     ),
     "import os\ndef f():\n    'x'\n    os.close(3)": ("error", "without a result"),
-    "def f():\n    'x'\n    exit(3)": ("error", "left with exit(3)"),
+    "def f():\n    'x'\n    exit(3)": ("error", "called exit(3)"),
     "def f():\n    'x'\n    return f()": ("error", "RecursionError"),
     "def f():\n    'x'\n    return '\\ud800'": ("success", ""),
     "def f():\n    'x'\n    return 'x' * 1_000_000": (
@@ -396,7 +396,7 @@ HOSTILE = {
         "error",
         "without",
     ),
-    "raise SystemExit\ndef f(): 'x'": ("error", "left with exit"),
+    "raise SystemExit\ndef f(): 'x'": ("error", "called exit(None)"),
     "import nosuchthing\ndef f(): 'x'": ("error", "No module named 'nosuchthing'"),
 }
 

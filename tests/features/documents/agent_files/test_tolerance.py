@@ -242,7 +242,7 @@ ODDS: tuple[Odd, ...] = (
         lambda file, _: file["groups"].append({"id": "group-0", "agent_ids": ["agent-9"]}),
     ),
     Odd(
-        "cannot be made",
+        "cannot be created",
         lambda file, _: file["groups"].append(
             {"agent_ids": [], "manager_config": {"manager_type": "swarm"}}
         ),

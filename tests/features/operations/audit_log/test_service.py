@@ -163,7 +163,7 @@ async def test_who_did_it_cannot_be_changed_and_an_erased_user_leaves_a_sound_ch
     await store.write(lambda tx: tx.run(update(audit_people).where(its).values(user_id=bob.id)))
     found = await problems(store)
     assert found
-    assert all(problem.startswith("Who person-") for problem in found)
+    assert all(problem.startswith("The person behind person-") for problem in found)
     await store.write(lambda tx: tx.run(delete(audit_people)))
     assert await problems(store) == []
 

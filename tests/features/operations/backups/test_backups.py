@@ -170,7 +170,7 @@ def test_postgresql_is_backed_up_into_a_file_too(shell: Shell, tmp_path: Path) -
     try:
         assert shell.run("restore", "missing.db").returncode == 2
         made = shell.run("backup", "one.db")
-        assert "Their numbers and their hashes are equal." in made.stdout, made.stderr
+        assert "The numbers of rows and their hashes are equal." in made.stdout, made.stderr
         for part in (" users, ", " messages, ", " memory blocks, ", "one.db ("):
             assert part in made.stdout
         there = shell.run("restore", "one.db", RICORDO_DATABASE_URL=url)
