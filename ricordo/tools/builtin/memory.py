@@ -20,7 +20,7 @@ _LINE_NUMBER = re.compile(r"^[ \t]*\d+→[ \t]*", re.MULTILINE)
 
 
 def now_active(context: ToolContext, change: str) -> str:
-    """Return the sentence about the system prompt after a change of memory.
+    """Return the sentence that tells an agent when its system prompt shows a change of memory.
 
     wire fact: the first text is the retired Letta V1 server's. It is only true if the prompt is
     rendered before each step, as the retired server always did.
