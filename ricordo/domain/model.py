@@ -44,7 +44,7 @@ MemoryInPrompt = Literal["step", "turn", "lazy"]
 MemoryInPromptChoice = Literal["auto", "step", "turn", "lazy"]
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "unknown"]
 EmbeddingPurpose = Literal["document", "query"]
-"""What a text is embedded for: to be found, or to search. Several models make a difference."""
+"""The purpose of an embedded text: to be found, or to search. Some models distinguish the two."""
 
 
 @dataclass(frozen=True, slots=True)
