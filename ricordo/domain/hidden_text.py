@@ -344,7 +344,7 @@ def _groups(kinds: list[bool | None]) -> Iterator[tuple[bool | None, int, int]]:
 
 
 def _remains(run: UnseenRun) -> str:
-    """Return what replaces removed characters: a line break for Unicode's line separators."""
+    """Return the text for removed characters: a line break for Unicode's line separators."""
     return "\n" if any(separator in run.text for separator in _SEPARATORS) else ""
 
 

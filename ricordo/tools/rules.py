@@ -180,7 +180,7 @@ class Rulebook:
     ) -> RuleOutcome:
         """Return the decision after a step that made the calls `latest`.
 
-        They come after those in `history`; there are none if the model only spoke.
+        These calls come after the calls in `history`. There are none if the model only spoke.
         """
         if self.is_empty:
             return _SILENT

@@ -403,10 +403,10 @@ async def _attempt(
 def destination_of_call(
     executor: ServerTool | ToolRunner, tool: Tool, context: ToolContext
 ) -> Destination | None:
-    """Return where a call's arguments go; None for a tool that keeps them in labelled memory.
+    """Return the destination of a call's arguments; None if the tool keeps them in memory.
 
-    It is "mcp:" with the name of the server, "sandbox", or the name of the tool. The sandbox is
-    local while its programs have no network.
+    Arguments in memory keep their label. A destination is "mcp:" with the name of the server,
+    "sandbox", or the name of the tool. The sandbox is local while its programs have no network.
     """
     if isinstance(executor, ServerTool):
         # A text that is sent to another agent keeps its label.

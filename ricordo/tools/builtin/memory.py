@@ -260,7 +260,8 @@ def _read(context: ToolContext, label: str) -> str:
 def _replaced(context: ToolContext, label: str, old: str, new: str, replace_all: bool) -> str:
     """Return the block's text with one piece replaced, or every equal piece.
 
-    Raises NotFound, Invalid.
+    Raises NotFound for an unknown label, Invalid for an edit that cannot be applied, and TooLong
+    above the block's limit.
     """
     refuse_line_numbers("old_string", old)
     refuse_line_numbers("new_string", new)

@@ -132,7 +132,7 @@ def _exchange(
 ) -> list[Message]:
     """Return the hit with the hits right before and after it, oldest first.
 
-    The first item is the turn before all of them.
+    The first item is the turn before these hits, if there is one.
     """
     after = [hit.message]
     while (later := following.get(after[-1].id)) and later.message.id not in quoted:
