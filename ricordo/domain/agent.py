@@ -33,7 +33,7 @@ ENABLE_SLEEPTIME = "enable_sleeptime"
 SLEEPS_FOR = "sleeps_for"
 MANAGES = "manages_group"
 # Key of an agent's settings: the most messages in its window after a turn, and the number that
-# stays when more are there.
+# stays in the window if there are more.
 MESSAGE_BUFFER = "message_buffer"
 # For context windows up to this many tokens: the number of open files, and the characters shown of
 # each (values of the retired Letta V1 server).
@@ -129,7 +129,7 @@ class Agent:
 
     @property
     def max_steps(self) -> int | None:
-        """The step limit of a turn, set by the agent's course; None: each request's own."""
+        """The step limit of a turn, set by the agent's course; None: each request sets it."""
         max_steps = (self.settings.get("course") or {}).get("max_steps")
         if isinstance(max_steps, int):
             return max_steps

@@ -43,7 +43,7 @@ _RESERVED = {
     "blame",
     "compare",
 }
-# Descriptions of two common blocks that have none: a model would read an empty description.
+# Descriptions for two common blocks without one, since a model would read an empty description.
 DEFAULT_DESCRIPTIONS = {
     "persona": (
         "The persona block: who you are. It holds your character, your manner and what guides your "
@@ -103,9 +103,9 @@ class Block:
     about users; other blocks of an agent are copied for each user. `seen_as` is the label under
     which agents see such a copy if its own label differs. `is_users` is set on reads for an agent:
     the block belongs to the user and not to the agent. `egress` is the label of its egress policy
-    (`domain/egress.py`). `is_cut` is set on reads for a list: `value`
-    is only the beginning of the text. `is_withheld` is set in a turn whose model may not see the
-    text: `value` is a notice then.
+    (`domain/egress.py`). `is_cut` is set on reads for a list, where `value` is only the beginning
+    of the text. `is_withheld` is set in a turn whose model may not see the text; then `value` is a
+    notice.
     """
 
     id: str

@@ -52,7 +52,7 @@ LABEL = r"^[a-z0-9][a-z0-9_.:-]*([,;][a-z0-9][a-z0-9_.:-]*)*$"
 _WORD = re.compile(r"\w+")
 _JOINTS = "-_.@:/+"
 _BULLET = re.compile(r"^[\s>*+#•\-–—]+|^\s*\d{1,3}[.)]\s+")
-# Shorter lines occur in many texts, so other texts are not searched for them.
+# Characters. Texts are not searched for shorter lines, since these occur in many texts.
 SHORTEST_LINE = 8
 # If a tool's arguments contain this number of consecutive words of a line, they repeat it.
 RUN = 4
@@ -367,7 +367,7 @@ class Clearance:
                 cleared.append(_withheld(message, destination))
                 continue
             if message.egress:
-                # Phrases of an agent occur in many texts. Its answer is recognized by its sources.
+                # An agent's phrases occur in many texts. Its answer is recognized by its sources.
                 text = "" if message.role == "assistant" else _text_of(message)
                 self.show(f"message:{message.id}", message.egress, text)
             if forbidden and not is_exempt:
@@ -398,7 +398,7 @@ class Clearance:
         return replace(message, egress=join(message.egress, *labels)) if labels else message
 
     def spills(self, text: str, label: str | None) -> str | None:
-        """Return the source of a text that this text repeats with a looser label, or None."""
+        """Return the source of a text that this text repeats under a looser label, or None."""
         for entry in self.texts:
             if not is_as_strict(label, entry.label) and self._repeats(entry, text):
                 return entry.source

@@ -1,4 +1,4 @@
-"""Ids of git objects, computed without git: versions take their ids from these.
+"""Ids of git objects, computed without git; the id of a version is the id of its commit.
 
 An object's id is the SHA-1 of `<kind> <size in bytes>`, a NUL and its body (git's own format). Ids
 are 20 raw bytes here and 40 hex digits outside.

@@ -236,7 +236,10 @@ class _Lines:
         self._is_right_to_left = False
 
     def is_right_to_left(self, index: int) -> bool:
-        """Return the answer for the line at an index; call it with rising indexes."""
+        """Return whether the line at an index has right-to-left letters.
+
+        Call it with rising indexes.
+        """
         if index >= self._end:
             start = self._text.rfind("\n", 0, index) + 1
             end = self._text.find("\n", index)
@@ -317,7 +320,7 @@ def _needs_joiners(character: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _script(character: str) -> str:
-    """Return the first word of the character's name, which is its script's for letters."""
+    """Return the first word of the character's name; for a letter, it names the script."""
     return unicodedata.name(character, "").partition(" ")[0] if character else ""
 
 
@@ -341,7 +344,7 @@ def _groups(kinds: list[bool | None]) -> Iterator[tuple[bool | None, int, int]]:
 
 
 def _remains(run: UnseenRun) -> str:
-    """Return what replaces removed characters: a line break for Unicode's line separators."""
+    """Return the text for removed characters: a line break for Unicode's line separators."""
     return "\n" if any(separator in run.text for separator in _SEPARATORS) else ""
 
 

@@ -53,8 +53,8 @@ class JobHandler:
     """The function that does jobs of one kind: `await run(runtime, job, report)`.
 
     It may be killed at any point and run again, so it must be safe to repeat. Invalid and NotFound
-    end the job at once. After other errors it is tried again, with growing waits, up to its number
-    of attempts. With `every_seconds` one such job is added at this interval.
+    end the job at once. After other errors the job is tried again, with growing waits, up to its
+    number of attempts. With `every_seconds` one such job is added at this interval.
 
     A job that `adds_text` adds text to messages that are already stored. Forgetting therefore waits
     for it. Such a job names its user, or the conversation in its payload's `conversation_id`.

@@ -30,7 +30,7 @@ class KnownFact:
 
     Attributes:
         id: The id of the fact.
-        text: The fact in words. Of one that has ended, it says until when it held.
+        text: The fact in words. If the fact has ended, the text says until when it held.
         said_at: When it was said, in microseconds.
         quote: The user's words on which it rests; empty if the user wrote the fact.
         message_ids: The messages on which it rests.

@@ -12,7 +12,7 @@ import orjson
 Role = Literal["system", "user", "assistant", "tool", "approval", "summary"]
 EventKind = Literal["login", "heartbeat", "alert", "rejection", "task", "transcript"]
 Trigger = Literal["window", "provider", "request"]
-# The tool by which agents speak that answer only through tools, and the argument with the text.
+# Agents that answer only through tools speak by this tool, with the text in this argument.
 SPEECH_TOOL = "send_message"
 SPEECH_ARGUMENT = "message"
 # The types of pictures that all providers take.

@@ -38,13 +38,13 @@ ToolChoice = Literal["auto", "required", "none"]
 # short prompt; notes are taken in a separate call.
 ModelProfile = Literal["full", "small", "notes"]
 ProfileChoice = Literal["auto", "full", "small", "notes"]
-# When the memory in the prompt is rendered again: before each step, at the start of a turn, or as
-# late as possible. The last lets the model's server reuse work on an unchanged prompt.
+# The time at which the memory in the prompt is rendered again: before each step, at the start of a
+# turn, or as late as possible. The last lets the model's server reuse work on an unchanged prompt.
 MemoryInPrompt = Literal["step", "turn", "lazy"]
 MemoryInPromptChoice = Literal["auto", "step", "turn", "lazy"]
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "unknown"]
 EmbeddingPurpose = Literal["document", "query"]
-"""What a text is embedded for: to be found, or to search. Several models make a difference."""
+"""The purpose of an embedded text: to be found, or to search. Some models distinguish the two."""
 
 
 @dataclass(frozen=True, slots=True)

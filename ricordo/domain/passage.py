@@ -73,9 +73,9 @@ class Relevance:
     """The relevance of a search hit.
 
     Ranks count from 1. A rank is None if that index did not find the hit. `score` only compares
-    hits of one search; the other two can be compared across searches. `word_match` (0 to 1) is the
-    share of the query, weighted by rarity, that occurs in the text and the turns around it.
-    `similarity` is the cosine of the vectors.
+    hits of one search; `word_match` and `similarity` can be compared across searches. `word_match`
+    (0 to 1) is the share of the query, weighted by rarity, that occurs in the text and the turns
+    around it. `similarity` is the cosine of the vectors.
     """
 
     score: float

@@ -20,8 +20,8 @@ ActorKind = Literal["user", "agent", "system", "service", "administrator", "remo
 REQUEST_SCOPE = "ricordo.scope"
 # Key of the same scope, limited to the user that the caller acts for.
 ACTING_SCOPE = "ricordo.acting"
-# The audit log records some requests only because a route stores their scope here; None: not
-# recorded.
+# Key by which a route stores the scope of a request that the audit log would not record otherwise.
+# None: the request is not recorded.
 RECORDED_SCOPE = "ricordo.recorded"
 OVERRIDE = "memory:override"
 IMPERSONATE = "users:impersonate"

@@ -103,7 +103,7 @@ def text_key(text: str) -> str:
 
 
 def spans_of(text: str, piece: str) -> list[tuple[int, int]]:
-    r"""Return where the piece occurs in a text, compared in normal form.
+    r"""Return the spans of the piece in a text, compared in normal form.
 
     The spans refer to the unchanged text and do not overlap. None of them begins or ends inside a
     letter.
@@ -162,7 +162,7 @@ def storable_json(value: Any) -> Any:
     """Return a JSON value with replacements for what no database can store.
 
     NUL and halves of characters (lone surrogates) become U+FFFD, and integers beyond 64 bits become
-    floating-point numbers, or null if they are too large for those.
+    floating-point numbers, or null if they are too large for such numbers.
     """
     if isinstance(value, str):
         return _UNSTORABLE.sub("\ufffd", value)

@@ -5,8 +5,8 @@ import struct
 import zipfile
 import zlib
 
-# What reading a faulty zip file raises. RuntimeError: a file is encrypted. NotImplementedError: an
-# unknown compression, or a later version of zip. ValueError: a name that is no text.
+# The errors of reading a faulty zip file. RuntimeError: a file is encrypted. NotImplementedError:
+# an unknown compression, or a later version of zip. ValueError: a name that is no text.
 ZIP_FAULTS = (
     zipfile.BadZipFile,
     zlib.error,

@@ -44,7 +44,7 @@ _BUDGETS = ("max_tokens", "max_completion_tokens")
 
 @dataclass(frozen=True, slots=True)
 class LearnedModel:
-    """What is known about a model, in the store of its server."""
+    """The lessons about one model, in the store of its server."""
 
     store: LearnedDialects
     key: Key

@@ -51,7 +51,7 @@ class Embedder(Protocol):
     ) -> list[list[float]]:
         """Return one vector of length 1 for each text, in order.
 
-        A text without words gets zeros. Raises Unavailable if the model cannot be loaded, and
+        A text without words gets zeros. Raises Unavailable if the model cannot be used, and
         ModelError after the policy's retries.
         """
 

@@ -136,10 +136,9 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Help:
-    """How often a guess helped.
+    """The calls that a guess helped.
 
-    `calls` is the number of calls in a row that it helped; `message_id` is the last message of the
-    refused request.
+    `calls` is their number in a row; `message_id` is the last message of the refused request.
     """
 
     calls: int

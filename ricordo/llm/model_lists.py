@@ -136,7 +136,7 @@ async def _get(
 
 
 def _rows_in(content: bytes, provider: Provider) -> list[dict[str, Any]]:
-    """Return the list in a provider's answer. Raises ModelError as `models_in`."""
+    """Return the list in a provider's answer. Raises ModelError for other answers."""
     rows = read_json(content)
     if isinstance(rows, dict):
         if isinstance(rows.get("data"), list):

@@ -16,7 +16,7 @@ Replay = Literal["nothing", "field", "details", "chunks"]
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a server deviates from the format.
+    """The deviations of a server from the format.
 
     `effort` says how the reasoning effort is set, and `efforts` its levels; `replays` says how
     earlier reasoning is sent back, and `provider` marks that reasoning. With

@@ -185,7 +185,8 @@ async def answer_by_policy(
 
     After a refusal, another form of the request is tried first, if `adaptation` has one. After a
     broken answer, the model sees it once at the end of the transcript and answers again. A second
-    broken answer is passed on, and the tool reports the error. If it was cut off, the call fails.
+    broken answer is passed on, and the tool reports the error. If no part of it can be used, the
+    call fails.
     """
     retries = _Retries(policy, adaptation)
     next_request = request
@@ -235,7 +236,7 @@ class _Retries:
     def next_wait(self, error: ModelError, request: ModelRequest) -> float:
         """Return the seconds before the next attempt.
 
-        Raise the classified error if none is left.
+        Raises the classified error if no attempt is left.
         """
         is_last = self.number == self.policy.retries
         refusal: ModelError | None = error

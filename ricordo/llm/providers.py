@@ -239,7 +239,7 @@ def our_error(provider: str, error: Exception) -> Exception:
             translated = ModelError(
                 "llm_bad_request", f"{provider} cannot take this request: {error}"
             )
-        # An answer of an unexpected form raises one of these, in our code or the library's.
+        # An answer of an unexpected form raises one of these errors, in our code or the library's.
         case (
             sdk_errors.UnexpectedModelBehavior()
             | JSONDecodeError()

@@ -454,7 +454,7 @@ class _Search:
     def _related(self, word: Posting, related: Sequence[str], running: Integers) -> Posting:
         """Return the documents that have a related word instead of the word, as one posting.
 
-        All related words count as one, and not more than the word itself.
+        All related words together count as one word, and not more than the word itself.
         """
         times = np.zeros(len(self.view.records), dtype=np.uint8)
         for term in related:

@@ -54,7 +54,7 @@ _DIGITS = 4
 
 @dataclass(frozen=True, slots=True)
 class CommonDirections:
-    """What vectors have in common: their `mean` (d,) and main `directions` (3, d).
+    """The common part of vectors: their `mean` (d,) and main `directions` (3, d).
 
     In these directions the vectors differ most, but the directions seldom express a subject.
     """
@@ -125,7 +125,7 @@ def joined(parts: Sequence[Similarities]) -> Similarities:
 
 
 def common_of(vectors: npt.NDArray[Any]) -> CommonDirections | None:
-    """Return what vectors (m, d) have in common; None if they are too few.
+    """Return the common part of vectors (m, d); None if there are too few vectors.
 
     Equal vectors always give the same result.
     """

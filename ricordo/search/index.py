@@ -79,8 +79,8 @@ class MessageFilter:
     """A filter of messages of these agents; an empty field matches any.
 
     Times are microseconds, both ends included. `subject_id` is as in a Scope: None selects all
-    messages, and NOBODY selects messages about no user. A user's id selects the latter and the
-    messages about that user. Messages of `own_conversation` match whichever user they are about.
+    messages, and NOBODY selects messages about no user. A user's id selects messages about
+    no user and about that user. Messages of `own_conversation` match whichever user they are about.
     Its messages since `turn_began` never match, since they are in the window, and the question
     would be the best hit. With `reads_before`, each hit has the turn before it. `own_first`
     puts messages about the subject before shared ones, and skips agents without messages about the
@@ -212,8 +212,8 @@ def index_messages(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
 def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
     """Index stored passages in their transaction.
 
-    Passages that are stored together count as parts of one text, so a hit in one also raises those
-    next to it.
+    Passages that are stored together count as parts of one text, so a hit in one also raises the
+    scores of its neighbours.
     """
     entries = [
         (

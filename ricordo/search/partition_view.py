@@ -27,7 +27,7 @@ from ricordo.search.write_buffer import ROLES, BufferRow, fingerprint, unpack
 SPREAD_SHARE = 1 / 16
 LEAST_SPREAD = 4096
 MOST_SPREADS = 4
-# Bytes that a view needs for each document beside its record: columns, layout, neighbours and
+# Bytes that a view needs for each document besides its record: columns, layout, neighbours and
 # spreads.
 BYTES_PER_DOCUMENT = 64 + 5 * MOST_SPREADS
 # Bytes for each term of each document in the buffer.

@@ -32,7 +32,7 @@ NO_CONVERSATION = 0
 # The words in a slot, which is about a short turn. Distances are measured between the middles of
 # two turns.
 SLOT_WORDS = 35
-# How far a hit has an effect, in slots. It counts ten tenths for its turn, and 4, 3, 2, 1 tenths
+# The reach of a hit, in slots. A hit counts ten tenths for its turn, and 4, 3, 2, 1 tenths
 # for turns that are one to four slots away.
 REACH = 4
 TENTHS = 10
@@ -58,7 +58,7 @@ NO_NEIGHBOUR = -1
 
 @dataclass(frozen=True, slots=True)
 class SlotLayout:
-    """How documents are laid out in slots.
+    """The positions of documents in slots.
 
     `slot` holds the slot of each position. There are `size` slots. From `alone` on, slots have no
     neighbours. `weakening` holds the length term of BM25 for each slot.

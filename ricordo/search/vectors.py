@@ -419,7 +419,7 @@ def _bound(distances: npt.NDArray[Any], share: float) -> int:
 def _distances(
     bits: npt.NDArray[np.uint64], query_bits: npt.NDArray[np.uint64], count: int
 ) -> npt.NDArray[Any]:
-    """Return how many bits of each of the first vectors differ from the query's, (count,)."""
+    """Return, for each of the first vectors, the number of bits that differ from the query's."""
     # Bytes are the fastest to add up. The largest number is reserved for vectors that are skipped.
     dtype: Any = np.uint8 if len(query_bits) <= 3 else np.uint16
     distances = np.empty(count, dtype=dtype)

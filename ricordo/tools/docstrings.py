@@ -253,9 +253,9 @@ def _end_of_brackets(text: str) -> int:
 
 
 def _of_type(text: str) -> str:
-    """Return the text in place of a type; "" if it is only a type.
+    """Return, in brackets, a text that is written where a type is expected.
 
-    The text is in brackets.
+    Returns "" if the text is only a type.
     """
     text = text.strip()
     kind = text.partition("default")[0]

@@ -147,8 +147,8 @@ def parse_call(
 ) -> ParsedCall:
     """Return the call without the arguments that the style adds.
 
-    Broken JSON is returned unchanged. With `schema`, properties of the tool are kept, and other
-    added arguments are removed whatever the style.
+    Broken JSON is returned unchanged. With `schema`, arguments that the tool itself declares are
+    kept. All other added arguments are removed, whatever the style is.
     """
     # Most calls have no added argument and need not be parsed; only an escaped letter could hide
     # one.

@@ -180,7 +180,7 @@ class Rulebook:
     ) -> RuleOutcome:
         """Return the decision after a step that made the calls `latest`.
 
-        They come after those in `history`; there are none if the model only spoke.
+        These calls come after the calls in `history`. There are none if the model only spoke.
         """
         if self.is_empty:
             return _SILENT
@@ -314,7 +314,7 @@ class Rulebook:
         return reached
 
     def _trap(self, reachable: set[str]) -> str | None:
-        """Return one of these tools after whose call the turn could never end, if there is one."""
+        """Return one of these tools whose call would leave no way to end the turn, or None."""
         escaping = reachable & self._endings
         while more := {
             name for name in reachable - escaping if not escaping.isdisjoint(self._following[name])
@@ -383,7 +383,7 @@ class Rulebook:
 
 @dataclass(slots=True)
 class CallRules:
-    """The rule book of a turn, with the turn's finished calls as the rules count them."""
+    """The rulebook of a turn, with those finished calls of the turn that the rules count."""
 
     book: Rulebook
     finished: list[FinishedCall] = field(default_factory=list)

@@ -98,7 +98,7 @@ async def rank_by_meaning(
 ) -> list[int] | None:
     """Rank texts by the server's default embedding model; None without a model.
 
-    Raises the model's errors. Raises Forbidden if the model may not see the query.
+    Raises Forbidden if the model may not see the query, and the errors of the model's call.
     """
     handle = embedders.default_handle()
     if handle is None or not texts:

@@ -164,7 +164,8 @@ class ServerTool:
         is_read_only: An equal call in the same turn would have the same result.
         searches: The stores that it searches. The tool is offered to models once one of them has
             content.
-        is_base: New agents get it beside the base tools of their type, where that allows it.
+        is_base: New agents get it in addition to the base tools of their type, if the type allows
+            it.
         stays_here: Its arguments leave no copy outside of memory, although it acts outside.
         is_stored: False for a tool of a model profile: it cannot be attached, so its name stays
             free for other tools.
@@ -402,13 +403,13 @@ async def _attempt(
 def destination_of_call(
     executor: ServerTool | ToolRunner, tool: Tool, context: ToolContext
 ) -> Destination | None:
-    """Return where a call's arguments go; None for a tool that keeps them in labelled memory.
+    """Return the destination of a call's arguments; None if the tool keeps them in memory.
 
-    It is "mcp:" with the name of the server, "sandbox", or the name of the tool. The sandbox is
-    local while its programs have no network.
+    Arguments in memory keep their label. A destination is "mcp:" with the name of the server,
+    "sandbox", or the name of the tool. The sandbox is local while its programs have no network.
     """
     if isinstance(executor, ServerTool):
-        # What other agents are told keeps its label.
+        # A text that is sent to another agent keeps its label.
         stays = executor.stays_here or tool.tool_type == "letta_multi_agent_core"
         leaves = (executor.acts_outside or executor.brings_untrusted) and not stays
         return Destination(tool.name) if leaves else None
@@ -423,7 +424,7 @@ def destination_of_call(
 def _refusal_to_send(
     executor: ServerTool | ToolRunner, tool: Tool, call: ToolCallPart, context: ToolContext
 ) -> str | None:
-    """Return the reason not to run a call whose arguments repeat a text that may not go there."""
+    """Return the reason not to run a call that repeats a text its destination may not see."""
     if not context.clearance.texts:
         return None
     destination = destination_of_call(executor, tool, context)

@@ -113,7 +113,10 @@ def package_folder() -> Path | None:
 
 
 def load_now() -> "tuple[Any, NDArray[np.float16]]":
-    """Return the tokenizer and the table of vectors, for work in a thread. Raises Unavailable."""
+    """Return the tokenizer and the table of vectors, for work in a thread.
+
+    Raises Unavailable if they cannot be loaded.
+    """
     return _load(None)
 
 

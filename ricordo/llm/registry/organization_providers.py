@@ -208,7 +208,7 @@ class OrganizationProviders:
     async def listed(self, provider: _CachedProvider) -> tuple[ModelInfo, ...] | None:
         """Return the provider's chat models, requested at most every five minutes.
 
-        Returns None without a list.
+        Returns None if the list cannot be read.
         """
         models = await provider.list.read(lambda: self.ask(provider.stored))
         return models.chat if models else None
@@ -260,7 +260,10 @@ class OrganizationModels:
     _own_providers: Mapping[str, _CachedProvider]
 
     def get(self, handle: str) -> ChatModel:
-        """Return the model with this handle, without a request. Raises NotFound."""
+        """Return the model with this handle, without a request.
+
+        Raises NotFound for an unknown provider.
+        """
         match = self.find(handle) if self._own_providers else None
         if match is None:
             return self._base.get(handle)

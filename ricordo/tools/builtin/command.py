@@ -43,9 +43,9 @@ class MemoryCommand:
 def _with_fields_as_arguments(
     function: Callable[[ToolContext, MemoryCommand], str],
 ) -> Callable[..., str]:
-    """Return the function as a tool with the command's fields as arguments.
+    """Return the function as a tool that takes the command's fields as arguments.
 
-    The fields are more than a function of ours may have parameters.
+    A function in this code base may not have so many parameters.
     """
 
     @wraps(function)
@@ -160,7 +160,7 @@ _COMMANDS = {
 
 
 def _label(path: str | None, command: str, name: str) -> str:
-    """Return the label in a path: everything after `/memories/`, slashes too.
+    """Return the label in a path: everything after `/memories/`, including slashes.
 
     A label alone is accepted too.
     """

@@ -20,7 +20,7 @@ _LINE_NUMBER = re.compile(r"^[ \t]*\d+→[ \t]*", re.MULTILINE)
 
 
 def now_active(context: ToolContext, change: str) -> str:
-    """Return the sentence about the system prompt after a change of memory.
+    """Return the sentence that tells an agent when its system prompt shows a change of memory.
 
     wire fact: the first text is the retired Letta V1 server's. It is only true if the prompt is
     rendered before each step, as the retired server always did.
@@ -260,7 +260,8 @@ def _read(context: ToolContext, label: str) -> str:
 def _replaced(context: ToolContext, label: str, old: str, new: str, replace_all: bool) -> str:
     """Return the block's text with one piece replaced, or every equal piece.
 
-    Raises NotFound, Invalid.
+    Raises NotFound for an unknown label, Invalid for an edit that cannot be applied, and TooLong
+    above the block's limit.
     """
     refuse_line_numbers("old_string", old)
     refuse_line_numbers("new_string", new)

@@ -19,7 +19,7 @@ from ricordo.tools.builtin.search_results import results_of, shares_seconds, tim
 from ricordo.tools.toolbox import ToolContext
 
 SENT = "Sent message successfully."  # wire fact of the retired Letta V1 server
-# wire fact of the retired Letta V1 server: the beginning.
+# wire fact of the retired Letta V1 server: only the first sentence.
 NOTHING_OUTSIDE = "No results found. What is in view was not searched: look at the messages above."
 PAGE_SIZE = 5
 # With 20 results, 0.87 of the answers to questions are among them; with five, 0.73:
@@ -98,7 +98,7 @@ async def conversation_search(
 async def _facts_beside(
     context: ToolContext, query: str, hits: Sequence[FoundMessage], message_filter: MessageFilter
 ) -> list[KnownFact]:
-    """Return what is known of the user and fits the search: the facts that were said to this agent."""
+    """Return known facts about the user that fit the search and were said to this agent."""
     user_id = context.subject_id
     if user_id == NOBODY or context.runtime is None or "user" not in message_filter.roles:
         return []

@@ -29,7 +29,8 @@ RESULT_BYTES = 24_000
 _NEAREST = 5
 _SHARE = 8
 _TOKEN = 4
-# The largest share of the room for one hit, for facts, and for a turn before or after a hit.
+# The room is divided by these numbers to limit one hit, the facts, and a turn before or after a
+# hit.
 _HIT_SHARE = 6
 _FACTS_SHARE = 4
 _CONTEXT_SHARE = 24
@@ -38,7 +39,7 @@ _CONTEXT_SHARE = 24
 # The most marked lines of one hit, and the most characters of one.
 _MARKED_LIMIT = 3
 _MARKED_LENGTH = 200
-# Characters of a hit in which they are looked for.
+# Only this many lines of a hit, and this many characters of each, are compared with the query.
 _LINE_LIMIT = 500
 _LINE_LENGTH = 2_000
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
@@ -131,7 +132,7 @@ def _exchange(
 ) -> list[Message]:
     """Return the hit with the hits right before and after it, oldest first.
 
-    The first item is the turn before all of them.
+    The first item is the turn before these hits, if there is one.
     """
     after = [hit.message]
     while (later := following.get(after[-1].id)) and later.message.id not in quoted:
