@@ -17,7 +17,7 @@ _MOST_LISTED = 100
 def with_skills(tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
     """Return the states, with the skills of those agents that have the tool `open_skill`.
 
-    One SQL query reads all skills.
+    One SQL query reads the skills of an agent.
     """
     return [
         replace(state, skills=skills_of(tx, state))
