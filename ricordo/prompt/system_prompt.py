@@ -82,7 +82,7 @@ _SECTION = re.compile(r"<(memory_blocks|memory_metadata|tool_usage_rules|directo
 
 @dataclass(frozen=True, slots=True)
 class SystemPrompt:
-    """A rendered system prompt, with digests of what it was rendered from.
+    """A rendered system prompt, with digests of its sources.
 
     Attributes:
         memory: Digest of the template and the memory section.

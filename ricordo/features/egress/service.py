@@ -1,4 +1,4 @@
-"""Set egress policies by the rights of the caller, and preview what a model would see."""
+"""Set egress policies with the caller's rights, and preview their effect on a prompt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -109,7 +109,7 @@ def preview(
     model: str,
     destination: Destination,
 ) -> Preview:
-    """Return what a model's provider would see of the agent's next prompt."""
+    """Return the shown and withheld parts of the agent's next prompt for this model."""
     state = effective(agents.load(tx, scope, agent_id))
     (state,) = runtime.complete(tx, (state,))
     clearance = runtime.new_clearance()

@@ -117,7 +117,7 @@ def _edits_or_finish(
 ) -> str | Sequence[LibrarianCall]:
     """Return the edits for a transcript, and after them the call that ends the work.
 
-    Nobody reads an answer to a transcript.
+    A transcript needs no answer in words.
     """
     if edits := [call for call in planned if call.tool not in plan.SEARCHES]:
         return edits

@@ -47,7 +47,7 @@ _QUESTION = "Describe this picture."
 
 @dataclass
 class _Reading:
-    """The texts that a job read, by picture, and what the model cost."""
+    """The texts that a job read, by picture, and the expenses for the model."""
 
     texts: dict[ImagePart, str] = field(default_factory=dict)
     expenses: list[Expense] = field(default_factory=list)

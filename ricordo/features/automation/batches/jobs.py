@@ -2,7 +2,8 @@
 
 Each request is an ordinary turn; requests to one agent run in order. The otids of messages are made
 from the batch and the message's index. So a job that runs again after a kill finds the turns that
-it has started, and starts no turn twice. A turn that a server's end interrupted is run again.
+it has started, and starts no turn twice. A turn that was interrupted when its server stopped is run
+again.
 """
 
 import asyncio

@@ -146,8 +146,7 @@ def _fault_of(fields: list[str]) -> str | None:
 def _stepped(fields: tuple[str, ...]) -> str:
     """Return the expression for the library, with hours as times of the local clock.
 
-    Without this change, the library treats hours so only if neither minute nor hour begins with
-    `*`.
+    The library does this by itself only if neither minute nor hour begins with `*`.
     """
     minute, hour, *rest = fields
     if hour != "*":
