@@ -1,4 +1,4 @@
-"""A seccomp filter that forbids system calls in the sandbox. Pure functions.
+"""A seccomp filter that forbids system calls in the sandbox. The functions are pure.
 
 It refuses access to other processes, mounts, namespaces, services of the kernel, and sockets that
 lead outside. A call that is newer than this list is refused as unknown.
