@@ -19,9 +19,9 @@ from ricordo.features.ag_ui.models import AgUiMessage, RunAgentRequest
 async def turn_of(
     context: RequestContext, conversation: Conversation, body: RunAgentRequest
 ) -> TurnRequest | None:
-    """Return the turn that answers the new messages and answers of the request.
+    """Return the turn for the new messages, results and decisions in the request.
 
-    It is None if the client sent nothing new to answer.
+    It is None if the request contains nothing new.
     """
     waiting = await waiting_message(context.runtime, conversation)
     new_messages = await new_in_history(context.runtime, conversation.id, _history(body))

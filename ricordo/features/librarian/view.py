@@ -60,7 +60,7 @@ class Note:
     def is_statement(self) -> bool:
         """Return True if the line states something.
 
-        A heading, a rule or a line of brackets does not.
+        A heading, a rule and a line of brackets state nothing.
         """
         return not self.line.startswith("#") and any(map(str.isalnum, self.line))
 

@@ -127,7 +127,7 @@ async def _turn(runtime: Runtime, job: Job, request: TurnRequest) -> Run:
 async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
     """Send the callback of an ended batch, and store its outcome.
 
-    Raises the error of a callback that was not accepted.
+    Raises an error if the callback was not accepted.
     """
     batch = await runtime.store.read(
         lambda tx: jobs.get(tx, Scope(job.organization_id), job.payload["batch_id"])
