@@ -171,7 +171,7 @@ def sync_all_tools(tx: Transaction, toolbox: Toolbox) -> None:
 def open_in_thread(
     settings: Settings, providers: ProviderSettings | None = None
 ) -> Iterator[tuple[Runtime, Wait]]:
-    """Open a runtime in its own thread, for programs without an event loop.
+    """Open a runtime in a separate thread, for programs without an event loop.
 
     The second value is a function that waits for a coroutine in that thread. Raises Conflict if
     another program has the database open.

@@ -27,10 +27,10 @@ _IMPORTED: dict[str, Any] = {}
 
 
 def few_at_once(kind: str = "comparisons") -> asyncio.Semaphore:
-    """Return a lock that lets two pieces of work of a kind run.
+    """Return a semaphore that lets two pieces of work of this kind run at once.
 
-    Enter it with `async with`. It is meant for work on long texts. Short work needs a separate
-    limit, so that it does not wait for long work, which takes a second.
+    Enter it with `async with`. It is meant for work on long texts, which takes a second. Short work
+    needs another `kind`, so that it does not wait for long work.
     """
     gates = _GATES.setdefault(asyncio.get_running_loop(), {})
     return gates.setdefault(kind, asyncio.Semaphore(_WORKS_AT_ONCE))

@@ -355,7 +355,7 @@ class Plugins:
         return [function for _, function in self._functions("make_folder")]
 
     def after_turn(self) -> "list[AfterTurn]":
-        """The functions to call after turns, each with the kinds of turns that it is for."""
+        """The functions to call after turns, each with the kinds of turns that lead to a call."""
         return [
             function if isinstance(function, AfterTurn) else AfterTurn(function)
             for _, function in self._functions("after_turn")

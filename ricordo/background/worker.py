@@ -282,7 +282,7 @@ class Worker:
                 return
 
     async def _maintain(self) -> None:
-        """Add periodic jobs, renew running ones, free those of dead workers, delete old ones."""
+        """Add periodic jobs, renew running jobs, free jobs of dead workers, and delete old jobs."""
         time = asyncio.get_running_loop().time
         duties = {
             self._add_periodic: 0.0,

@@ -54,8 +54,7 @@ def all_commands() -> dict[str, Command]:
 class MainCommand(TyperGroup):
     """`ricordo` itself.
 
-    If a command fails with a RicordoError, it ends with that error's sentence instead of a
-    traceback.
+    If a command fails with a RicordoError, the error's sentence is printed instead of a traceback.
     """
 
     def __init__(self, **options: Any) -> None:

@@ -48,7 +48,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """True if closing it would lose no request."""
+        """True if no request is lost when this connection is closed."""
         return self._phase is not _Phase.BODY and (
             self.cycle is None or self.cycle.response_complete
         )
@@ -119,7 +119,7 @@ class BoundedConnection(HttpToolsProtocol):
         allowed = self._seconds + (self._received / SLOWEST if is_busy else 0)
         if self._phase is not _Phase.WHOLE and now - self._since > allowed:
             if is_head and not self._has_begun and not self._unparsed:
-                self.transport.close()  # nothing was asked
+                self.transport.close()  # no request has begun
             self._refuse(
                 408,
                 f"The {self._phase.value} of the request did not arrive in time. Send it again.",
@@ -164,7 +164,7 @@ class BoundedConnection(HttpToolsProtocol):
         )
 
     def _fail(self, refusal: _Refusal) -> None:
-        """Stop the parser; it then asks for the refusal."""
+        """Stop the parser with an error. The connection then answers with the refusal."""
         self._refusal = refusal
         raise ValueError(refusal[1])
 

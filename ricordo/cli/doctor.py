@@ -51,7 +51,7 @@ _SHOWN_CONVERSATIONS = 10
 _NEARLY_FULL = 0.9
 LOST = "the agent had no default conversation, and has a new one"
 _LONG_WAIT = 60  # seconds
-# What a provider needs besides its key: a setting, a package, and the extra that installs the
+# A provider may need more than its key: a setting, a package, and the extra that installs the
 # package.
 _EXTRAS = (
     ("anthropic_api_key", "anthropic", "anthropic"),
@@ -497,7 +497,7 @@ def examine_all(tx: Transaction, *, is_alone: bool) -> tuple[int, list[Repair]]:
 
 
 async def repair_all(store: Store, *, is_alone: bool) -> tuple[int, list[Repair]]:
-    """Repair every conversation, each in its own transaction.
+    """Repair every conversation, each in a separate transaction.
 
     Returns the number of conversations, and those that were damaged.
     """

@@ -220,7 +220,7 @@ async def _try_task(runtime: Runtime, report: ModelReport, task: ModelTask) -> b
 
 
 async def _handles(models: Models) -> tuple[list[str], list[str]]:
-    """Return the handles to try, and sentences about those that are skipped."""
+    """Return the handles to try, and sentences about the skipped handles."""
     chosen = (await models.find_default()).handle
     by_provider: dict[str, list[str]] = {}
     for info in await models.list():

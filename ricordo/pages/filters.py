@@ -19,8 +19,8 @@ from ricordo.pages.reasons import shown_reason
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
-# Characters of a text that is rendered as Markdown; a longer text is shown as it is. Rendering
-# takes up to 25 µs a character, so half a second for the worst text.
+# The most characters of a text that is rendered as Markdown. A longer text is shown as it is.
+# Rendering takes up to 25 µs a character, and so half a second for the worst text.
 MOST_MARKDOWN = 20_000
 _MOST_QUERY = 500  # characters of a query whose words are marked
 _SHORT = 4  # characters of a word that is matched without its ending
@@ -205,7 +205,7 @@ def stems(query: str) -> list[str]:
 
 
 def found(text: str | None, query: str, length: int = 400) -> Markup:
-    """Return the part of a text around the query's first word, with words marked."""
+    """Return the part of a text around the query's first word, with the query's words marked."""
     line = " ".join((text or "")[:MOST_MARKDOWN].split())
     pattern = re.compile(
         "|".join(rf"\b{re.escape(stem)}\w{{0,20}}" for stem in stems(query)) or r"(?!)",

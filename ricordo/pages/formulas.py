@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.rules_inline import StateInline
 
-# Characters of a formula; a longer one is shown as it is written.
+# The most characters of a formula. A longer formula is shown as it is written.
 _LONGEST = 1_000
 _DEEPEST = 60  # elements inside each other, and braces of a formula
 _ELEMENTS = frozenset(

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import escape
 
-# Characters of coloured code. Some grammars take quadratic time for hostile texts.
+# The most characters of coloured code. Some grammars take quadratic time for hostile texts.
 _LONGEST = 6_000
 _LANGUAGES = frozenset(
     "python py bash sh shell console javascript js typescript ts json html css xml sql yaml yml "

@@ -37,7 +37,7 @@ def own_reason(reason: str | None, label: str = "") -> str:
 
 
 def _words(text: str, label: str) -> str:
-    """Return what to show for a reason that a program wrote; "" for any other reason."""
+    """Return the text to show for a reason that a program wrote; "" for any other reason."""
     if text == _COPIED:
         return "Started by an agent"
     if _UNDONE.fullmatch(text):

@@ -82,12 +82,12 @@ _SECTION = re.compile(r"<(memory_blocks|memory_metadata|tool_usage_rules|directo
 
 @dataclass(frozen=True, slots=True)
 class SystemPrompt:
-    """A rendered system prompt, with digests of what it was rendered from.
+    """A rendered system prompt, with digests of its sources.
 
     Attributes:
         memory: Digest of the template and the memory section.
         date: Digest of the local date.
-        archive: Digest of the archive's tags, and of the fact that it has passages or has none.
+        archive: Digest of the archive's tags, and of the presence of passages.
     """
 
     text: str
@@ -123,7 +123,7 @@ def told_memory(stored_key: str) -> str:
     """Return the digest of the memory that a stored prompt and its transcript show together.
 
     If the transcript shows edits, it is not the digest of the memory in the prompt itself. If the
-    memory equals the prompt's again, the edits were undone elsewhere.
+    memory equals the prompt's memory again, somebody else has undone the edits.
     """
     memory, _, _, in_transcript = (*stored_key.split(":"), "", "", "", "")[:4]
     return in_transcript or memory

@@ -1,9 +1,9 @@
 """The transcript as a model gets it, always valid, with results packaged and cut.
 
-Since it is always valid, no history can stop an agent. A model sees results, events and user
-messages as small JSON texts with a kind or status and a local time (blueprint §17). A message is
-stored as it was sent, and packaged for each request. An event is stored in its packaged form, as an
-`EventPart`. So a text that only looks like an event is packaged as text.
+A valid transcript is made from any history, so no history can stop an agent. A model sees results,
+events and user messages as small JSON texts with a kind or status and a local time (blueprint §17).
+A message is stored as it was sent, and packaged for each request. An event is stored in its
+packaged form, as an `EventPart`. So a text that only looks like an event is packaged as text.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -111,7 +111,7 @@ def transcript(
 
 
 def _with_speaker(message: Message) -> Message:
-    """Return the message, with the sender's name in front if another agent of the group sent it.
+    """Return a message by another agent of the group, with that agent's name in front.
 
     Few providers pass on the name field of a message.
     """

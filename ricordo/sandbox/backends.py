@@ -185,7 +185,7 @@ class Landlock:
         read = [*_SYSTEM, *_SETTINGS, *_DEVICES, *map(str, confinement.visible())]
         options: dict[str, Any] = {**channels, "abi": self._abi, "read": read}
         options |= {"write": [str(workspace), "/dev/null"]}
-        # Landlock confines signals from version 6 on. Before that, signals cannot reach the server
+        # Landlock confines signals from version 6 on. Before that, the server is safe from signals
         # only if the process runs as another user.
         may_signal = self._abi >= 6 or bool(options["user"])
         program = make_filter(is_shared=True, may_signal=may_signal)

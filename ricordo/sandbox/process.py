@@ -90,7 +90,7 @@ class SandboxProcess:
     async def send(
         self, call: "SandboxCall", program: str, limits: dict[str, int], *, has_proxy: bool
     ) -> socket.socket | None:
-        """Send the call, which tells the process the program that it becomes.
+        """Send the call, which names the program that the process becomes.
 
         With `has_proxy`, returns the listening socket for a proxy.
         """

@@ -1,4 +1,4 @@
-"""A seccomp filter that forbids system calls in the sandbox. Pure functions.
+"""A seccomp filter that forbids system calls in the sandbox. The functions are pure.
 
 It refuses access to other processes, mounts, namespaces, services of the kernel, and sockets that
 lead outside. A call that is newer than this list is refused as unknown.
@@ -153,7 +153,7 @@ _RETURN = 0x06
 _ALLOW = 0x7FFF0000
 _ERROR = 0x00050000
 _KILL = 0x80000000
-# Offsets in struct seccomp_data; for arguments, those of the lower half.
+# Offsets in struct seccomp_data. The offset of an argument is that of its lower half.
 _NUMBER = 0
 _ARCHITECTURE = 4
 _ARGUMENT = (16, 24, 32)

@@ -28,8 +28,8 @@ def run_server(
         host=host, port=port, data_dir=data_dir, database_url=database_url
     )
     with listening(settings.host, settings.port) as sockets:
-        # Import it after the port is bound: the import takes a second, and a port in use is then
-        # reported at once.
+        # Import `serve` after the port is bound. The import takes a second, and a port in use is
+        # then reported at once.
         from ricordo.cli.serve import serve
 
         serve(settings, providers, sockets)

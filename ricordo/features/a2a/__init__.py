@@ -1,4 +1,4 @@
-"""A2A, the protocol by which agents of other programs talk with agents here."""
+"""A2A, the protocol by which agents of other programs talk with agents of this server."""
 
 from ricordo.plugins import Feature
 

@@ -158,7 +158,7 @@ async def _chunks(
 ) -> AsyncGenerator[bytes]:
     """Yield the task, its text in pieces, calls of tools, and its last status.
 
-    A client that leaves does not stop the task: it may subscribe again, or cancel.
+    The task continues when the client leaves. The client may subscribe again, or cancel the task.
     """
     parts = TurnParts(context.store.clock, ("assistant_message", "tool_call_message"))
     task: Task | None = None

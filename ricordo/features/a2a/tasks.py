@@ -1,4 +1,4 @@
-"""Tasks in the JSON of A2A, and the turns that a message begins."""
+"""Tasks in the JSON of A2A, and the turns that messages begin."""
 
 from collections.abc import Sequence
 
@@ -83,7 +83,7 @@ def _time(run: Run) -> str:
 async def turn_of(
     context: RequestContext, agent_id: str, message: A2aMessage, *, streams: bool
 ) -> TurnRequest:
-    """Return the turn for a message: of a new task, or the answer to a task's question.
+    """Return the turn for a message, which begins a task or answers a task's question.
 
     Raises NotFound, TaskNotFound, TaskEnded, Unsupported, and Invalid for an empty message.
     """
@@ -116,13 +116,13 @@ async def turn_of(
 
 
 def _otid(message: A2aMessage) -> str:
-    """Return the key by which a message that is sent again is known."""
+    """Return the `otid` of the message, which is the same when the message is sent again."""
     parts = [part.model_dump() for part in message.parts or ()]
     return repeatable_otid("a2a", [message.message_id, parts])
 
 
 def _approval(message: A2aMessage, waiting: Message) -> Approval:
-    """Return the decision about all waiting calls; what is not clearly a yes denies them."""
+    """Return the decision about all waiting calls. Any answer but a clear yes denies them."""
     texts = [part.text.strip() for part in message.content if isinstance(part, TextPart)]
     data = [part.data for part in message.parts or () if isinstance(part.data, dict)]
     is_yes = len(texts) == 1 and texts[0].rstrip(".!").lower() in _YES

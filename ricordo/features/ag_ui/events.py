@@ -27,7 +27,8 @@ class EventEncoder:
     Args:
         clock: The server's clock.
         client_tools: Names of the tools that the client runs.
-        answered: Ids of calls whose results the client sent; it gets no second result for them.
+        answered: Ids of calls whose results the client sent. The client does not get these results
+            back.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class EventEncoder:
         self._answered = answered
 
     def encode(self, event: Event) -> Iterator[Json]:
-        """Yield what the event adds; the end of the run is `end`."""
+        """Yield the events of AG-UI for an event of the turn, except for its end (see `end`)."""
         for part in self._parts.read(event):
             yield from self._events_of(part)
 

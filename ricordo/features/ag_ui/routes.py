@@ -74,7 +74,7 @@ async def _events(
 async def _first_state(memory: MemoryDocument, body: RunAgentRequest) -> Json:
     """Return the event with the memory: the whole state, or a part of the client's state.
 
-    The client cannot change the memory: edits have policies, which its state does not know.
+    The client cannot change the memory by its state, since policies decide about edits.
     """
     texts = await memory.texts()
     if isinstance(body.state, dict) and body.state:

@@ -1,8 +1,8 @@
 """The turn that a run of AG-UI requests.
 
-A client sends its whole history with each run. A user's message is known by its id and text, which
-are stored as its `otid`. So no message is taken twice, and a repeated run gets the answer of the
-run before.
+A client sends its whole history with each run. A user's message is recognized by a digest of its id
+and content, which is stored as its `otid`. So no message is stored twice, and a repeated run gets
+the answer of the first run.
 """
 
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ from ricordo.features.ag_ui.models import AgUiMessage, RunAgentRequest
 async def turn_of(
     context: RequestContext, conversation: Conversation, body: RunAgentRequest
 ) -> TurnRequest | None:
-    """Return the turn that answers the new messages and answers of the request.
+    """Return the turn for the new messages, results and decisions in the request.
 
-    It is None if the client sent nothing new to answer.
+    It is None if the request contains nothing new.
     """
     waiting = await waiting_message(context.runtime, conversation)
     new_messages = await new_in_history(context.runtime, conversation.id, _history(body))
@@ -30,7 +30,7 @@ async def turn_of(
         return None
     waiting_tools = {call.name for call in waiting.waiting_calls} if waiting else set()
     if approval is None and waiting_tools and waiting_tools <= body.tool_names:
-        # The user went on without results, so these calls of the client's tools wait for nothing.
+        # The user sent a message instead of results, so no result will come for these calls.
         await cancel_conversation(context.runtime, context.scope, conversation.id)
     return TurnRequest(
         scope=context.scope,
@@ -56,7 +56,7 @@ def _history(body: RunAgentRequest) -> Iterator[NewMessage | None]:
 
 
 def _otid(index: int, message: AgUiMessage) -> str:
-    """Return the key of a user's message: a digest of its id, or else its index, and its parts."""
+    """Return the `otid` of a user's message: a digest of its id (or index) and its parts."""
     pictures = [part.url or part.data for part in message.parts if isinstance(part, ImagePart)]
     return repeatable_otid("ag-ui", [message.id or index, message.text, pictures])
 

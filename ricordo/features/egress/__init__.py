@@ -1,7 +1,8 @@
 """Egress policies: people choose the providers that may see a part of their memory.
 
-The labels and the check are in the core (`domain/egress.py`, `llm/egress.py`). So a policy also
-holds on a server without this feature. The feature sets policies, and previews their effect.
+The labels and the check are in the core (`domain/egress.py`, `llm/egress.py`). So policies also
+hold on a server without this feature. The feature has the routes to set policies and to preview
+their effect.
 """
 
 from ricordo.plugins import Feature

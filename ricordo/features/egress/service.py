@@ -1,4 +1,4 @@
-"""Set egress policies by the rights of the caller, and preview what a model would see."""
+"""Set egress policies with the caller's rights, and preview their effect on a prompt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +46,10 @@ class Preview:
 def set_block_policy(
     tx: Transaction, scope: Scope, block_id: str, names: Sequence[str] | None
 ) -> Block:
-    """Set a block's policy; None removes it. Raises Forbidden, Invalid, NotFound."""
+    """Set a block's policy, or remove it if `names` is None.
+
+    Raises Forbidden, Invalid, NotFound.
+    """
     block = blocks.get(tx, scope, block_id)
     label = label_of(names)
     chain = versions.lock(tx, block.chain_id)
@@ -75,7 +78,7 @@ def set_conversation_policy(
     label = label_of(names)
     if conversation.user_id and conversation.user_id != scope.subject:
         _require_stricter(label, conversation.egress)
-    # A running turn has read the old policy. Its messages would be stored without the new one.
+    # A running turn has read the old policy, and would store its messages without the new policy.
     if open_runs := runs.open_runs(tx, conversation_id=conversation_id):
         raise Busy(open_runs[0].id)
     egress.label_conversation(tx, conversation_id, conversation.egress, label)
@@ -106,7 +109,7 @@ def preview(
     model: str,
     destination: Destination,
 ) -> Preview:
-    """Return what a model's provider would see of the agent's next prompt."""
+    """Return the shown and withheld parts of the agent's next prompt for this model."""
     state = effective(agents.load(tx, scope, agent_id))
     (state,) = runtime.complete(tx, (state,))
     clearance = runtime.new_clearance()

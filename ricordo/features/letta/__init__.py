@@ -1,6 +1,6 @@
 """Minor routes of the retired Letta V1 server that clients still call.
 
-They are for tags, environments, and an answer without a turn.
+They concern tags, environments, and answers without a turn.
 """
 
 from ricordo.plugins import Feature

@@ -1,6 +1,6 @@
 """The librarian: a model that needs no key and no model server.
 
-It is for a first run. It is no language model, and says so.
+It serves a first run of the server. It is no language model, and tells people so.
 """
 
 from ricordo.plugins import Feature

@@ -1,9 +1,9 @@
 """Read the meaning of sentences by patterns.
 
-They are for English, German, French and Spanish. A person states something, asks something, wants
-something forgotten, or wants a task that the librarian cannot do. A sentence of unknown meaning is
-a statement, in any language. Words are compared as in the search index, which works in every
-language.
+The patterns are for English, German, French and Spanish. A sentence is a statement, a question, a
+wish to forget something, or a task that the librarian cannot do. A sentence of unknown meaning
+counts as a statement, in any language. Words are compared as in the search index, which works in
+every language.
 """
 
 import re
@@ -19,8 +19,8 @@ from ricordo.memory import facts
 from ricordo.memory.forget_wishes import GENERIC, wish_in
 from ricordo.search.words import STOP_WORDS, query_terms, terms
 
-# The characters of one text that are read. More would delay all other turns, and a text names its
-# topic at its start.
+# The number of characters that are read of one text. More would delay all other turns, and a text
+# names its topic at its start.
 READ_LENGTH = 4_000
 NOTE_LENGTH = 300
 _QUESTION_MARKS = ("?", "？")
@@ -37,8 +37,8 @@ IntentKind = Literal[
 class Intent:
     """The meaning of one sentence.
 
-    A note is kept whole in the archive. A correction may name the words that it replaces. A wish to
-    forget that refers back has in `about` the names said before it.
+    A note is stored whole in the archive. A correction may name the words that it replaces. If a
+    wish to forget refers back, `about` contains the names in the sentence before it.
     """
 
     kind: IntentKind
@@ -76,7 +76,7 @@ def found_in(name: str, text: str) -> re.Match[str] | None:
     return _compiled(name).search(text, 0, READ_LENGTH)
 
 
-# At a time, a person has one value of each of these, and of each favourite.
+# A person has only one value of each of these at a time, and one of each favourite.
 _SINGLE = {
     "name",
     "full name",
@@ -95,7 +95,7 @@ _KINDS = {"workplace": "job"}
 # Marks a wish that refers back, until the previous sentence is read.
 _BEFORE = "before"
 _IDIOMS = ("it", "that", "this", "", "es", "das", "ça", "eso", "esto")
-# Words that a question asks with. Words for persons; they do not belong to a statement's topic.
+# A program's words for the user in a question, each with the user's words for it.
 _PERSONS = (
     (
         re.compile(
@@ -105,6 +105,7 @@ _PERSONS = (
     ),
     (re.compile(r"\bthe user['’]s\b(?: current)?", re.I), "my"),
 )
+# Words that only serve to ask, and do not belong to the topic of a question.
 _ASKING = (
     "know knew remember recall tell told say said find search look show list give get ask talk "
     "mention forget notes memory me my i anything something everything nothing all you your am "
@@ -115,10 +116,10 @@ _ASKING = (
 def read(text: str) -> tuple[Intent, ...]:
     """Return the intents of the text, in order.
 
-    A long text or a list is one note. A question after it is answered too.
+    A long text or a list is one note. A question that follows it is read too.
     """
     text = text.strip()
-    # Memory redacts a longer text, and quotes of it are redacted when they are made.
+    # Memory redacts longer texts, and a quote of such a text is redacted when it is made.
     if len(text) <= READ_LENGTH:
         text = redact(text).text
     prose = _without_code(text)
@@ -181,7 +182,7 @@ def _read_prose(text: str) -> tuple[Intent, ...]:
 
 
 def _with_wishes(intents: list[Intent]) -> list[Intent]:
-    """Complete wishes to forget, and drop statements that are only made because of them."""
+    """Complete wishes to forget, and drop statements that only accompany such a wish."""
     if all(intent.kind != "forget" for intent in intents):
         return intents
     wishes = [
@@ -195,13 +196,13 @@ def _with_wishes(intents: list[Intent]) -> list[Intent]:
 
 
 def _named_before(earlier: Sequence[Intent]) -> str:
-    """Return the names in the previous sentence, to which a wish refers back."""
+    """Return the names in the previous sentence, for a wish that refers back to it."""
     names = [name for intent in earlier for name in _compiled("name_within").findall(intent.text)]
     return " ".join(dict.fromkeys(names))
 
 
 def _points_back(sentence: str, wish: str) -> bool:
-    """Return True for "Forget everything about that relationship.", and not for "Forget it."."""
+    """Return True for "Forget everything about that relationship.", but False for "Forget it."."""
     if topic(wish) - _GENERIC or wish.casefold() in _IDIOMS:
         return False
     return bool(found_in("points_back", sentence))
@@ -248,7 +249,10 @@ def _without_and(part: str) -> str:
 
 
 def _by_verb(clause: str) -> list[str]:
-    """Split "I live in Graz and work as a nurse", and repeat the person."""
+    """Split a clause with two verbs, such as "I live in Graz and work as a nurse".
+
+    The subject is repeated in the second part.
+    """
     person = found_in("person", clause)
     if not person or found_in("bound", clause):
         return [clause]
@@ -309,9 +313,9 @@ def is_denied(statement: str, other: str) -> bool:
 
 
 def is_same_frame(statement: str, other: str) -> bool:
-    """Return True if both statements give a value to the same property, which has only one value.
+    """Return True if both statements give a value to the same property.
 
-    For example "I work at Fiat." and "I work at Ferrari.".
+    A property has only one value. An example is "I work at Fiat." and "I work at Ferrari.".
     """
     start = frame(statement).casefold()
     return (
@@ -364,7 +368,7 @@ def _read_sentence(sentence: str) -> Intent:
 
 
 def _read_statement(bare: str, *, corrects: bool) -> Intent:
-    """Return the intent of a sentence that asks nothing; a single word is a search."""
+    """Return the intent of a sentence that is no question. A single word is a search."""
     if corrects and _is_fragment(bare):
         return Intent("fragment", bare)
     if _is_search_word(bare):

@@ -1,8 +1,8 @@
 """The librarian: the model that answers without a key or a model server.
 
-It is no language model, and says so. It files, corrects, finds, lists and forgets statements, with
-the same tools and loop as other models. It reads only the request, keeps no state, and gives the
-same answer to the same request.
+It is no language model, and says so. It files, corrects, finds, lists and forgets statements. It
+uses the same tools as other models, in the same loop. It reads only the request and keeps no state,
+so equal requests get equal answers.
 """
 
 import json
@@ -84,7 +84,7 @@ def _answer(request: ModelRequest, view: LibrarianView) -> str | Sequence[Librar
         return calls if forced is None else calls[:1]
     is_forced = forced is not None
     if request.tool_choice == "required" and view.tools and not view.calls_of(SEND):
-        # A tool rule requires a call: one that speaks, else one that only searches.
+        # If a tool rule requires a call, call a tool that speaks, or else one that only searches.
         forced = forced or next(
             (name for name in (SEND, *plan.SEARCHES) if name in view.tools), next(iter(view.tools))
         )
@@ -117,7 +117,7 @@ def _edits_or_finish(
 ) -> str | Sequence[LibrarianCall]:
     """Return the edits for a transcript, and after them the call that ends the work.
 
-    The answer has no reader.
+    A transcript needs no answer in words.
     """
     if edits := [call for call in planned if call.tool not in plan.SEARCHES]:
         return edits
@@ -132,7 +132,8 @@ def _next_voice_call(
 ) -> str | Sequence[LibrarianCall]:
     """Return the next call that works on a voice agent's memory.
 
-    First the lines that leave its view are stored, then the block is rewritten, then the work ends.
+    First it stores the lines that leave the voice agent's view, then it rewrites the block, then it
+    ends the work.
     """
     if STORE in view.tools and not view.calls_of(STORE):
         stated = [
@@ -220,7 +221,7 @@ def _join_filed(lines: Sequence[str]) -> list[str]:
 
 
 def _describe_filing(view: LibrarianView, text: str) -> str:
-    # Calls contain redacted texts, so compare the words in that form.
+    # Calls contain redacted texts, so compare redacted words.
     phrase = " ".join(redact(text[: grammar.READ_LENGTH]).text.split())
     filed: LibrarianCall | None = None
     for call in view.calls_of(plan.INSERT, plan.REPLACE, plan.ARCHIVE):
@@ -271,7 +272,7 @@ def _describe_removal(call: LibrarianCall, *, asks: bool) -> str:
 
 
 def _describe_wish(view: LibrarianView, text: str, removals: Sequence[LibrarianCall]) -> str:
-    """Say what happened with a wish to forget; "" if the lines about removals say it."""
+    """Return the outcome of a wish to forget; "" if the lines about removals say it."""
     if asked := view.calls_of(plan.FORGET):
         return _describe_asking(asked[-1])
     if any(grammar.is_about(text, _replaced(call)) for call in removals):
@@ -286,7 +287,7 @@ def _describe_confirmed(view: LibrarianView, removals: Sequence[LibrarianCall]) 
 
 
 def _describe_asking(call: LibrarianCall) -> str:
-    """Say what happened with the wish, without repeating what is to be forgotten."""
+    """Return the outcome of the wish, without repeating the words to forget."""
     if call.failed:
         return _TEXTS["not_asked"]
     return _TEXTS["asked" if call.text.startswith(plan.ASKED) else "forgotten"]
@@ -312,8 +313,9 @@ def _replaced(call: LibrarianCall) -> str:
 class Evidence:
     """Words that may answer a question.
 
-    `opening` introduces their quote. `rank` is the rank of their source: notes, messages, archive.
-    `on` is their date, and `points` say how well they match.
+    `opening` introduces the quote of these words. `rank` orders the sources: 0 for notes, 1 for
+    messages, 2 for the archive. `on` is the date of the words, and `points` say how well they
+    match.
     """
 
     text: str
@@ -361,7 +363,7 @@ def _best(
 ) -> list[Evidence]:
     """Return the best evidence for a question, best first.
 
-    It shares a term or a kind of fact with the question.
+    Evidence shares a term or a kind of fact with the question.
     """
     ranked = _ranked(view, terms, kinds, is_taste=is_taste)
     facts = [evidence for evidence in ranked if kinds & grammar.facts_told(evidence.text)]
@@ -389,7 +391,7 @@ def _ranked(
 
     If two are equally good, the newer one is first.
     """
-    # The last line comes first, since of two lines of one day the later one is newer.
+    # Begin with the last line, since the later of two lines of one day is newer.
     notes = [
         Evidence(note.text, _opening(note.said_on, note.label), 0, note.said_on)
         for note in reversed(view.notes)
@@ -401,7 +403,7 @@ def _ranked(
         if is_taste and grammar.found_in("tells_taste", evidence.text):
             # A favourite may be stated as a preference over something else.
             points += 2
-        # A note with another value has replaced this statement.
+        # A statement is old if a note has replaced it by another value.
         is_old = evidence.rank and (
             _is_replaced(view, evidence.text) or _is_outdated(view, evidence, hits)
         )
@@ -413,7 +415,7 @@ def _ranked(
 
 
 def _corrections(fact: Evidence, ranked: Sequence[Evidence]) -> list[Evidence]:
-    """Return later evidence that a fact has changed, in other words, the newest first.
+    """Return later evidence that corrects a fact in other words, the newest first.
 
     "Rust is now my favourite language" comes after "My favourite programming language is Java".
     """
@@ -439,8 +441,8 @@ def _is_replaced(view: LibrarianView, text: str) -> bool:
 def _is_outdated(view: LibrarianView, hit: Evidence, hits: Sequence[Evidence]) -> bool:
     """Return True if a newer note or a later hit has another value.
 
-    For example "I moved to Vienna." replaces "I live in Graz.". An agent without a block for notes
-    has corrections only among the hits.
+    For example "I moved to Vienna." replaces "I live in Graz.". If an agent has no block for notes,
+    corrections are only among the hits.
     """
     later = [note.text for note in view.notes if not note.said_on or note.said_on >= hit.on[:10]]
     later += [other.text for other in hits if other.on > hit.on]
@@ -448,7 +450,7 @@ def _is_outdated(view: LibrarianView, hit: Evidence, hits: Sequence[Evidence]) -
 
 
 def _is_past(evidence: Evidence, ranked: Sequence[Evidence]) -> bool:
-    """Return True if later evidence replaces this.
+    """Return True if later evidence replaces this evidence.
 
     For example "The exam is on 14 May." replaces "The exam is on 12 May.".
     """
@@ -480,7 +482,7 @@ def _hits(view: LibrarianView) -> Iterator[Evidence]:
         for intent in intents
         if intent.kind == "forget"
     ]
-    # Wishes in the conversation are newer than all filed statements.
+    # Wishes in the conversation in view are newer than all hits.
     forgotten += [(wish, "9999") for wish in plan.wishes_in_view(view)]
     for row, intents in read_rows:
         on = str(row.get("timestamp") or "")
@@ -540,7 +542,7 @@ def _opening(on: str, label: str = "") -> str:
 
 
 def _short(text: str, length: int = 160) -> str:
-    # Only the start is redacted; it is long enough to show that not all words fit.
+    # Only the start is redacted. It is long enough to tell if the text must be cut.
     text = " ".join(redact(text[: 20 * length]).text.split())
     if len(text) <= length:
         return text

@@ -39,15 +39,15 @@ INSERT = "memory_insert"
 REPLACE = "memory_replace"
 ARCHIVE = "archival_memory_insert"
 FORGET = "forget"
-# The beginning of the tool's result if the owner has yet to decide.
+# The beginning of the result of the tool `FORGET` if the owner must still decide.
 ASKED = "Asked."
 SEARCHES: Mapping[str, Mapping[str, Any]] = {
     "conversation_search": {"roles": ["user"], "limit": 20},
     "archival_memory_search": {"top_k": 10},
 }
-# An empty query gives the newest.
+# An empty query returns the newest passages.
 LIST_ARCHIVE = LibrarianCall("archival_memory_search", {"query": "", "top_k": 20})
-# Words for tastes. One text may name a favourite, and another text a preference.
+# Words for tastes. A question may name a favourite, and the statement a preference.
 _OF_TASTES = "favourite favorite prefer lieber préfère prefiero"
 # Words that occur in answers but not in the questions.
 _ALSO_SEARCHED = {
@@ -66,7 +66,7 @@ FORGET_WHICH = (
 _MAX_ROUNDS = 20
 _LONGEST_CORRECTED = 120
 _LONGEST_QUERY = 400
-# The most that one request to forget may name: sentences, and characters in total.
+# The most sentences that one request to forget may name, and their most characters in total.
 _MOST_SENTENCES = 15
 _LONGEST_WISH = 1_500
 _OLDER = (
@@ -74,8 +74,8 @@ _OLDER = (
     ("new_string", "new_content"),
     ("old_string", "old_content"),
 )
-# Words that only say that something has changed. With at least `_LEAST_ADDED` other words, a
-# correction adds information.
+# Words that only say that something has changed. A correction adds information if it has at least
+# `_LEAST_ADDED` other words.
 _OF_CORRECTIONS = (
     "sorry wrong got mistake actually correction now moved move live lives last week month year "
     "yesterday recently just changed mind jetzt nun gezogen umgezogen letzte woche entschuldigung "
@@ -201,10 +201,10 @@ def matching(view: LibrarianView, phrase: str) -> list[Statement]:
 
 
 def _is_said_in(wish: str, text: str) -> bool:
-    """Return True if the words contain the statement named by a wish.
+    """Return True if the text contains the statement that a wish names.
 
-    If a wish names no whole sentence, any words are accepted. "I do not like tea" does not contain
-    "I like tea".
+    If a wish names no whole sentence, any text is accepted. "I do not like tea" does not contain "I
+    like tea".
     """
     if not found_in("is_clause", wish):
         return True
@@ -254,7 +254,8 @@ def _to_forget(view: LibrarianView, intents: Sequence[Intent]) -> list[Statement
     if is_confirmed(view, intents):
         lines = view.last_answer.partition(FORGET_WHICH)[2].splitlines()
         return [statement for statement in _statements(view) if f'- "{statement.text}"' in lines]
-    # After a statement is forgotten, others may match its words best, but they were not meant.
+    # After a statement is removed, other statements may match the wish best. The person did not
+    # mean those, so nothing more is removed.
     wishes = [
         intent.text for intent in intents if intent.kind == "forget" and not view.calls_of(REPLACE)
     ]
@@ -280,13 +281,14 @@ def _forgetting(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[Libr
 
 
 def _asking(view: LibrarianView, intents: Sequence[Intent]) -> list[LibrarianCall]:
-    """Return the call that asks to forget things wherever they were said."""
+    """Return the call that asks to forget statements in all places where they were said."""
     if FORGET not in view.tools or view.calls_of(FORGET):
         return []
     struck = [note_of("", call.old_words.strip()).text for call in view.calls_of(REPLACE)]
     found: list[str] = []
     for wish in intents:
-        # Notes that match equally well are first listed, so that the person can confirm.
+        # If several notes match equally well, they are first listed, so that the person can
+        # confirm.
         if wish.kind == "forget" and (struck or len(matching(view, wish.text)) < 2):
             found += _said_about(view, wish) or _subject(wish)
     if is_confirmed(view, intents):
@@ -299,14 +301,14 @@ def _asking(view: LibrarianView, intents: Sequence[Intent]) -> list[LibrarianCal
 
 
 def _subject(wish: Intent) -> list[str]:
-    """Return the wish itself; empty if it names no subject."""
+    """Return the subject of a wish, as a list; an empty list if the wish names none."""
     if wish.about:
         return [wish.about]
     return [wish.text] if topic(wish.text) or facts_asked(wish.text) else []
 
 
 def _said_about(view: LibrarianView, wish: Intent) -> list[str]:
-    """Return the sentences that a wish means, from notes, messages and search results."""
+    """Return the sentences about the subject of a wish, from notes, messages and search results."""
     hits = [
         stored_words(str(row["content"]))
         for call in view.calls_of(*SEARCHES)
@@ -319,13 +321,16 @@ def _said_about(view: LibrarianView, wish: Intent) -> list[str]:
 
 
 def _wished_parts(wish: Intent, sentence: str) -> list[str]:
-    """Return the statements of a sentence that a wish means, or else the whole sentence."""
+    """Return the statements of a sentence that are about a wish, or else the whole sentence."""
     stated = [intent.text for intent in read(sentence) if intent.kind == "tell"]
     return [text for text in stated if is_wished(wish, text)] or [sentence]
 
 
 def _told_sentences(text: str) -> list[str]:
-    """Return the sentences of a message, each with those that continue it; wishes are left out."""
+    """Return the sentences of a message, each joined with the sentences that continue it.
+
+    The list is empty if the message contains a wish to forget.
+    """
     if wishes_in(text):
         return []
     told: list[str] = []
@@ -352,7 +357,7 @@ def is_asked_about(wish: Intent, question: str) -> bool:
 
 
 def _without_secret(text: str) -> str:
-    """Return a sentence up to a password in it, which is neither repeated nor needed."""
+    """Return a sentence up to a password in it. The password need not be repeated."""
     match = found_in("secret", text)
     return text[: match.end() - 1].rstrip(" :=") if match else text
 
@@ -436,7 +441,7 @@ def _changed_line(
 
 
 def revised_words(old_words: str, statement: str) -> str:
-    """Return the note's text after this correction; "" if it corrects nothing."""
+    """Return the note's text after this correction; "" if the statement corrects nothing in it."""
     revised = revision_of([old_words], statement)
     return revised.line if revised else ""
 
@@ -448,9 +453,9 @@ def _adds_to(revised: str, statement: str) -> bool:
 
 
 def _outdated(block: ShownBlock, intent: Intent) -> Note | None:
-    """Return the line that a new fact replaces.
+    """Return the line that a new fact replaces; None if there is none.
 
-    It is the last line about this kind of fact, if it says nothing else.
+    It is the last line about this kind of fact, if that line says nothing else.
     """
     statement = intent.text
     kinds = facts_told(statement)

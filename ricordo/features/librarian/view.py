@@ -1,6 +1,7 @@
 """The librarian's view of a request.
 
-It holds the blocks in the prompt, the person's last words, and the results of the calls so far.
+The view contains the blocks in the prompt, the person's last words, and the results of the turn's
+calls.
 """
 
 import json
@@ -30,7 +31,7 @@ _BLOCK = re.compile(
     r"(?P<metadata>(?:- .*\n)*)</metadata>\n<value>\n",
     re.MULTILINE,
 )
-# No value contains this, since closing tags in values are escaped.
+# The end of a value. No value contains this text, since closing tags in values are escaped.
 _VALUE_END = "</value>\n</"
 _LIMIT = re.compile(r"^- chars_limit=(\d+)", re.MULTILINE)
 _TODAY = re.compile(r"current system date is: *(?:\w+, )?(\w+ \d+, \d{4})", re.IGNORECASE)
@@ -38,7 +39,7 @@ _QUOTED = re.compile(r'^(\d{4}-\d\d-\d\d): "(.*)"$')
 _SOURCE = re.compile(
     r"\[(?:sources?|file|passage|score|id|tool|function)\b[^\[\]\n]{0,200}\]", re.IGNORECASE
 )
-# Older types of agents have tools and parameters with other names for the same edits.
+# Older types of agents have other names of tools for the same edits.
 _NEWER = {"core_memory_append": "memory_insert", "core_memory_replace": "memory_replace"}
 _PERSON_LABELS = ("human", "user", "student", "person", "profile", "notes")
 
@@ -59,7 +60,7 @@ class Note:
     def is_statement(self) -> bool:
         """Return True if the line states something.
 
-        A heading, a rule or a line of brackets does not.
+        A heading, a rule and a line of brackets state nothing.
         """
         return not self.line.startswith("#") and any(map(str.isalnum, self.line))
 
@@ -116,9 +117,9 @@ class LibrarianCall:
 class LibrarianView:
     """One request, as the librarian reads it.
 
-    `person_text` is the person's last text, `earlier_texts` are the earlier ones in view, and
-    `last_answer` is the librarian's answer before it. `own_words` are all its answers. `rounds`
-    counts the librarian's replies with calls in this turn.
+    `person_text` is the person's last text, and `earlier_texts` are the person's earlier texts in
+    view. `last_answer` is the librarian's answer before `person_text`, and `own_words` are all its
+    answers. `rounds` counts the librarian's replies with calls in this turn.
     """
 
     person_text: str
@@ -131,7 +132,7 @@ class LibrarianView:
     own_words: tuple[str, ...]
     may_call_in_parallel: bool
     key: str
-    # True if the words come from a transcript, so that nobody reads the answer.
+    # True if the request is a transcript, so that no person reads the answer.
     is_alone: bool = False
     # The transcript if its lines are numbered, else "".
     numbered: str = ""
@@ -139,7 +140,7 @@ class LibrarianView:
 
     @property
     def person_block(self) -> ShownBlock | None:
-        # A text that begins with a heading has fields, so the librarian adds no lines to it.
+        # A block that begins with a heading has fields, so the librarian adds no lines to it.
         usable = (
             block
             for block in self.blocks
@@ -262,7 +263,7 @@ def _spoken_words(message: Message) -> str | None:
 def is_transcript(message: Message) -> bool:
     """Return True if the message is a transcript of another agent's conversation.
 
-    Such a message goes to an agent that works on another agent's memory.
+    An agent that works on another agent's memory gets such a message.
     """
     return any(isinstance(part, EventPart) and part.event == "transcript" for part in message.parts)
 
@@ -362,14 +363,14 @@ def _answers_in(message: Message) -> Iterator[str]:
 
 
 def rows_of(outcome: LibrarianCall) -> list[dict[str, Any]]:
-    """Return those results of a search that users said."""
+    """Return the results of a search that are users' words or passages."""
     listed = outcome.message
     if isinstance(listed, dict):
         listed = listed.get("results")
     rows = []
     if isinstance(listed, list):
         rows = [row for row in listed if isinstance(row, dict) and row.get("content")]
-    # Consecutive messages are one result with one time. Their order is kept in it.
+    # Consecutive messages form one result with one time. The result keeps their order.
     exchanges = [row for row in rows if row.get("before") or row.get("after")]
     rows = [row for row in rows if row not in exchanges]
     rows += [turn for exchange in exchanges for turn in _in_order(exchange)]
@@ -377,7 +378,7 @@ def rows_of(outcome: LibrarianCall) -> list[dict[str, Any]]:
 
 
 def _in_order(exchange: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the turns of one result, each with a time that sorts in their order."""
+    """Return the messages of one result, each with a time that sorts them in their order."""
     turns = [*_turns(exchange.get("before")), exchange, *_turns(exchange.get("after"))]
     said_at = str(exchange.get("timestamp") or "")
     return [

@@ -43,7 +43,7 @@ class Directory:
     Args:
         tx: A transaction that writes.
         memory: The user's memory.
-        edit: The author of changes, and the lifetime of proposals.
+        edit: The author of the changes, and the lifetime of proposals.
     """
 
     def __init__(self, tx: Transaction, memory: UserMemory, edit: Submission) -> None:
@@ -61,9 +61,9 @@ class Directory:
             arguments: The other fields of the tool's input; unknown ones are ignored.
 
         Raises:
-            Invalid: If an argument is missing or does not fit.
-            NotFound: If there is no such file.
-            RicordoError: The refusal of the memory, such as Forbidden by a policy.
+            Invalid: An argument is missing or does not fit.
+            NotFound: There is no such file.
+            RicordoError: The memory refuses the change, for example with Forbidden by a policy.
         """
         commands: dict[str, Callable[[Mapping[str, Any]], CommandResult]] = {
             "view": self._view,
@@ -240,7 +240,7 @@ def _argument(arguments: Mapping[str, Any], name: str) -> str:
 
 
 def _path(arguments: Mapping[str, Any], name: str = "path") -> str:
-    """Return a path below `/memories`. Raises Invalid for any other."""
+    """Return a path below `/memories`. Raises Invalid for any other path."""
     path = _argument(arguments, name)
     parts = path.split("/")
     if parts[:2] != ["", ROOT[1:]] or ".." in parts or "." in parts:
@@ -262,7 +262,7 @@ def _file_name(label: str) -> str:
 
 
 def _range(view_range: list[int] | None, count: int) -> tuple[int, int]:
-    """Return the first and the last line, counted from 1; as the last line, -1 means the end."""
+    """Return the first and the last line, counted from 1; a last line of -1 means the end."""
     if not view_range:
         return 1, count
     first = max(1, view_range[0])

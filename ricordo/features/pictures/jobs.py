@@ -1,8 +1,8 @@
 """Jobs that read the pictures of a message, and index their texts with it.
 
 The job is added in the transaction that stores the message, and the texts are stored in one
-transaction. So a killed server loses no picture. Only pictures without a text are read, so a second
-run changes nothing.
+transaction. So a killed server leaves no picture unread. Only pictures without a text are read, so
+a second run changes nothing.
 """
 
 import logging
@@ -47,7 +47,7 @@ _QUESTION = "Describe this picture."
 
 @dataclass
 class _Reading:
-    """The texts that a job read, by picture, and what the model cost."""
+    """The texts that a job read, by picture, and the expenses for the model."""
 
     texts: dict[ImagePart, str] = field(default_factory=dict)
     expenses: list[Expense] = field(default_factory=list)
@@ -55,7 +55,7 @@ class _Reading:
 
 @asynccontextmanager
 async def open_reading(runtime: Runtime) -> AsyncIterator[None]:
-    """Let each new message with pictures add a job, if pictures are read here."""
+    """Let each new message with pictures add a job, if the settings let pictures be read."""
 
     def add(tx: Transaction, message: Message) -> None:
         if reader(runtime):
@@ -68,7 +68,7 @@ async def open_reading(runtime: Runtime) -> AsyncIterator[None]:
 def reader(runtime: Runtime) -> str:
     """Return "tesseract" or "model"; "" if pictures are not read.
 
-    tesseract reads none without a working sandbox.
+    tesseract needs a working sandbox.
     """
     mode = PictureSettings.current().picture_text
     if mode in ("auto", "tesseract"):
@@ -115,7 +115,7 @@ async def read_pictures(runtime: Runtime, job: Job, report: Report) -> None:
             return
         if model is None:
             return
-    # It imports the library of providers, which takes 25 MB.
+    # This import loads the providers' library, which takes 25 MB.
     from ricordo.llm.providers import fetch_picture
 
     reading = _Reading()
@@ -136,11 +136,11 @@ async def read_pictures(runtime: Runtime, job: Job, report: Report) -> None:
 
 
 async def _run_tesseract(runtime: Runtime, shown: ImagePart, job: Job) -> str | None:
-    """Return the text in a picture; None without a working sandbox, which no attempt changes."""
+    """Return the text in a picture; None if the sandbox does not work, so that no retry helps."""
     try:
         return await tesseract.read(runtime.sandbox, shown)
     except Unavailable as error:
-        if runtime.sandbox.why_not() is None:  # it is full
+        if runtime.sandbox.why_not() is None:  # the sandbox works, but is full
             raise
         log.warning(
             "a picture was not read, since the sandbox does not work",
@@ -161,7 +161,7 @@ async def _model_of(runtime: Runtime, message: Message) -> ChatModel | None:
 
 
 async def _fetched(cache: PictureCache, message: Message, picture: ImagePart) -> ImagePart | None:
-    """Return the picture with its data; None if it cannot be read.
+    """Return the picture with its data; None if it cannot be loaded.
 
     An address in a message with an egress policy is not fetched, since it may contain a secret.
     """
@@ -180,7 +180,7 @@ async def _ask(
 ) -> str:
     """Return the model's description of a picture, and note its cost.
 
-    After the last attempt an error of the model counts as nothing found.
+    If the model fails in the last attempt, the description is empty.
     """
     now = runtime.store.clock.now()
     system = Message(new_id("message"), "", "", "system", (TextPart(_SYSTEM),), created_at=now)
@@ -210,7 +210,7 @@ async def _ask(
 
 
 def tidy(text: str) -> str:
-    """Return the text without hidden characters, blank lines and what is too long."""
+    """Return the text without hidden characters and blank lines, cut to the longest length."""
     visible = without_hidden_text(normal_text(text)).replace("\f", "\n")
     lines = (" ".join(line.split()) for line in visible.split("\n"))
     return "\n".join(filter(None, lines))[:MOST_CHARACTERS].replace("\0", "")
@@ -221,9 +221,9 @@ def _unread(message: Message) -> list[ImagePart]:
 
 
 def _save(tx: Transaction, message_id: str, reading: _Reading) -> None:
-    """Store the texts with the message, as it is now.
+    """Store the texts with the message in its present form.
 
-    Pictures that were deleted or forgotten meanwhile get none.
+    Pictures that were deleted or forgotten meanwhile get no text.
     """
     for expense in reading.expenses:
         runs.add_expense(tx, expense)

@@ -1,4 +1,4 @@
-"""The text in a picture, by the program tesseract in the sandbox, without a network.
+"""Read the text in a picture with the program tesseract, in the sandbox and without a network.
 
 The limits of the sandbox also end the work on pictures that unpack to very many pixels.
 """
@@ -34,10 +34,10 @@ def find_program() -> str | None:
 async def read(sandbox: Sandbox, picture: ImagePart) -> str:
     """Return the text in a picture, as the program wrote it.
 
-    It is "" for a picture that is broken, too large, or takes too long.
+    The text is "" if the picture is broken or too large, or if reading it takes too long.
 
     Raises:
-        Unavailable: if the sandbox does not work, or is full.
+        Unavailable: The sandbox does not work, or is full.
     """
     readable = readable_picture(picture)
     program = find_program()
@@ -61,7 +61,7 @@ async def read(sandbox: Sandbox, picture: ImagePart) -> str:
 
 
 def findings(settings: Settings) -> list[str]:
-    """Return the reader of pictures as a line of `ricordo doctor`."""
+    """Return a line of `ricordo doctor` that says how pictures are read."""
     mode = PictureSettings.current().picture_text
     if mode in ("off", "model"):
         return [f"texts of pictures: {mode}"]

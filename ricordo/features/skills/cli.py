@@ -1,6 +1,6 @@
 """`ricordo skill`: list, show, import, export, decide and restore skills.
 
-A running server does the work. Without one, a server runs in this process for the command.
+A running server does the work. If none runs, the command runs a server in its process.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ _AGENT = typer.Option(None, "--agent", help="Skills of the agent with this id.")
 _SERVER = typer.Option(
     None, "--server", help="Address of the server.  [from RICORDO_HOST and RICORDO_PORT]"
 )
-_WIDTH = 12  # digits of a version's id that are shown
+_WIDTH = 12  # the number of digits of a version's id that are shown
 
 
 @app.command("list")

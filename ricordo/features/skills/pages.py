@@ -1,7 +1,7 @@
 """The pages of skills: the list of an owner's skills, and a skill with its proposals and versions.
 
-A form has the whole text of a skill's block: `SKILL.md`, then each other file after a line with its
-path.
+A form contains the whole text of a skill's block. It is `SKILL.md`, and then each other file below
+a line with its path.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ Write the instructions here.
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """An owner's skills: the paths of the page and of the API, and the owner's name."""
+    """An owner with the paths of the owner's skills in the pages and in the API."""
 
     page: str
     api: str
@@ -39,7 +39,7 @@ class _Place:
 
 
 async def _place(request: Request) -> _Place:
-    """Return the owner in the page's address. Raises NotFound."""
+    """Return the owner in the page's address, with the paths. Raises NotFound."""
     scope: Scope = request.scope[REQUEST_SCOPE]
     user_id = request.path_params.get("user_id")
     agent_id = request.path_params.get("agent_id")

@@ -15,7 +15,10 @@ _MOST_LISTED = 100
 
 
 def with_skills(tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
-    """Return the states. Agents with the tool `open_skill` get their skills, by one statement."""
+    """Return the states, with the skills of those agents that have the tool `open_skill`.
+
+    One SQL query reads the skills of an agent.
+    """
     return [
         replace(state, skills=skills_of(tx, state))
         if any(tool.name == OPEN_SKILL for tool in state.tools)

@@ -1,6 +1,6 @@
 """Routes of skills, with the same routes below a user, an agent and the organization.
 
-The routes of a skill's block have its history, blame and comparisons: `/v1/blocks/{block_id}/…`.
+A skill's history, blame and comparisons are at the routes of its block: `/v1/blocks/{block_id}/…`.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Skills of a user, an agent or an organization: read, write, delete, restore and approve.
+"""Read, write, delete, restore and approve skills of users, agents and organizations.
 
 A skill is a block of its owner, so the functions of `memory/` do the work on that block. This
 module adds the format. Each write locks the chain first.
@@ -50,8 +50,8 @@ class SkillOwner:
 class StoredSkill:
     """A stored skill: its block, and its content if the text follows the format.
 
-    A pushed or merged text may not follow it. `problem` is the reason then, and agents do not get
-    the skill. `files` is empty in lists, which read only the beginnings of texts.
+    A pushed or merged text may violate the format. Then `problem` says why, and agents do not get
+    the skill. In lists `files` is empty, since they read only the beginnings of texts.
     """
 
     block: Block
@@ -75,7 +75,7 @@ def open_owner(
 ) -> SkillOwner:
     """Return the owner of skills.
 
-    With `makes`, a missing chain is created, and a missing user too. Raises NotFound, Invalid.
+    With `makes`, a missing chain or user is created. Raises NotFound, Invalid.
     """
     if kind == "user":
         memory = user_memory.open_memory(tx, scope, id, makes=makes)
@@ -110,7 +110,7 @@ def listed(tx: Transaction, owner: SkillOwner) -> list[StoredSkill]:
 
 
 def listed_skill(block: Block) -> StoredSkill:
-    """Return a skill without its content, from the beginning of its text."""
+    """Return a skill without its content. It is read from the beginning of the block's text."""
     try:
         front = read_front_matter(block.value)
     except Invalid as error:
@@ -158,12 +158,12 @@ def put(
         edit: The author. If the author does not own the skill, its policy decides.
         expected: The version from which the skill was edited, in hex digits. Later changes are
             merged.
-        keeps_hidden_text: Whether an owner may store invisible characters.
+        keeps_hidden_text: Whether the skill may contain invisible characters.
 
     Raises:
-        Stale: If later changes collide.
-        Invalid: If it has hidden text, or the merged text does not follow the format.
-        Forbidden, TooLong, Conflict: As memory blocks raise them.
+        Stale: Later changes conflict with the new text.
+        Invalid: The skill has hidden text, or the merged text does not follow the format.
+        Forbidden, TooLong, Conflict: The reasons are those of memory blocks.
     """
     chain = _locked(tx, owner)
     block = blocks.labelled(tx, chain.id, skill.label)
@@ -196,8 +196,8 @@ def propose_by_agent(
 ) -> SubmissionOutcome:
     """Propose an agent's new or changed skill, or write it if the skill's policy allows that.
 
-    A new skill is always proposed. So is every change from a step with untrusted content. Raises
-    Forbidden, Unchanged, Conflict, Invalid, TooLong.
+    A new skill is always proposed, and so is every change from a step with untrusted content.
+    Raises Forbidden, Unchanged, Conflict, Invalid, TooLong.
     """
     chain = _locked(tx, owner)
     block = blocks.labelled(tx, chain.id, skill.label)
@@ -254,7 +254,7 @@ def set_policy(
 
 
 def remove(tx: Transaction, owner: SkillOwner, name: str, edit: Submission) -> SubmissionOutcome:
-    """Delete the skill, or propose to. Its history stays. Raises NotFound, Forbidden."""
+    """Delete the skill, or propose its deletion. Its history stays. Raises NotFound, Forbidden."""
     _locked(tx, owner)
     return submission.remove(tx, get(tx, owner, name).block, edit)
 
@@ -262,7 +262,7 @@ def remove(tx: Transaction, owner: SkillOwner, name: str, edit: Submission) -> S
 def restore(
     tx: Transaction, owner: SkillOwner, name: str, version_id: str, edit: Submission
 ) -> SubmissionOutcome:
-    """Restore the skill as it was at a version, even after its deletion, or propose to.
+    """Restore a version of the skill, even after its deletion, or propose to restore it.
 
     Raises NotFound, Conflict, and Invalid if the text of that version does not follow the format.
     """
@@ -281,7 +281,7 @@ def approve(
 ) -> Approved | Conflicted:
     """Approve a proposal of this skill.
 
-    Raises as `approval.approve` does, and Invalid if the approved text is not a skill.
+    Raises the errors of `approval.approve`, and Invalid if the approved text is not a skill.
     """
     scope = _require_proposal(tx, scope, owner, name, proposal_id)
     outcome = approval.approve(tx, scope, proposal_id, by)
@@ -299,7 +299,7 @@ def reject(
     by: Actor,
     reason: str | None,
 ) -> Proposal:
-    """Reject a proposal of this skill. Raises as `approval.reject` does."""
+    """Reject a proposal of this skill. Raises the errors of `approval.reject`."""
     scope = _require_proposal(tx, scope, owner, name, proposal_id)
     return approval.reject(tx, scope, proposal_id, by, reason=reason)
 

@@ -5,7 +5,8 @@ is that of https://agentskills.io/specification.
 
 One block holds the whole skill, so that one version, one proposal and one approval cover all of its
 files. The block's text is `SKILL.md`. Each other file follows a line of the form `=== file:
-scripts/run.py ===`. If a file contains such a line, the line gets a backslash in front.
+scripts/run.py ===`. If a file itself contains such a line, the stored line has a backslash in
+front.
 """
 
 import re
@@ -43,7 +44,7 @@ _FIELDS = ("name", "description", "license", "compatibility", "metadata", "allow
 class FrontMatter:
     """The fields of a skill's front matter.
 
-    `allowed_tools` is stored unchanged, and grants nothing here.
+    `allowed_tools` is stored unchanged, but gives the agent no tools.
     """
 
     name: str
@@ -116,8 +117,8 @@ def make_skill(content: str, files: Mapping[str, str], *, name: str | None = Non
         name: The name that the front matter must have, such as the folder's.
 
     Raises:
-        Invalid: If a part does not follow the format.
-        TooLong: If there are too many files.
+        Invalid: A part does not follow the format.
+        TooLong: There are too many files.
     """
     content = _ended(content)
     front = read_front_matter(content)
@@ -141,7 +142,7 @@ def parse_skill(text: str, name: str | None = None) -> Skill:
 def parts_of(text: str) -> list[tuple[str, str]]:
     """Return the files in the text of a block, `SKILL.md` first, as pairs of path and text.
 
-    Nothing is checked, so a text that follows no format has parts too.
+    Nothing is checked, so a text that violates the format has parts too.
     """
     lines: list[str] = []
     parts: list[tuple[str, list[str]]] = [(SKILL_FILE, lines)]
@@ -152,7 +153,7 @@ def parts_of(text: str) -> list[tuple[str, str]]:
         else:
             is_escaped = line.startswith("\\") and _LIKE_FILE_LINE.match(line)
             lines.append(line[1:] if is_escaped else line)
-    # Each file ends with a line break, which the next line or the end of the text follows.
+    # Each file ends with a line break. The next file's line or the end of the text follows it.
     texts = ["".join(f"{line}\n" for line in kept) for _, kept in parts[:-1]]
     texts.append("\n".join(parts[-1][1]))
     return [(path, part) for (path, _), part in zip(parts, texts, strict=True)]
@@ -161,7 +162,7 @@ def parts_of(text: str) -> list[tuple[str, str]]:
 def read_front_matter(content: str) -> FrontMatter:
     """Return the front matter of a `SKILL.md`. The text may be cut after the front matter.
 
-    Fields that the format does not know are ignored. They stay in the text. Raises Invalid.
+    Fields that the format does not define are ignored, but they stay in the text. Raises Invalid.
     """
     source, _ = _split(content)
     fields = _yaml(source)

@@ -168,7 +168,7 @@ def _owner_kind(
 def _present(tx: Transaction, context: ToolContext, place: SkillOwner, name: str) -> Block | None:
     """Return the block of the owner's skill; None if there is no such skill.
 
-    Raises Forbidden if the turn's model may not see it, or if another agent's user has it.
+    Raises Forbidden if the turn's model may not see the block, or if it is for another agent.
     """
     block = blocks.labelled(tx, place.chain.id, label_of(name))
     if block is None:
@@ -188,7 +188,7 @@ def _changed(
 ) -> Skill:
     """Return the skill after the change. Raises Invalid, NotFound.
 
-    The present text may follow no format, after a push. A change can mend it.
+    After a push, the present text may violate the format. A change can repair it.
     """
     if instructions is None and present is None:
         raise Invalid(f'There is no skill "{name}" to change. Give its instructions.')
@@ -203,7 +203,7 @@ def _changed(
 
 
 def _require_no_spill(context: ToolContext, present: Block | None, changed: Skill) -> None:
-    """Raise Forbidden if the skill would copy a text whose egress policy allows less."""
+    """Raise Forbidden if the skill would copy a text with a stricter egress policy."""
     before = present.value if present else ""
     added = changed_piece(before, changed.text)
     source = context.clearance.spills(added, present.egress if present else None)

@@ -1,7 +1,7 @@
-"""Skills as zip files: one folder with `SKILL.md`, as other programs exchange them.
+"""Skills as zip files with one folder that contains `SKILL.md`, as other programs exchange them.
 
-A zip file from outside is untrusted. Its entries are checked before any is read, and nothing is
-ever unpacked to a disk.
+A received zip file is untrusted. Its entries are checked before any is read, and nothing is ever
+unpacked to a disk.
 """
 
 import io
@@ -34,11 +34,11 @@ def to_zip(skill: Skill) -> bytes:
 
 
 def from_zip(content: bytes) -> Skill:
-    """Return the skill in a zip file, in a folder of its name or without a folder.
+    """Return the skill in a zip file. It may be in a folder of its name or in no folder.
 
     Raises:
-        Invalid: If the file is damaged, or has other entries than the texts of one skill.
-        TooLong: If it is too large.
+        Invalid: The file is damaged, or has other entries than the texts of one skill.
+        TooLong: The file or its content is too large.
     """
     if len(content) > MOST_BYTES:
         raise TooLong(f"The zip file has {len(content)} bytes. The limit is {MOST_BYTES}.")
@@ -92,7 +92,7 @@ def _is_added(name: str) -> bool:
 
 def _text(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> str:
     with archive.open(entry) as file:
-        # One byte more than the stated size, to detect a false size.
+        # Read one byte more than the stated size, to detect a false size.
         content = file.read(entry.file_size + 1)
     if len(content) != entry.file_size:
         raise Invalid(f'"{entry.filename[:80]}" has another size than the zip file says.')
@@ -108,7 +108,7 @@ def _text(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> str:
 
 
 def _folder(texts: dict[str, str]) -> str | None:
-    """Return the folder that holds all files; None if they are in no folder. Raises Invalid."""
+    """Return the folder that contains all files; None if they are in no folder. Raises Invalid."""
     if SKILL_FILE in texts:
         return None
     folders = {path.partition("/")[0] for path in texts}

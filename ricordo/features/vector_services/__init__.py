@@ -1,6 +1,6 @@
 """External vector services: Turbopuffer, Pinecone and Qdrant.
 
-Each is offered if its variables are set.
+Each service is offered if its variables are set.
 """
 
 from ricordo.plugins import Feature

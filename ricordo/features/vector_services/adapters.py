@@ -25,7 +25,8 @@ _SCHEMA = {
 }
 _METRICS = ("cosine", "dotproduct")
 _MOST_PREPARED = 10_000
-# Fields to filter by. If a field has no index, a server reads every point or refuses the request.
+# Fields by which searches filter. Without an index of the field, a server reads every point or
+# refuses the request.
 _INDEXED = {
     **dict.fromkeys(("role", "conversation", "user_id", "tags"), "keyword"),
     "created_at": "integer",
@@ -52,8 +53,8 @@ class TurbopufferIndex(ServiceIndex):
     KEY_VARIABLE = "TURBOPUFFER_API_KEY"
     ADDRESS_VARIABLE = "TURBOPUFFER_REGION (or TURBOPUFFER_BASE_URL)"
     RETRIES = 3
-    # The service accepts far more, but a body above a megabyte blocks the event loop; the client's
-    # HTTP library warns of it.
+    # The service accepts far more. But a body above a megabyte blocks the event loop, as a warning
+    # of the client's HTTP library says.
     MOST_ITEMS = 5_000
     MOST_BYTES = 1024 * 1024 - 16 * 1024
 
@@ -155,8 +156,8 @@ class PineconeIndex(ServiceIndex):
     MOST_BYTES = 2 * 1024 * 1024 - 64 * 1024
 
     async def _open(self) -> Any:
-        # The package imports its parts when they are first used, so this part is imported here, in
-        # the thread.
+        # The package imports a part when it is first used, so this part is first used in the
+        # thread.
         pinecone_index = await asyncio.to_thread(
             lambda: shared.library("pinecone", "Pinecone").AsyncIndex
         )
@@ -330,7 +331,7 @@ class QdrantIndex(ServiceIndex):
     async def _prepare(self, client: Any, collection: str, dimension: int) -> None:
         """Create the collection and its indexes, once in a process.
 
-        The call may be repeated, or be made by another process at the same time.
+        A repeated call does no harm, nor does one by another process at the same time.
         """
         if collection in self._prepared:
             return
@@ -350,7 +351,7 @@ class QdrantIndex(ServiceIndex):
         self._prepared.add(collection)
 
     async def _run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run the call here; in local mode, run it in the client's thread.
+        """Run the work in this event loop, or in local mode in the client's thread.
 
         The thread runs a new event loop for each call.
         """
@@ -408,9 +409,9 @@ class QdrantIndex(ServiceIndex):
 
 
 async def _if_present(client: Any, collection: str, query: Awaitable[T]) -> T | None:
-    """Return the answer; None for a missing collection.
+    """Return the answer to a query; None if the collection is missing.
 
-    Query a collection that may be missing; the client reports that differently in each mode.
+    The client reports a missing collection differently in each mode.
     """
     try:
         return await query

@@ -1,8 +1,8 @@
 """The common parts of the adapters to vector services.
 
 They are namespaces, request sizes, filters, timeouts and errors. A client's error may quote the
-request, its headers, or a body that contains the key. So no such error is shown or chained. Each
-becomes a sentence here that says what happened and what to do.
+request, its headers, or a body that contains the key. So a client's error is never shown or
+chained. This module turns it into a sentence that says what happened and what to do.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class ServiceTimeouts:
 def namespace_of(prefix: str, partition: str, model: str) -> str:
     """Return the namespace of a partition and a model.
 
-    It has at most 122 letters, digits, - and _. The hash keeps any two apart.
+    The name has at most 122 letters, digits, - and _. A hash in it makes it unique.
     """
     digest = hashlib.sha256("\0".join((prefix, partition, model)).encode()).hexdigest()[:24]
     return "-".join((_UNSAFE.sub("_", prefix)[:32], _UNSAFE.sub("_", partition)[:64], digest))
@@ -165,7 +165,7 @@ class ServiceIndex(ABC):
         limit: int,
         vector_filter: VectorFilter,
     ) -> list[tuple[int, float]]:
-        """Return the nearest documents, 10,000 at most.
+        """Return the nearest documents with their similarities, at most 10,000.
 
         Of two equally near documents, the older comes first.
         """
@@ -231,7 +231,7 @@ class ServiceIndex(ABC):
     def _shown_name(self) -> str:
         if "://" not in self._address:
             return f"{self.TITLE} ({self._address})"
-        # Only the host is shown, since an address may contain a password.
+        # Show only the host, since an address may contain a password.
         parts = urlsplit(self._address)
         port = f":{parts.port}" if parts.port else ""
         return f"{self.TITLE} ({parts.hostname}{port})"
@@ -239,7 +239,7 @@ class ServiceIndex(ABC):
     def refused(self, status: int, message: str = "") -> Unavailable:
         """Return the error for an answer with this status.
 
-        The service's message is quoted if it cannot be about the key.
+        The service's message is quoted only if it cannot concern the key.
         """
         problem = f"refused the request (status {status}){self._quote(message)}."
         if status in (401, 403):

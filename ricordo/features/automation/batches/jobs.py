@@ -2,7 +2,8 @@
 
 Each request is an ordinary turn; requests to one agent run in order. The otids of messages are made
 from the batch and the message's index. So a job that runs again after a kill finds the turns that
-it has started, and starts none twice. A turn that ended with its server is run again.
+it has started, and starts no turn twice. A turn that was interrupted when its server stopped is run
+again.
 """
 
 import asyncio
@@ -47,7 +48,7 @@ async def answer_batch(runtime: Runtime, job: Job, report: Report) -> None:
     numbers_by_agent = await runtime.store.read(lambda tx: queries.waiting(tx, job.id))
     total = job.payload["requests"]
     waiting_count = sum(map(len, numbers_by_agent.values()))
-    # All tasks take agents from one iterator, so each agent is taken once.
+    # All tasks take agents from one iterator, so each agent is handled by one task.
     agents = iter(numbers_by_agent.values())
 
     async def answer_some(agents: Iterator[list[int]]) -> None:
@@ -110,7 +111,7 @@ async def _ended_run(runtime: Runtime, job: Job, number: int, request: BatchItem
 async def _turn(runtime: Runtime, job: Job, request: TurnRequest) -> Run:
     """Run the turn to its end, and return its run.
 
-    It is cancelled with its batch. If only this job is stopped, the turn continues.
+    The turn is cancelled if its batch is. If only this job is stopped, the turn continues.
     """
     start = asyncio.ensure_future(run_turn(runtime, request))
     try:
@@ -126,7 +127,7 @@ async def _turn(runtime: Runtime, job: Job, request: TurnRequest) -> Run:
 async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
     """Send the callback of an ended batch, and store its outcome.
 
-    Raises the error of a callback that was not accepted.
+    Raises an error if the callback was not accepted.
     """
     batch = await runtime.store.read(
         lambda tx: jobs.get(tx, Scope(job.organization_id), job.payload["batch_id"])

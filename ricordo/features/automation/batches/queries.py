@@ -13,7 +13,7 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import json_value, numbers, reference, seq, strings, table
 
-# `status` is "waiting", "completed" or "failed". `request` is emptied when it is answered, since
+# `status` is "waiting", "completed" or "failed". An answered request's `request` is emptied, since
 # the agent's history then has its content.
 batch_items = table(
     "batch_items",

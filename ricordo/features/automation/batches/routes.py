@@ -17,7 +17,7 @@ router = Routes(
     prefix="/v1/messages/batches",
     tags=["batches"],
     scope="messages",
-    goes_first=True,  # the core has a route for one message, and would take "batches" for its id
+    goes_first=True,  # the core's route for one message would take "batches" for the message's id
 )
 
 

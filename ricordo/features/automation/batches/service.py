@@ -32,9 +32,9 @@ def create(
     """Store a new batch, or return the equal batch that the client sent before.
 
     Raises:
-        Conflict: too many batches have not ended.
-        Forbidden: the caller is a login, which expires by itself.
-        NotFound: one of the agents does not exist.
+        Conflict: Too many batches have not ended.
+        Forbidden: The caller is a browser's session, which expires by itself.
+        NotFound: One of the agents does not exist.
     """
     maker = asdict(sender_of(tx, scope, "batch"))
     if is_retry:
@@ -63,8 +63,8 @@ def create(
             "hash": body_hash,
             "maker": maker,
         },
-        # The batches of one organization run one after the other. Otherwise, together they would
-        # take all workers from other jobs.
+        # The batches of one organization run one after the other. Running at once, they could
+        # occupy all workers, and other jobs would wait.
         key=f"{RUN}:{scope.organization_id}",
         most_attempts=_ATTEMPTS,
         user_id=scope.subject,
@@ -78,7 +78,7 @@ def create(
 def _sent_before(
     tx: Transaction, scope: Scope, body_hash: str, maker: dict[str, Any]
 ) -> Job | None:
-    """Return the recent batch with the same body and maker."""
+    """Return the recent batch that the same caller created with the same body."""
     since = tx.clock.now() - REPEAT_WINDOW
     for job in jobs.page(tx, scope, Page(limit=MAX_OPEN), kind=RUN):
         is_same = job.payload["hash"] == body_hash and job.payload["maker"] == maker

@@ -1,9 +1,9 @@
 """The next time of a cron expression in a time zone.
 
-Its fields are minute, hour, day of the month, month and day of the week. The library steps through
-the times as Debian's cron does. Hours in an expression are times of the local clock, also when
-daylight saving begins or ends. A skipped hour comes once, at the end of the gap; a repeated hour
-counts only the first time. With `*` every real hour counts.
+An expression has the fields minute, hour, day of the month, month and day of the week. The library
+steps through the times as Debian's cron does. Hours in an expression are times of the local clock.
+If daylight saving skips such a time, the time comes at the end of the gap. If daylight saving
+repeats it, only the first one counts. With `*` as the hour, every real hour counts.
 """
 
 import re
@@ -17,7 +17,7 @@ from ricordo.errors import Invalid
 
 NEVER = "This cron expression names a day that never comes. Check the day of the month."
 _ZONE = re.compile(r"(?:CRON_TZ|TZ)=(\S+)\s+(.*)", re.DOTALL)
-# The library's name of each field, our name for it, and its lowest and highest number.
+# Each field: the library's name, our name, and the lowest and highest number.
 _FIELDS = (
     ("minute", "minute", 0, 59),
     ("hour", "hour", 0, 23),
@@ -25,7 +25,7 @@ _FIELDS = (
     ("month", "month", 1, 12),
     ("day-of-week", "day of the week", 0, 7),
 )
-# How many numbers each field has; a step must be smaller.
+# The number of values of each field. A step must be smaller.
 _STEPS = (60, 24, 31, 12, 7)
 # The period after which the steps of a field start again.
 _PERIODS = {
@@ -43,7 +43,7 @@ _UNTIL_SUNDAY = re.compile(r"-(?:SUN|0)(?![0-9A-Z])")
 class Cron:
     """The times of an expression in a time zone.
 
-    `never` is set for a day that exists in no month.
+    `never` is True for a day of the month that never comes, such as 30 February.
     """
 
     fields: tuple[str, ...]
@@ -67,7 +67,7 @@ class Cron:
         try:
             for time in CronSim(_stepped(self.fields), start):
                 # If daylight saving repeats an hour, the library may return a time in the first of
-                # the two.
+                # the two hours, which may have passed.
                 timestamp = to_micros(time.astimezone(UTC))
                 if timestamp > micros:
                     return timestamp
@@ -79,7 +79,8 @@ class Cron:
 def parse(expression: str, timezone: str | None = None) -> Cron:
     """Return the times of an expression of five fields.
 
-    `CRON_TZ=Europe/Berlin` may stand before the fields. Raises Invalid.
+    The expression may begin with a time zone, as in `CRON_TZ=Europe/Berlin 0 9 * * *`. Raises
+    Invalid.
     """
     cron = read_stored(expression, timezone)
     for text, (_, name, _, _), number_count in zip(cron.fields, _FIELDS, _STEPS, strict=True):
@@ -95,7 +96,7 @@ def parse(expression: str, timezone: str | None = None) -> Cron:
 
 
 def read_stored(expression: str, timezone: str | None = None) -> Cron:
-    """Return the times of a stored expression, with steps of any size.
+    """Return the times of a stored expression, whose steps may have any size.
 
     Older versions accepted such steps. Raises Invalid.
     """
@@ -114,7 +115,7 @@ def read_stored(expression: str, timezone: str | None = None) -> Cron:
             "minute, hour, day of the month, month, day of the week. "
             '"0 9 * * MON-FRI" is every weekday at 9:00.'
         )
-    # A range of weekdays may end with Sunday.
+    # A range of weekdays may end with Sunday, which is 7 at the end of a range.
     fields[4] = _UNTIL_SUNDAY.sub("-7", fields[4])
     cron = Cron(tuple(fields), timezone or "UTC")
     fault = _fault_of(fields)
@@ -132,7 +133,7 @@ def read_stored(expression: str, timezone: str | None = None) -> Cron:
 
 
 def _fault_of(fields: list[str]) -> str | None:
-    """Return the library's name of the field that it refuses."""
+    """Return the library's name of the field that the library refuses; None if it refuses none."""
     try:
         CronSim(" ".join(fields), to_datetime(0))
     except CronSimError as error:
@@ -145,7 +146,7 @@ def _fault_of(fields: list[str]) -> str | None:
 def _stepped(fields: tuple[str, ...]) -> str:
     """Return the expression for the library, with hours as times of the local clock.
 
-    The library itself does this only if neither minute nor hour begins with a star.
+    The library does this by itself only if neither minute nor hour begins with `*`.
     """
     minute, hour, *rest = fields
     if hour != "*":

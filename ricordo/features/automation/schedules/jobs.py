@@ -1,8 +1,8 @@
 """Jobs that send due messages.
 
-A repeated job sends the same otids, so a kill never sends
-a message twice. A job ends when its turn has started. Another job checks half a minute later
-whether a kill interrupted the turn; if so, it runs the turn again.
+A repeated job sends messages with the same otids, so no message is sent twice after a kill. A job
+ends when its turn has started. Another job checks half a minute later whether a kill interrupted
+the turn; if so, it runs the turn again.
 """
 
 from ricordo.agents.deferred import scope_of_sender, with_otids

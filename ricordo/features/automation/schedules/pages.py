@@ -17,7 +17,7 @@ async def list_schedules(request: Request) -> Response:
     """The schedules that the caller sees, agent by agent."""
     api = Api(request)
     after = request.query_params.get("after")
-    # One more agent than the page shows is read, to see whether there is another page.
+    # Read one more agent than the page shows, which tells if there is another page.
     agents: list[Any] = await api.get("/v1/agents/", limit=_AGENTS_PER_PAGE + 1, after=after)
     has_more = len(agents) > _AGENTS_PER_PAGE
     agents = agents[:_AGENTS_PER_PAGE]
@@ -28,7 +28,7 @@ async def list_schedules(request: Request) -> Response:
         rows += [
             {**row, "agent": agent, "words": _first_text(row)} for row in page["scheduled_messages"]
         ]
-    # A page may be empty although others are not.
+    # A page may be empty although another page has schedules.
     return await render(
         request,
         "automation.schedules/list.html",

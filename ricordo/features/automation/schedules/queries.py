@@ -1,8 +1,8 @@
 """The table of schedules, and its SQL.
 
 `next_at` is the next time of the message; `due_at` is the time for which it is being sent now. A
-row belongs to `user_id` (None: shared). It stores the key that created it with the key's scopes,
-which limit its turns.
+row belongs to the user `user_id`, or is shared if that is None. It stores the key that created it,
+and the key's scopes, which limit its turns.
 """
 
 from dataclasses import dataclass, field

@@ -31,10 +31,10 @@ def create(
     """Store a new schedule with the job of its first time.
 
     Raises:
-        Invalid: the schedule has no time in the future, or a message cannot be sent later.
-        Conflict: the agent has too many schedules.
-        Forbidden: the caller is a browser's session, which ends by itself.
-        NotFound: there is no such agent.
+        Invalid: The schedule has no time in the future, or a message cannot be sent later.
+        Conflict: The agent has too many schedules.
+        Forbidden: The caller is a browser's session, which ends by itself.
+        NotFound: There is no such agent.
     """
     message, schedule = request.sent()
     now = tx.clock.now()
@@ -77,7 +77,7 @@ def create(
 
 
 def _default_timezone(tx: Transaction, scope: Scope, agent_id: str) -> str:
-    """Return the time zone in the user's property `timezone`, else the agent's."""
+    """Return the time zone in the user's property `timezone`, or else the agent's time zone."""
     user = users.find(tx, Scope(scope.organization_id), scope.subject) if scope.subject else None
     for user_property in user.properties if user else ():
         if user_property.get("key") != "timezone":
@@ -119,7 +119,7 @@ def job_of(
 
 
 def begin(tx: Transaction, schedule_id: str, due_at: int) -> ScheduledMessage | None:
-    """Start the message of this time, and plan the next time; a second call changes nothing.
+    """Mark this time as being sent, and plan the next time. A second call changes nothing.
 
     Returns None if the schedule is deleted, or if a later time is already due.
     """
@@ -136,7 +136,7 @@ def begin(tx: Transaction, schedule_id: str, due_at: int) -> ScheduledMessage | 
 
 
 def finish(tx: Transaction, schedule_id: str, due_at: int, problem: str | None = None) -> None:
-    """End this due time.
+    """Note that the message of this time was sent or has failed.
 
     A one-time schedule is deleted after its message. If the message failed, the schedule stays and
     shows the problem.
@@ -151,9 +151,9 @@ def finish(tx: Transaction, schedule_id: str, due_at: int, problem: str | None =
 
 
 def take_up(tx: Transaction, silent_for: int = 3600 * SECOND) -> None:
-    """Add jobs for schedules whose jobs were deleted or failed.
+    """Plan the next time of schedules whose jobs were deleted or failed.
 
-    A missed message is not sent later.
+    The message that they missed is not sent later.
     """
     now = tx.clock.now()
     for row in queries.left_behind(tx, now - silent_for):
