@@ -41,7 +41,7 @@ feature = Feature(
             "",
             "ricordo.features.operations.backups.cli",
             commands={
-                "backup": "Write the whole database into a file, even while servers use it.",
+                "backup": "Write the whole database into a file.",
                 "restore": "Replace the database by a backup.",
                 "upgrade": "Bring the database to this version of Ricordo.",
             },

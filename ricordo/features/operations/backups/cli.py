@@ -36,9 +36,9 @@ def backup(
         help="The file to write, such as ricordo-2026-01-31.db. It must be new."
     ),
 ) -> None:
-    """Write the whole database into a file, even while servers use it.
+    """Write the whole database into a file.
 
-    The file is read back and compared, to prove that nothing is missing.
+    Servers may use the database meanwhile. The file is read back and compared, to prove that nothing is missing.
     """
     settings, _ = load_settings()
     with recorded_command(settings, "ricordo backup") as problems:
