@@ -20,7 +20,7 @@ def pipe() -> None:
 
 @app.command()
 def deleted_chats() -> None:
-    """Print the function that deletes a chat on this server too when its user deletes it."""
+    """Print a function that deletes a chat here too when its user deletes it."""
     _print("deleted_chats.py")
 
 
