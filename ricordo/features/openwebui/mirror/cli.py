@@ -20,7 +20,10 @@ def pipe() -> None:
 
 @app.command()
 def deleted_chats() -> None:
-    """Print a function that deletes a chat here too when its user deletes it."""
+    """Print the function that also deletes a chat on this server.
+
+    Open WebUI calls it when a user deletes a chat there.
+    """
     _print("deleted_chats.py")
 
 
