@@ -177,25 +177,29 @@ class RequestModel(RequestPart):
         if not isinstance(body, dict):
             return body
         try:
-            text = _stored_form(body)
-        except ValueError:
-            if not cls.replaces_unstorable:
-                raise
-            body = storable_json(body)
-            text = _stored_form(body)
+            text = orjson.dumps(body)
+        except TypeError as error:
+            return cls._replaced(body, f"cannot be stored: {error}")
+        if b"u0000" in text and _NUL.search(text):
+            return cls._replaced(body, "cannot be stored: it holds a NUL character. Leave it out.")
         # Plain ASCII needs no normalizing, except of line ends, which JSON escapes.
         return normal_json(body) if not text.isascii() or b"\\r" in text else body
 
+    @classmethod
+    def _replaced(cls, body: Json, fault: str) -> Json:
+        """Return the body with replacements for what cannot be stored, if the class allows it.
 
-def _stored_form(body: Json) -> bytes:
-    """Return the JSON text of a body. Raises ValueError if no database can store it."""
-    try:
-        text = orjson.dumps(body)
-    except TypeError as error:
-        raise ValueError(f"cannot be stored: {error}") from error
-    if b"u0000" in text and _NUL.search(text):
-        raise ValueError("cannot be stored: it holds a NUL character. Leave it out.")
-    return text
+        Raises:
+            ValueError: with the fault, if values are not replaced here, or if no replacement helps.
+        """
+        if not cls.replaces_unstorable:
+            raise ValueError(fault)
+        stored = storable_json(body)
+        try:
+            orjson.dumps(stored)
+        except TypeError as error:
+            raise ValueError(fault) from error
+        return dict(normal_json(stored))
 
 
 class ForeignRequest(RequestModel):

@@ -38,7 +38,8 @@ def backup(
 ) -> None:
     """Write the whole database into a file.
 
-    Servers may use the database meanwhile. The file is read back and compared, to prove that nothing is missing.
+    Servers may use the database meanwhile. The file is read back and compared, to prove that
+    nothing is missing.
     """
     settings, _ = load_settings()
     with recorded_command(settings, "ricordo backup") as problems:
