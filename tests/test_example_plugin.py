@@ -1,6 +1,6 @@
 """The plugin in `examples/plugin`.
 
-Installed like any package, used by a server, shown whole by its page.
+The tests install it like any package, use it in a server, and compare it with its page.
 """
 
 import os

@@ -15,7 +15,7 @@ import typer
 
 Json = dict[str, Any]
 _WIDEST_FIELD = 48
-# Seconds between two lines of progress. True is the key for a terminal.
+# Seconds between two lines of progress: on a terminal (True), and elsewhere (False).
 _EVERY = {True: 0.1, False: 5.0}
 # Stop reasons of turns without an answer, each with the text to print.
 _ENDS = {
@@ -33,9 +33,10 @@ def screen() -> "Screen":
 
 
 class Screen:
-    """A pipe with one message a line as input, and answers as output.
+    """The output for pipes and files.
 
-    Everything else goes to standard error, or is dropped.
+    Each line of the standard input is a message. Answers go to the standard output, problems to
+    standard error, and all other texts are left out.
     """
 
     is_live = False

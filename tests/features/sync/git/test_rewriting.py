@@ -1,4 +1,4 @@
-"""One thing is forgotten.
+"""Forgetting one thing in a memory that has a git remote.
 
 All versions are rewritten, the remote is updated, and old clones are refused.
 """
