@@ -6,8 +6,10 @@ hour.
 """
 
 import os
+import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,7 +41,11 @@ _LOG_MB = 16
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the process and its database at the end of an hour."""
+    """Sizes of the process and its database at the end of an hour.
+
+    `database` is the bytes of the pages in use. The file itself grows in steps, and by more if the
+    pages of deleted agents are not yet free.
+    """
 
     memory: float
     handles: int
@@ -49,10 +55,15 @@ class Sizes:
 
 def sizes(folder: Path) -> Sizes:
     path = folder / "ricordo.db"
+    with closing(sqlite3.connect(path)) as connection:
+        pages, unused, page_size = (
+            connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("page_count", "freelist_count", "page_size")
+        )
     return Sizes(
         psutil.Process().memory_info().rss / 1e6,
         len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - the names alone
-        path.stat().st_size,
+        (pages - unused) * page_size,
         path.with_name("ricordo.db-wal").stat().st_size,
     )
 
