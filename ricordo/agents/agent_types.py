@@ -360,8 +360,8 @@ def _replaced_tools(
 ) -> tuple[Tool, ...] | None:
     """Return the profile's tools and the agent's further tools; None to keep its tools.
 
-    An agent keeps its tools if somebody chose them. That is assumed if a tool of its type is
-    missing, or if a rule, an approval or the prompt names a tool.
+    An agent keeps its tools if a person seems to have chosen them: a tool of its type is missing,
+    or a rule, an approval or the prompt names a tool.
     """
     type_tools = set(traits_of(state.agent.agent_type).base_tools)
     by_name = {tool.name: tool for tool in state.tools}

@@ -90,10 +90,10 @@ async def new_in_history(
     users = {index: message for index, message in numbered if message is not None}
     otids = [message.otid or "" for message in users.values()]
     stored = await runtime.store.read(lambda tx: messages.by_otids(tx, conversation_id, otids))
-    known = {message.otid for message in stored}
-    known_indexes = [index for index, message in users.items() if message.otid in known]
+    stored_otids = {message.otid for message in stored}
+    stored_indexes = [index for index, message in users.items() if message.otid in stored_otids]
     last_answer = max((index for index, message in numbered if message is None), default=-1)
-    first = max(known_indexes, default=last_answer)
+    first = max(stored_indexes, default=last_answer)
     if first == max(users, default=-1) and last_answer < first:
         return [users[first]]
     return [message for index, message in users.items() if index > first]

@@ -5,28 +5,12 @@ from typing import Any
 
 import httpx2
 import pytest
-from pydantic import SecretStr
 
 from tests.features.egress.providers import World, two_providers
+from tests.seams.databases import on_database
 from tests.seams.jobs import quick_jobs
-from tests.support import postgres
 
-__all__ = ["http", "quick_jobs", "running_world", "world"]
-
-
-@pytest.fixture(
-    scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)]
-)
-def on_database(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
-    """Return the settings for a server on SQLite, and under `make soak` on PostgreSQL too."""
-    if request.param == "sqlite":
-        yield {}
-        return
-    url = postgres.server().new_database()
-    try:
-        yield {"database_url": SecretStr(url), "database_connections": 4}
-    finally:
-        postgres.server().drop(url)
+__all__ = ["http", "on_database", "quick_jobs", "running_world", "world"]
 
 
 @pytest.fixture(scope="module")

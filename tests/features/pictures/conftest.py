@@ -9,7 +9,6 @@ from typing import Any
 import httpx2
 import pytest
 from PIL import Image, ImageDraw, ImageFont
-from pydantic import SecretStr
 from sqlalchemy import select
 
 from ricordo.domain.message import Message
@@ -18,14 +17,14 @@ from ricordo.storage import messages
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import jobs
 from ricordo.storage.schema.core_tables import messages as messages_table
+from tests.seams.databases import on_database
 from tests.seams.http import Wire, ok
 from tests.seams.jobs import quick_jobs
 from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
-from tests.support import postgres
 from tests.support.sandboxes import bubblewrap
 from tests.support.tesseract import tesseract
 
-__all__ = ["quick_jobs"]
+__all__ = ["on_database", "quick_jobs"]
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -38,29 +37,14 @@ def _reading() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(
-    scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)]
-)
-def database_settings(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
-    """The settings of a server on each database; PostgreSQL is for `make soak`."""
-    if request.param == "sqlite":
-        yield {}
-        return
-    url = postgres.server().new_database()
-    try:
-        yield {"database_url": SecretStr(url), "database_connections": 4}
-    finally:
-        postgres.server().drop(url)
-
-
 @pytest.fixture(scope="module")
 def running_server(
     tmp_path_factory: pytest.TempPathFactory,
-    database_settings: dict[str, Any],
+    on_database: dict[str, Any],
     quick_jobs: None,
     _reading: None,
 ) -> Iterator[ServerInThread]:
-    with serving(tmp_path_factory.mktemp("pictures"), **database_settings) as server:
+    with serving(tmp_path_factory.mktemp("pictures"), **on_database) as server:
         yield server
 
 

@@ -35,13 +35,13 @@ def asks_for_caption(request: ModelRequest) -> bool:
 @pytest.fixture(scope="module")
 def running_server(
     tmp_path_factory: pytest.TempPathFactory,
-    database_settings: dict[str, Any],
+    on_database: dict[str, Any],
     quick_jobs: None,
     _reading: None,
 ) -> Iterator[ServerInThread]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RICORDO_PICTURE_TEXT", "model")
-        with serving(tmp_path_factory.mktemp("model"), **database_settings) as server:
+        with serving(tmp_path_factory.mktemp("model"), **on_database) as server:
             yield server
 
 

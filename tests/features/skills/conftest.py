@@ -5,13 +5,14 @@ from typing import Any
 
 import httpx2
 import pytest
-from pydantic import SecretStr
 
 from ricordo.llm.scripted import call
+from tests.seams.databases import on_database
 from tests.seams.http import ok
 from tests.seams.server import MODEL, ServerInThread, serving
-from tests.support import postgres
 from tests.support.sandboxes import bubblewrap
+
+__all__ = ["on_database"]
 
 TOOLS = ("open_skill", "run_skill_script", "propose_skill")
 
@@ -69,21 +70,6 @@ def proposing(name: str, **more: Any) -> Any:
 
 def running(name: str, script: str, **more: Any) -> Any:
     return call("run_skill_script", skill=name, script=script, **more)
-
-
-@pytest.fixture(
-    scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)]
-)
-def on_database(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
-    """Return the settings for a server on SQLite, and under `make soak` on PostgreSQL too."""
-    if request.param == "sqlite":
-        yield {}
-        return
-    url = postgres.server().new_database()
-    try:
-        yield {"database_url": SecretStr(url), "database_connections": 4}
-    finally:
-        postgres.server().drop(url)
 
 
 @pytest.fixture(scope="module")
