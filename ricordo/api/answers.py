@@ -222,7 +222,7 @@ async def read_answer(
             budget.require_one(size)
             if not ticket.take(size):
                 return size
-            response = _written(content, ticket)
+            response = _written(content, ticket, size)
         response.headers.update(headers)
         return response
 
@@ -279,40 +279,54 @@ async def made_answer(budget: AnswerBudget, scope: Scope, content: Any, *, reads
         await budget.wait(ticket, size)
     else:
         ticket.take(size, must=True)
-    return await offload(partial(_written, content, ticket), size)
+    return await offload(partial(_written, content, ticket, size), size)
 
 
 def weight(content: Any) -> int:
     """Return the approximate bytes of the content as JSON."""
-    kind = type(content)
-    if kind is str:
-        return 2 + (len(content) if content.isascii() else 3 * len(content))
-    if kind is dict:
-        return 2 + sum(len(name) + 4 + weight(field) for name, field in content.items())
-    if kind is list or kind is tuple:
-        return 2 + sum(1 + weight(element) for element in content)
-    return 8
+    size = 0
+    # A loop takes a third of the time of a recursion, and every answer is weighed.
+    rest = [content]
+    while rest:
+        element = rest.pop()
+        kind = type(element)
+        if kind is str:
+            size += 2 + (len(element) if element.isascii() else 3 * len(element))
+        elif kind is dict:
+            size += 2 + 4 * len(element) + sum(map(len, element))
+            rest.extend(element.values())
+        elif kind is list or kind is tuple:
+            size += 2 + len(element)
+            rest.extend(element)
+        else:
+            size += 8
+    return size
 
 
-def _written(content: Any, ticket: Ticket) -> LargeAnswer:
-    large_answer = LargeAnswer(json_pieces(content))
+def _written(content: Any, ticket: Ticket, size: int) -> LargeAnswer:
+    """Write the content, and set the ticket's bytes from its `weight` to its length as JSON."""
+    large_answer = LargeAnswer(json_pieces(content, size))
     ticket.take(large_answer.size, must=True)
     return large_answer
 
 
-def json_pieces(content: Any) -> Iterator[bytes]:
+def json_pieces(content: Any, size: int) -> Iterator[bytes]:
     """Yield the content as JSON in pieces.
 
     Each piece is written at once; other threads can run between them.
+
+    Args:
+        content: Values that JSON has.
+        size: The content's `weight`.
     """
-    if not isinstance(content, dict | list) or not content or weight(content) <= _PIECE:
+    if not isinstance(content, dict | list) or not content or size <= _PIECE:
         yield from _cut(orjson.dumps(content))
         return
     if isinstance(content, dict):
         separator = b"{"
         for name, field in content.items():
             yield separator + orjson.dumps(name) + b":"
-            yield from json_pieces(field)
+            yield from json_pieces(field, weight(field))
             separator = b","
         yield b"}"
         return
@@ -320,19 +334,19 @@ def json_pieces(content: Any) -> Iterator[bytes]:
     batch: list[Any] = []
     batch_size = 0
     for element in content:
-        size = weight(element)
-        if batch and batch_size + size > _PIECE:
+        element_size = weight(element)
+        if batch and batch_size + element_size > _PIECE:
             yield separator + orjson.dumps(batch)[1:-1]
             separator = b","
             batch = []
             batch_size = 0
-        if size > _PIECE:
+        if element_size > _PIECE:
             yield separator
-            yield from json_pieces(element)
+            yield from json_pieces(element, element_size)
             separator = b","
         else:
             batch.append(element)
-            batch_size += size
+            batch_size += element_size
     if batch:
         yield separator + orjson.dumps(batch)[1:-1]
     yield b"]"

@@ -327,6 +327,7 @@ def test_a_run_that_is_sent_again_gets_the_first_answer(server: ServerInThread, 
 
 def test_strange_requests_are_answered(server: ServerInThread, agent: str) -> None:
     odd: list[Any] = [
+        {"id": 0, "role": "assistant", "content": "Hm."},
         {"id": "1", "role": "activity", "activityType": "x", "content": {"a": None}},
         {"id": "2", "role": "reasoning", "content": "Hm."},
         {"id": "3", "role": "oracle", "content": 7},
@@ -341,7 +342,7 @@ def test_strange_requests_are_answered(server: ServerInThread, agent: str) -> No
     events = post(server, agent, body)
     assert events[-1]["outcome"] == {"type": "success"}
     assert said_to(server) == ["Hello."]
-    for messages in (None, [], odd[:6]):
+    for messages in (None, [], odd[:7]):
         events = post(server, agent, {"threadId": "u", "runId": "r", "messages": messages})
         kinds = [event["type"] for event in events]
         assert kinds == ["RUN_STARTED", "STATE_SNAPSHOT", "RUN_FINISHED"]

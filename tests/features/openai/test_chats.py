@@ -406,6 +406,49 @@ def test_a_chat_whose_history_cannot_be_stored_goes_on(
         chat += [assistant(answer), user("And now?")]
 
 
+ODD_MESSAGES = [
+    user("Hello."),
+    {"role": "function", "name": "tea", "content": "Jasmine."},
+    {"role": "assistant", "content": "Jasmine.", "tool_calls": [{"id": None, "function": None}]},
+    user("And now?"),
+]
+ODD_ITEMS = [
+    user("Hello."),
+    {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+    {"type": "function_call", "name": "tea"},
+    assistant("Jasmine."),
+    user("And now?"),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "chat"),
+    [("chat/completions", "messages", ODD_MESSAGES), ("responses", "input", ODD_ITEMS)],
+)
+def test_a_chat_with_messages_of_another_server_continues(
+    server: ServerInThread, http: httpx2.Client, agent: str, path: str, field: str, chat: list[Any]
+) -> None:
+    """A client may have begun the chat with a model of another provider."""
+    chat = list(chat)
+    for answer in ("Hi.", "Still here."):
+        server.says(answer)
+        answered = http.post(f"/v1/{path}", json={"model": agent, field: chat})
+        assert answer in str(ok(answered))
+        chat += [assistant(answer), user("And now?")]
+    assert len(conversations(http, agent)) == 1
+
+
+def test_a_very_long_chat_is_continued(
+    server: ServerInThread, http: httpx2.Client, agent: str
+) -> None:
+    chat = [user("Hm."), assistant("Hm?")] * 6000 + [user("Hello.")]
+    server.says("Hi.", "Still here.")
+    ok(http.post("/v1/chat/completions", json={"model": agent, "messages": chat}))
+    chat += [assistant("Hi."), user("And now?")]
+    ok(http.post("/v1/chat/completions", json={"model": agent, "messages": chat}))
+    assert len(conversations(http, agent)) == 1
+
+
 def leave(server: ServerInThread, client: OpenAI, agent: str, gate: Gate, **headers: str) -> None:
     """Begin to read an answer that waits at the gate, and then close the stream."""
     server.answers_with(gate)

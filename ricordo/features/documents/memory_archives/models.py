@@ -9,14 +9,14 @@ archives of later servers can be read.
 import hashlib
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from ricordo.api.models.memory import ProposalResponse, UserBlockResponse, VersionResponse
 from ricordo.domain.block import Block, Policy
 from ricordo.domain.clock import stamp, to_micros
-from ricordo.domain.egress import LABEL
+from ricordo.domain.egress import LABEL, NOBODY_AT_ALL
 from ricordo.domain.scope import Actor, ActorKind
 from ricordo.domain.text import Json
 from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal, ProposalStatus
@@ -48,6 +48,8 @@ _GitId = Annotated[str, AfterValidator(_git_id)]
 
 class _Record(BaseModel):
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+    later_words: ClassVar[Mapping[str, Any]] = {}
+    """For fields whose words a later server may add to: the value to take for an unknown word."""
 
 
 class ArchivedUser(_Record):
@@ -135,6 +137,9 @@ class VersionRecord(_Record):
 class BlockRecord(_Record):
     """The settings of a block. Its text is in the record of its version."""
 
+    # Under an unknown policy each change waits for approval, and no model sees the block.
+    later_words = {"policy": "propose", "egress": NOBODY_AT_ALL}
+
     id: _Name
     label: _Name
     version: _GitId
@@ -209,6 +214,9 @@ class BlockRecord(_Record):
 
 class ProposalRecord(_Record):
     """A proposal with its texts and its outcome."""
+
+    # A proposal with an unknown status must not become one that can be approved.
+    later_words = {"status": "expired"}
 
     id: _Name
     label: _Name

@@ -1,12 +1,13 @@
 """Export and restore a user's facts, as a file of the memory archive."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ricordo.domain.clock import to_micros
-from ricordo.domain.egress import LABEL
+from ricordo.domain.egress import LABEL, NOBODY_AT_ALL
 from ricordo.domain.scope import Scope, User
 from ricordo.domain.text import Json
 from ricordo.errors import Conflict
@@ -41,6 +42,15 @@ class FactRecord(BaseModel):
     """A fact in an archive: the fields of the API, and the user who decided on it."""
 
     model_config = ConfigDict(extra="ignore")
+    # A fact in an unknown state stays in the history, and is not shown to models.
+    later_words: ClassVar[Mapping[str, Any]] = {
+        "kind": "who",
+        "state": "ended",
+        "relation": None,
+        "precision": None,
+        "source": "model",
+        "egress": NOBODY_AT_ALL,
+    }
 
     id: str = Field(max_length=_LONGEST)
     sentence: str = Field(max_length=_LONGEST)

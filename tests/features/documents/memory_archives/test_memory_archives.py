@@ -567,6 +567,66 @@ def test_a_block_for_an_agent_that_is_not_here_is_named(
     assert agent in said
 
 
+def _with_word(archive: Archive, name: str, field: str, word: str) -> Archive:
+    """Return the archive with this word in the field of the file's first record."""
+    first, *rest = records(archive, name)
+    lines = [json.dumps(record).encode() for record in ({**first, field: word}, *rest)]
+    return signed(archive | {name: b"\n".join(lines) + b"\n"})
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "substitute"),
+    [
+        ("blocks.jsonl", "policy", "propose"),
+        ("blocks.jsonl", "egress", "nobody"),
+        ("proposals.jsonl", "status", "expired"),
+        ("folders.jsonl", "egress", "nobody"),
+        ("facts.jsonl", "kind", "who"),
+        ("facts.jsonl", "state", "ended"),
+        ("facts.jsonl", "relation", None),
+        ("facts.jsonl", "precision", None),
+        ("facts.jsonl", "source", "model"),
+        ("facts.jsonl", "egress", "nobody"),
+    ],
+)
+def test_words_of_a_later_server_are_replaced_by_the_most_careful_ones(
+    http: httpx2.Client,
+    there: httpx2.Client,
+    name: str,
+    field: str,
+    substitute: str | None,
+) -> None:
+    user = new_id("ada")
+    put(http, user, "human", "Name: Ada")
+    propose(http, user, "human", "Name: Ada", "Name: Ada L.", agent_id="agent 7")
+    ok(http.post("/v1/folders/", json={"name": new_id("folder"), "user": user}))
+    ok(http.post(f"/v1/users/{user}/facts", json={"sentence": "I live in Graz."}))
+    archive = _with_word(exported(http, user), name, field, "With the Council's consent")
+
+    restored = ok(send(there, archive))
+
+    (note,) = restored["left_out"]
+    assert f"{name}, line 1: {field} is" in note
+    assert "Council" in note
+    assert (f'"{substitute}"' if substitute else "nothing") in note
+    assert records(exported(there, user), name)[0].get(field) == substitute
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [("history.jsonl", "author_kind"), ("git-objects.jsonl", "kind")]
+)
+def test_an_unknown_word_without_a_substitute_is_refused_with_advice(
+    http: httpx2.Client, there: httpx2.Client, name: str, field: str
+) -> None:
+    user = new_id("ada")
+    put(http, user, "human", "Name: Ada")
+    archive = exported(http, user)
+    if name == "git-objects.jsonl":
+        archive[name] = json.dumps({"id": "0" * 40, "kind": "blob", "body": ""}).encode()
+    said = refused(send(there, _with_word(archive, name, field, "oracle")), 400)
+    assert "Update this server first" in said
+
+
 def test_everything_is_in_the_archive_in_many_portions(
     http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
