@@ -1,8 +1,9 @@
-"""Fixtures that many tests share: a clock, a store on a temporary file, and who is asking.
+"""Fixtures that many tests share: a clock, a store on a temporary file, and a scope.
 
-A test over HTTP takes `server`, `client`, `http` or `agent` (tests/api/conftest.py; also in
-tests/features): one server for each module. `serving(tmp_path, setting=…)` starts another in a
-twentieth of a second, and `shell.run(…)` runs a command in this process.
+A test over HTTP takes `server`, `client`, `http` or `agent` from tests/api/conftest.py. Tests of
+features have the same fixtures. All tests of a module share one server. `serving(tmp_path,
+setting=…)` starts another server in a twentieth of a second, and `shell.run(…)` runs a command in
+this process.
 """
 
 import gc
@@ -32,8 +33,8 @@ from tests.support.ready import Helper, close_helper, fork_helper
 from tests.support.ready import helper as running_helper
 from tests.support.summary import summary_lines
 
-# The machine that runs the tests may be busy, so time proves nothing here; a failure is replayed
-# from what it prints.
+# A busy machine makes tests slow, so there is no deadline. A failure prints the data that replays
+# it.
 settings.register_profile(
     "ricordo",
     deadline=None,
@@ -41,7 +42,7 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-# For who changes what they are about: make test ARGS="--hypothesis-profile=long
+# The profile for authors of a change: make test ARGS="--hypothesis-profile=long
 # tests/memory/test_merge.py".
 settings.register_profile("long", settings.get_profile("ricordo"), max_examples=1000)
 settings.load_profile("ricordo")
@@ -63,15 +64,15 @@ def clock() -> ManualClock:
 
 ROOM = 4_000_000_000  # bytes
 
-# Tests of repositories run on both databases, and those of memory on PostgreSQL under `make soak`.
-# Elsewhere a module that is for both says `DATABASES = BOTH`, and runs on PostgreSQL under `make
-# soak` too. A module about one database names that one alone.
+# Tests of repositories run on both databases. Tests of memory run on PostgreSQL only under `make
+# soak`. Any other module for both databases sets `DATABASES = BOTH`, and also runs on PostgreSQL
+# only under `make soak`. A module for one database names only that one.
 BOTH = ("sqlite", "postgresql")
 _REPOSITORIES, _ON_BOTH = ("storage", "search"), ("storage", "memory")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests that use a store on each database they are for."""
+    """Run tests that use a store on each of their databases."""
     if "database" in metafunc.fixturenames:
         folder = metafunc.definition.path.parent.name
         databases = getattr(metafunc.module, "DATABASES", BOTH if folder in _ON_BOTH else BOTH[:1])
@@ -88,9 +89,9 @@ _LOGS = LogWatch()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Iterator[None]:
-    """Fail a test during which a text of a person came into the log.
+    """Fail a test if a person's text gets into the log during it.
 
-    Undo what it set up for logs.
+    Afterwards restore the log handlers and the log level.
     """
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
@@ -100,20 +101,21 @@ def pytest_runtest_call() -> Iterator[None]:
     finally:
         root.handlers[:] = handlers
         if root.level != level:
-            root.setLevel(level)  # which empties the caches of all loggers
+            root.setLevel(level)  # This empties the caches of all loggers.
         found = _LOGS.found.copy()
         _LOGS.found.clear()
     assert not found, f"a text of a person is in the log: {found}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What is imported is no garbage.
+    """Turn the garbage collector off during imports.
 
-    To look through it again and again takes a fifth of the start.
+    Imported objects are no garbage. Searching them repeatedly takes a fifth of the start.
     """
     gc.disable()
     campaign_record.pytest_configure(config)
-    # A machine with tesseract would read the pictures of every test. Tests of them switch it on.
+    # On a machine with tesseract the server would read the pictures of every test. Tests of picture
+    # reading turn it on.
     os.environ["RICORDO_PICTURE_TEXT"] = "off"
     _keep_files_in_memory()
 
@@ -132,23 +134,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """From here on there is garbage, but not among what was imported.
+    """Start the helper, and turn the garbage collector on.
 
-    And the helper, which has imported the same. What all forks would do first is done before.
+    Imported objects are frozen, so the collector skips them. Work that every fork would repeat is
+    done before.
     """
     if forks.will_fork(session):
         warm.warm_up(session.config._tmp_path_factory.mktemp("warm"))  # type: ignore[attr-defined]
         warm.generate_once()
     gc.freeze()
     fork_helper()
-    # Parsed sources and servers make many objects that stay: to look through them after every 700
-    # takes half of the time.
+    # Parsed sources and servers make many objects that stay. With the default threshold of 700,
+    # searching them takes half of the time.
     gc.set_threshold(100_000, 20, 20)
     gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say at the end of the long tests what each module came to, and how long it took."""
+    """Print the outcome and the time of each module after the long tests."""
     if terminalreporter.config.option.markexpr == "soak":
         terminalreporter.section("long tests")
         for line in summary_lines(terminalreporter.stats):
@@ -157,7 +160,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _shared_work() -> Iterator[None]:
-    """What takes longer than most tests and is the same for all is done once or not at all.
+    """Share work that is slow and the same for all tests.
 
     See `tests/support/sharing.py`.
     """
@@ -168,7 +171,7 @@ def _shared_work() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def helper() -> Helper:
-    """What forks processes of `ricordo`, for all tests."""
+    """The process that forks `ricordo` commands for all tests."""
     return running_helper()
 
 
@@ -184,11 +187,10 @@ def database(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with the schema in it, to be copied.
+    """A file with an empty database, which tests copy.
 
-    That is faster than to migrate a new one for every test.
-
-    The tables of features are in it too: once a test imported them, deletions look into them.
+    A copy is faster than migrating a new file for every test. The file also has the tables of all
+    features, because deletions read them once a test has imported the features.
     """
     path = tmp_path_factory.mktemp("empty") / "ricordo.db"
     open_sqlite(path)._close()
@@ -203,7 +205,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def store(
     database: str, empty_database: Path, tmp_path: Path, clock: ManualClock
 ) -> AsyncIterator[SqliteStore | PostgresStore]:
-    """An empty store on a database of its own."""
+    """An empty store on a separate database."""
     if database == "postgresql":
         async with postgres.new_store(clock) as opened:
             yield opened
@@ -222,7 +224,7 @@ def scope() -> Scope:
 
 @pytest.fixture
 def quiet_logs() -> Iterator[None]:
-    """Puts the loggers back as they were before a test that sets them up."""
+    """Restores the loggers after a test that configures them."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     yield

@@ -1,7 +1,7 @@
-"""The shape of the house: layers, sizes, cycles, doors to the outside, and what no file may hold.
+"""The architecture: layers, sizes, import cycles, outside access, and forbidden file contents.
 
-Each check is a function from modules to sentences about faults, so that the last tests can show it
-small bad modules.
+Each check is a function that takes modules and returns sentences about faults. So the last tests
+can call it with small bad modules.
 """
 
 import ast
@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# Everything that may lie in the root. Add a name only with something that belongs there.
+# The only names that the root folder may hold. Add a name only if its file belongs there.
 ROOT_NAMES = set(
     ".ci .dockerignore .gitignore CHANGELOG.md Containerfile LICENSE Makefile README.md SECURITY.md"
     " bench clients deploy docs examples pyproject.toml requirements ricordo tests zensical.toml".split()
@@ -25,7 +25,8 @@ ROOT_NAMES = set(
 # Databases, locks, keys and logs: files that a running server writes.
 SERVER_FILES = re.compile(r"\.(db|db-wal|db-shm|sqlite|lock|key|log)$")
 
-# From left to right; a module imports from layers to the left of its own, and from its own folder.
+# Layers from left to right. A module imports from the layers to the left of its layer, and from its
+# folder.
 LAYERS = (
     *(
         "errors installed_plugins setting_types settings logs secret signed_tokens offload",
@@ -52,8 +53,8 @@ SIBLINGS = {
     ("runtime", "plugins"),
 }
 MAX_PARAMETERS = 8
-# Optional, or so slow that a command which does not need them should not wait for them. Modules of
-# our own need a comment.
+# Packages that functions may import: optional ones, and slow ones that not every command needs. An
+# import of our own modules in a function needs a comment.
 LATE = set(
     """
     anthropic anyio charset_normalizer confusable_homoglyphs cryptography dulwich email fastapi fsrs google honcho httpx2
@@ -64,9 +65,9 @@ LATE = set(
     latex2mathml pygments sqlalchemy tokenizers typer urllib3 uvicorn uvloop
     """.split()
 )
-MOST_LATE_IMPORTS = 40  # of our own modules
-# They are no part of the server: they run alone, in a process whose sqlite3 is another library, in
-# Open WebUI, in the sandbox.
+MOST_LATE_IMPORTS = 40  # imports of our own modules
+# These modules are no part of the server. They run in other processes: in Open WebUI, in the
+# sandbox, or with another sqlite3 library.
 OTHER_PROCESSES = (
     *(
         f"features/{name}/program.py"
@@ -80,13 +81,13 @@ OTHER_PROCESSES = (
     *("features/sync/dolt/child.py", "sandbox/launcher.py"),
     *(f"features/openwebui/mirror/{name}.py" for name in ("pipe", "deleted_chats")),
 )
-# Outside things, and the one place that talks to each.
+# Outside libraries, and the only parts of the package that may import each.
 DOORS = {
     **{name: {"storage", "search"} for name in ("sqlalchemy", "sqlite3")},
     **{name: {"llm"} for name in ("pydantic_ai", "anthropic", "openai")},
     "httpx2": {"llm", "cli"},
 }
-# The modules of a feature that talk to the database, or to an outside service of its own.
+# The modules of a feature that may talk to the database or to an outside service.
 FEATURE_DOORS = {
     "tables.py",
     "queries.py",
@@ -104,9 +105,9 @@ FEATURE_DOORS = {
 
 @dataclass(frozen=True)
 class Import:
-    """One imported module, where it stands, and when it runs.
+    """One imported module, the line of the import, and when the import runs.
 
-    With the module, in a function, or for types only.
+    `when` is "start" (with the module), "call" (in a function) or "types" (for type checkers only).
     """
 
     target: str
@@ -116,7 +117,7 @@ class Import:
 
 @dataclass(frozen=True)
 class Module:
-    """One file of the package, by its path in it: `storage/blocks.py`."""
+    """One file of the package. `path` is its path in the package: `storage/blocks.py`."""
 
     path: str
     source: str
@@ -134,7 +135,7 @@ class Module:
 
     @property
     def part(self) -> str:
-        """The folder or file of the package it belongs to.
+        """The folder or file of the package that the module belongs to.
 
         A feature's `cli.py` belongs to `cli`, as `cli/serve.py` does.
         """
@@ -146,13 +147,13 @@ class Module:
 
     @property
     def feature(self) -> str | None:
-        """The feature it belongs to; None for the core."""
+        """The feature that the module belongs to; None for the core."""
         pieces = self.path.split("/")
         return pieces[1] if pieces[0] == "features" and len(pieces) > 2 else None
 
     @property
     def is_plugin(self) -> bool:
-        """Whether it is the `__init__.py` of a feature's package, or of one of its parts."""
+        """Whether the module is the `__init__.py` of a feature or of one of its parts."""
         depth = self.path.count("/")
         return self.feature is not None and self.path.endswith("/__init__.py") and depth <= 3
 
@@ -194,9 +195,9 @@ class Module:
 
 
 def statements_in(node: ast.AST) -> Iterator[ast.AST]:
-    """The statements of a node, and its handlers and cases.
+    """Yield the statements of a node, and its handlers and cases.
 
-    Expressions hold no statement, and are most of a tree.
+    Expressions are most of a tree, and hold no statements.
     """
     for block in ("body", "handlers", "orelse", "finalbody", "cases"):
         yield from getattr(node, block, ())
@@ -220,9 +221,9 @@ def modules_of(sources: dict[str, str]) -> list[Module]:
 
 
 def part_of(target: str) -> str | None:
-    """The part of the package that an import reaches into.
+    """Return the part of the package that an import names.
 
-    None for what is not ours, "" for the package itself.
+    It is None for other packages, and "" for the package itself.
     """
     root, _, rest = target.partition(".")
     if root != "ricordo":
@@ -234,9 +235,9 @@ def part_of(target: str) -> str | None:
 
 
 def wrong_directions(modules: Iterable[Module]) -> list[str]:
-    """A module imports only from its left.
+    """A module imports only from layers to its left.
 
-    Who knows the layers to the left of a file can understand it without any other.
+    So a reader who knows those layers can understand the module without any other.
     """
     faults = []
     for module in modules:
@@ -248,7 +249,7 @@ def wrong_directions(modules: Iterable[Module]) -> list[str]:
             part = part_of(imported.target)
             if not part or part == module.part or (module.part, part) in SIBLINGS:
                 continue
-            # The package names the types of its public functions, and imports nothing for them.
+            # The package imports the types of its public functions for type checkers only.
             if module.path == "__init__.py" and imported.when == "types":
                 continue
             if LEVEL.get(part, len(LAYERS)) >= level:
@@ -259,9 +260,9 @@ def wrong_directions(modules: Iterable[Module]) -> list[str]:
 
 
 def mixed_features(modules: Iterable[Module]) -> list[str]:
-    """The core imports no feature, and a feature only those that it requires.
+    """The core imports no feature, and a feature imports only the features that it requires.
 
-    It can be deleted with its name in the list.
+    So a feature can be deleted together with its name in the list.
     """
     modules = list(modules)
     required: dict[str | None, list[str]] = {None: []}
@@ -287,9 +288,9 @@ def parameters_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]
 
 
 def many_parameters(modules: Iterable[Module]) -> list[str]:
-    """More than eight parameters are a value that has no name yet.
+    """A function has at most eight parameters; more of them should be one value.
 
-    Routes with many queries take a model.
+    Routes with many query parameters take a model.
     """
     return [
         f"{module.path}:{node.lineno} {node.name} has {count} parameters"
@@ -300,9 +301,10 @@ def many_parameters(modules: Iterable[Module]) -> list[str]:
 
 
 def import_cycles(modules: Sequence[Module]) -> list[str]:
-    """Modules in a circle cannot be read, tested or replaced one by one.
+    """No modules import each other in a cycle.
 
-    The order of their imports matters too.
+    Such modules cannot be read, tested or replaced one by one, and the order of their imports
+    matters.
     """
     names = {module.name for module in modules}
     edges = {
@@ -317,7 +319,7 @@ def import_cycles(modules: Sequence[Module]) -> list[str]:
 
 
 def mutual_folders(modules: Sequence[Module]) -> list[str]:
-    """Two folders that import each other are one folder, and neither can be read first."""
+    """No two folders import each other: neither could be read first."""
     folders = {module.name: str(Path(module.path).parent) for module in modules}
     edges = {
         (folders[one.name], folders[i.target])
@@ -330,9 +332,9 @@ def mutual_folders(modules: Sequence[Module]) -> list[str]:
 
 
 def late_imports(modules: Iterable[Module]) -> list[str]:
-    """A late import hides what a module needs.
+    """A function imports a module only with a reason in a comment.
 
-    An optional extra or time at the start is worth that, if a comment says so.
+    Such an import hides a dependency. An optional extra or a faster start justifies it.
     """
     faults = []
     for module in modules:
@@ -351,7 +353,7 @@ def late_imports(modules: Iterable[Module]) -> list[str]:
 
 
 def without_docstring(modules: Iterable[Module]) -> list[str]:
-    """The first line of a file is where a newcomer decides whether to read on."""
+    """Every file begins with a docstring, by which a newcomer decides whether to read on."""
     return [
         f"{module.path} does not say what it is for"
         for module in modules
@@ -360,7 +362,7 @@ def without_docstring(modules: Iterable[Module]) -> list[str]:
 
 
 def side_doors(modules: Iterable[Module]) -> list[str]:
-    """SQL outside storage, or HTTP outside llm, would escape their counts and time-outs."""
+    """SQL is in storage, and HTTP in llm, where they are counted and have time-outs."""
     return [
         f"{module.path}:{imported.line} imports {imported.target}"
         for module in modules
@@ -372,11 +374,11 @@ def side_doors(modules: Iterable[Module]) -> list[str]:
 
 
 CORE_TABLES = ("ricordo.storage.schema.core_tables", "ricordo.storage.schema.memory_tables")
-# Erasure deletes and covers a user's rows in all tables, by what each column says.
+# Erasure deletes or hides a user's rows in all tables, as the schema says for each column.
 ERASURE = "features/memory_care/erasure/"
 
 
-# Features whose SQL is on tables of the core, and why it is not in `storage/`.
+# Features with SQL on core tables, and the reason why that SQL is not in `storage/`.
 READERS_OF_CORE_TABLES = {
     ERASURE: "deletes and covers a user's rows in all tables, by what each column says",
     "features/memory_care/forgetting/": "searches and rewrites texts of all tables, likewise",
@@ -384,9 +386,10 @@ READERS_OF_CORE_TABLES = {
 
 
 def reads_of_core_tables(modules: Iterable[Module]) -> list[str]:
-    """The SQL on a table of the core is in `storage/`, where its owner finds all of it.
+    """SQL on a core table is in `storage/`, where its owner finds all of it.
 
-    A feature calls it, or joins a condition or a select of storage with its own tables.
+    A feature calls functions of storage. It may also join a condition or a select of storage with
+    its tables.
     """
     return [
         f"{module.path}:{imported.line} imports {imported.target}"
@@ -397,7 +400,7 @@ def reads_of_core_tables(modules: Iterable[Module]) -> list[str]:
     ]
 
 
-# Settings that only features read, and why the core declares them.
+# Settings that only features read, and the reason why the core declares them.
 CORE_SETTINGS_OF_FEATURES = {
     **dict.fromkeys(
         ("oidc_client_id", "oidc_client_secret", "oidc_claim"),
@@ -408,9 +411,9 @@ CORE_SETTINGS_OF_FEATURES = {
 
 
 def core_settings_of_features(modules: Sequence[Module]) -> list[str]:
-    """The core declares the settings that it reads; a feature declares its own.
+    """The core declares the settings that it reads, and each feature declares its settings.
 
-    So they are deleted with it.
+    So the settings of a feature are deleted with the feature.
     """
     core = [module for module in modules if not module.feature and module.path != "settings.py"]
     named = {name for module in core for name in re.findall(r"\w+", module.source)}
@@ -448,8 +451,8 @@ def undeclared_settings(modules: Sequence[Module]) -> list[str]:
     ]
 
 
-# Calls of `answer` and `embed` outside of `llm/` that send nothing to a model: an adapter around
-# one, which is asked through the gate; a job of the index; and Honcho's client.
+# Calls of `answer` and `embed` outside of `llm/` that send nothing to a model. They are an adapter
+# around a model that is called through the gate, a job of the index, and Honcho's client.
 NOT_MODELS = {
     ("agents/tracing.py", "answer"),
     ("search/rebuild.py", "embed"),
@@ -458,9 +461,9 @@ NOT_MODELS = {
 
 
 def calls_past_the_gate(modules: Iterable[Module]) -> list[str]:
-    """Only `llm/egress.py` asks a model or an embedder, since it checks what may go there.
+    """Only `llm/egress.py` calls a model or an embedder, since it checks the egress policies.
 
-    A new kind of call has to pass a Clearance, or this finds it.
+    A new kind of call must have a Clearance; this check finds calls without one.
     """
     return [
         f"{module.path}:{node.lineno} calls {name} past llm/egress.py"
@@ -483,9 +486,9 @@ def model_calls_of(module: Module) -> Iterator[tuple[ast.AST, str]]:
 
 
 def writes_of_core_tables(modules: Iterable[Module]) -> list[str]:
-    """Who changes a row of the core keeps its rules too, such as versions, sizes and the index.
+    """Only storage changes rows of core tables.
 
-    Storage does.
+    It also keeps versions, sizes and the index in step with the rows.
     """
     return [
         f"{module.path}:{node.lineno} writes {node.args[0].id}"
@@ -504,7 +507,7 @@ def calls_of(module: Module, names: Sequence[str]) -> Iterator[ast.Call]:
 
 
 def core_tables_of(module: Module) -> set[str]:
-    """The names by which the module has tables of the core."""
+    """Return the names under which the module imports core tables."""
     return {
         alias.asname or alias.name
         for node in module.tree.body
@@ -513,14 +516,14 @@ def core_tables_of(module: Module) -> set[str]:
     }
 
 
-# Modules of a feature that work for requests, jobs and commands alike.
+# Modules of a feature that requests, jobs and commands all use.
 SERVICES = re.compile(r"^(\w+_)?(service|jobs|queries|records|tables)\.py$")
 
 
 def services_of_http(modules: Iterable[Module]) -> list[str]:
-    """A job or a command has no request.
+    """Such modules import nothing from the HTTP layer, since jobs and commands have no request.
 
-    What it needs of the HTTP layer is mapped by the feature's models.
+    A feature's models convert between the HTTP layer and these modules.
     """
     return [
         f"{module.path}:{imported.line} imports {imported.target}"
@@ -532,7 +535,7 @@ def services_of_http(modules: Iterable[Module]) -> list[str]:
 
 
 CHANGES = frozenset("setdefault add append pop update clear extend discard remove".split())
-# Values of a module that its functions change, and why these belong to the process and to no
+# Module values that functions change, and the reason why they belong to the process and not to a
 # server.
 PROCESS_STATE = {
     "api/bodies.py LARGE_BODIES": "bound the memory of the process",
@@ -544,9 +547,9 @@ PROCESS_STATE = {
 
 
 def hidden_state(modules: Iterable[Module]) -> list[str]:
-    """What a server holds is in its runtime.
+    """A server keeps its state in its runtime, not in module values.
 
-    Two servers of a process would share a module's value, and tests would too.
+    Two servers of one process, and the tests, would share a module value.
     """
     return [
         f"{module.path}:{line} changes {name}"
@@ -558,7 +561,7 @@ def hidden_state(modules: Iterable[Module]) -> list[str]:
 
 
 def changed_globals(module: Module) -> Iterator[tuple[str, int]]:
-    """The names of the module, or of a class, that its functions change, each with a line."""
+    """Yield the module's and its classes' names that functions change, each with a line."""
     names = {
         target.id
         for node in module.tree.body
@@ -582,7 +585,7 @@ def changed_globals(module: Module) -> Iterator[tuple[str, int]]:
 
 
 def changed_value(node: ast.AST) -> str | None:
-    """The name of the value in which this node sets or removes something."""
+    """Return the name of the value in which this node sets or removes something."""
     holder: ast.expr | None = None
     if isinstance(node, ast.Subscript | ast.Attribute) and not isinstance(node.ctx, ast.Load):
         holder = node.value
@@ -595,7 +598,7 @@ def changed_value(node: ast.AST) -> str | None:
     return holder.id if isinstance(holder, ast.Name) else None
 
 
-# Put together from pieces, so that this file does not hold what it looks for.
+# The patterns are joined from pieces, so that this file does not match them.
 OUR_PATHS = re.compile(r"(?<![\w.~:/}-])/" + "(?:work|root)" + r"(?![\w-])")
 INDEXES = re.compile(
     "|".join((r"pypi\." + "org", "python" + "hosted", "index-" + "url", r"npmjs\." + "org"))
@@ -603,7 +606,7 @@ INDEXES = re.compile(
 
 
 def foreign_words(text: str) -> list[str]:
-    """Paths of the machine the text was written on, and addresses of package indexes."""
+    """Return the paths of the author's machine and the addresses of package indexes in a text."""
     return [match.group() for pattern in (OUR_PATHS, INDEXES) for match in pattern.finditer(text)]
 
 
@@ -635,7 +638,7 @@ def house() -> list[Module]:
 
 
 def code_lines(module: Module) -> int:
-    """The lines of a module without blank lines, comments and docstrings."""
+    """Return the number of lines without blank lines, comments and docstrings."""
     tree = ast.parse(module.source)
     documented: set[int] = set()
     for node in ast.walk(tree):
@@ -710,8 +713,9 @@ def test_no_file_holds_a_path_of_its_authors_machine_or_an_address_of_a_package_
 
 # --- the tests ---
 
-# Tests that may import the package's inside, and why. All others go in by `tests.seams`,
-# `ricordo.app`, domain values, errors and settings: so the inside can change without them.
+# Tests that may import internals of the package, with the reason. All other tests use
+# `tests.seams`, `ricordo.app`, domain values, errors and settings. So the internals can change
+# without those tests.
 INSIDE = {
     "seams": "they are the way in",
     "support": "campaigns and servers of their own, which look behind the seams",
@@ -745,9 +749,9 @@ OUTSIDE = re.compile(r"ricordo\.(app|domain|errors|features\.FEATURES|settings|s
 
 
 def inside_imports(source: str) -> set[str]:
-    """What a test imports of the package besides the outside.
+    """Return the internals of the package that a test imports.
 
-    Names of the package itself, as its version, are outside too.
+    Names of the package itself, such as its version, are not internals.
     """
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
@@ -764,8 +768,7 @@ def inside_imports(source: str) -> set[str]:
 
 def test_only_listed_tests_import_the_inside_and_none_is_listed_in_vain() -> None:
     tests = ROOT / "tests"
-    # To parse all tests takes seconds, so only those are parsed that may import the inside and are
-    # not listed.
+    # Parsing all tests takes seconds. So only unlisted tests that import `ricordo.` are parsed.
     found = {
         path.relative_to(tests).as_posix()
         for path in tests.rglob("*.py")
@@ -782,7 +785,7 @@ def test_only_listed_tests_import_the_inside_and_none_is_listed_in_vain() -> Non
     assert [entry for entry, paths in covered.items() if not paths] == []
 
 
-# --- the checks can fail ---
+# --- the checks find faults ---
 
 DOC = '"""What it is for."""\n'
 BAD: dict[Callable[[list[Module]], list[str]], list[tuple[dict[str, str], str]]] = {

@@ -381,7 +381,7 @@ async def test_what_forks_share_of_a_deleted_thread_stays_until_the_last_of_them
     await stop_and_delete(stage.runtime, Scope(), second.id)
     # The fork's end is computed from its parent's end, and that from the root's end.
     await run_jobs(stage)
-    await run_jobs(stage)  # and that one's for the root's
+    await run_jobs(stage)  # the second run is for the root's end
     assert await count(stage, "conversations") == 1
     assert await count(stage, "messages") == 1
     assert await found(stage, agent, "one two three") == []

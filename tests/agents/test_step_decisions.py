@@ -114,7 +114,7 @@ def after_call(a_turn: TurnContext, asked: ToolCallPart, status: Any = "success"
     )
 
 
-# What is offered.
+# Offered tools.
 
 
 def test_an_agent_of_the_heartbeat_style_must_call_a_tool_and_may_ask_for_another_step() -> None:
@@ -127,7 +127,7 @@ def test_an_agent_of_the_heartbeat_style_must_call_a_tool_and_may_ask_for_anothe
     }
 
 
-# What a reply means.
+# The meaning of a reply.
 
 
 def test_a_call_that_is_not_offered_is_refused_and_does_not_count_for_the_rules() -> None:
@@ -179,7 +179,7 @@ def test_a_tool_of_the_client_is_never_run_here_even_if_its_call_is_approved() -
     assert "The client runs" in parsed.refused[0].content
 
 
-# What comes next.
+# The next action.
 
 
 def test_words_end_a_native_turn() -> None:

@@ -104,7 +104,7 @@ async def test_calls_that_write_a_summary_are_traced_like_others(
     await stage.say(agent)
     await soon(
         collect(await run_turn(stage.runtime, asked))
-    )  # Its model fails, so an outline replaces the summary.
+    )  # The model fails, so the summary is an outline.
     found = [
         one for run in reversed(await stage.runs(agent)) for one in await traces_of(stage, run.id)
     ]

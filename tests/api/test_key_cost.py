@@ -135,7 +135,7 @@ def test_after_many_unknown_keys_of_an_address_each_further_one_waits(
     people.http.get("/v1/health/", headers={"x-forwarded-for": "192.0.2.7"})
     assert ask(known) == ask(OPERATOR) == 200
     assert len(waits) == 3
-    now[0] += SECOND  # what is known of the key has to be asked for anew
+    now[0] += SECOND  # the server has to look the key up again
     assert ask(known) == 200
     assert len(waits) == 3
     assert ask(new) == ask(new) == 200

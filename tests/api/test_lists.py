@@ -24,9 +24,9 @@ MORE = {
     "/v1/agents/": 5 + FOLDERS + GROUPS,  # one more where calls wait for an answer
     "/v1/groups/": GROUPS,
     "/v1/agents/{agent_id}/sleeptime/transcripts": 7,  # agent and pair, transcripts, their runs, versions, proposals
-    "/v1/archives/{archive_id}/agents": 5 + FOLDERS,  # the archive too
-    "/v1/blocks/{block_id}/agents": 5 + FOLDERS,  # the block too
-    "/v1/identities/{identity_id}/agents": 5 + FOLDERS,  # the user too
+    "/v1/archives/{archive_id}/agents": 5 + FOLDERS,  # and the archive
+    "/v1/blocks/{block_id}/agents": 5 + FOLDERS,  # and the block
+    "/v1/identities/{identity_id}/agents": 5 + FOLDERS,  # and the user
     "/v1/agents/{agent_id}/files": 8,  # the agent in three, its folders, what was opened, the newest, all, how each begins
     "/v1/agents/{agent_id}/archival-memory": 5,  # the agent in three, the passages' sizes, those that fit
     "/users/{user_id}/blocks/{label:path}/diffs": 5,  # user, chain, block, proposals, texts

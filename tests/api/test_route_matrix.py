@@ -1,11 +1,11 @@
-"""Every route against every kind of caller who may not use it.
+"""Every route, called by every kind of caller who may not use it.
 
-Refused before any work, and nobody is told what is another's.
+The server refuses each call before it does any work, and the refusal shows no data of another user.
 
-The routes are those of the app, and the OpenAPI document says what they take. A new route is in the
-matrix by itself; where it takes an id or a body of a new kind, the tables below need a line for it.
-Routes that are not one user's alone are in SHARED, or in `SHARED_ROUTES` of the package with the
-feature's tests.
+The test reads the routes from the app, and their requests from the OpenAPI document. So it covers a
+new route without a change. If that route takes a new kind of id or body, the tables below need a
+line for it. SHARED lists the routes that do not belong to one user alone. A feature lists such
+routes in the `SHARED_ROUTES` of its test package.
 """
 
 import re
@@ -42,8 +42,8 @@ REFUSED = (401, 403, 404)
 ROLES = ("user", "developer", "admin", "service")
 GIT = 3
 View = dict[str, tuple[int, str]]
-FEW = 4  # of so many cells one is asked for, where any of them stands for all
-AT_ONCE = 50  # cells between two looks at what was written
+FEW = 4  # where all cells are equivalent, one in this many is called
+AT_ONCE = 50  # cells called between two checks of the database
 # Open to everybody: health checks and login.
 OPEN = {
     ("GET", path)
@@ -134,7 +134,7 @@ class Watch:
                 columns = [row[1] for row in self._file.execute(f'PRAGMA table_info("{name}")')]
                 kept = ", ".join(f'"{column}"' for column in columns if column != "last_used_at")
                 rows = self._file.execute(f'SELECT {kept} FROM "{name}"').fetchall()  # noqa: S608
-                # Remotes note by themselves how far they are.
+                # A remote's sync progress changes in the background.
                 found[name] = (
                     len(rows) if name == "memory_remotes" else hash(tuple(sorted(map(repr, rows))))
                 )
@@ -630,7 +630,7 @@ def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
     hers: dict[str, str],
     view: View,
 ) -> None:
-    world.key("bea", scopes=EVERY_USERS)  # a user whom the first request for them makes otherwise
+    world.key("bea", scopes=EVERY_USERS)  # otherwise the first request creates the user
     headers = OTHERS[kind](world)
     if names_by_id:
         hers = {**hers, "user_id": world.id_of("ada"), "block_label": "notes"}
@@ -638,7 +638,7 @@ def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
     # These callers have every scope. A caller with `admin` also reads the audit log, which
     # `tests/features/operations/audit_log` tests.
     others = [cell for cell in cells if not is_shared(cell) and "/audit-log" not in cell.path]
-    if kind == "a developer":  # is a teacher, whom `tests/features/tutor/teachers` watches
+    if kind == "a developer":  # test_teachers.py tests teachers
         taught = [cell for cell in others if cell.path.endswith(OF_TEACHERS)]
         shared, others = [*shared, *taught], [cell for cell in others if cell not in taught]
     is_quick = not is_whole and kind != "another user"  # This caller calls every route.
@@ -682,9 +682,7 @@ def test_what_makes_a_memory_at_its_first_use_makes_none_for_others(
 ) -> None:
     edit = {"old_string": "", "new_string": "New.", "reasoning": ""}
     callers = {kind: headers(world) for kind, headers in OTHERS.items()}
-    assert world.key(
-        "bea", scopes=EVERY_USERS
-    )  # a user whom the first request for them makes otherwise
+    assert world.key("bea", scopes=EVERY_USERS)  # otherwise the first request creates the user
     watch.changes()
     for kind, headers in callers.items():
         for name in ("newcomer", new_id("user")):
@@ -859,12 +857,12 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
         is_page = cell.path.startswith("/ui/")
         is_twice = (
             is_page or "/tools/mcp/" in cell.path or "{task_name}" in cell.path
-        )  # another route deletes the same
+        )  # another route deletes the same object
         given = spare(world, hers, cell) if is_twice and cell.deletes else hers
         if cell.deletes and "{folder_id}" in cell.path:
             given, is_hers = {**hers, **world.new_folder(new_id("spare"))}, False
         if cell.scopes == ("users:write",):
-            is_hers = False  # an administrator's, also where the path names a user
+            is_hers = False  # for administrators, even if the path names a user
         if "{course_name}/students" in cell.path:
             given, is_hers = {**hers, **world.new_student()}, False
         if is_page and "{backup_name}" in cell.path:
