@@ -1,9 +1,7 @@
 """Containerfile, compose files, systemd unit and Open WebUI's pipe.
 
-What they name exists, and what they promise holds.
-
-The image is built nowhere here, since that takes a container builder and a base image from the
-network.
+The tests check that the names in these files exist, and that the files work as documented. They do
+not build the image, since that takes a container builder and a base image from the network.
 """
 
 import asyncio
@@ -219,7 +217,7 @@ def test_the_health_check_of_the_image_tells_a_server_that_answers_from_one_that
 
 @pytest.fixture
 def pipe(school: ServerInThread) -> Any:
-    """The pipe with a key of a service, freshly loaded, as at a start of Open WebUI."""
+    """The pipe with a service's key, loaded again as at a start of Open WebUI."""
     spec = importlib.util.spec_from_file_location(
         "open_webui_pipe", ROOT / "ricordo/features/openwebui/mirror/pipe.py"
     )
@@ -242,7 +240,7 @@ def chat(
     stream: bool = True,
     **more: Any,
 ) -> list[str]:
-    """What Open WebUI shows of an answer, piece by piece."""
+    """Return the pieces of an answer that Open WebUI shows."""
     earlier = [
         {"role": ("user", "assistant")[place % 2], "content": text}
         for place, text in enumerate(before)
@@ -383,9 +381,9 @@ def test_titles_and_tags_reach_no_agent_and_what_fails_is_said_in_words(
 def test_the_link_stays_above_the_answer_and_text_like_an_event_is_text(
     pipe: Any, school: ServerInThread
 ) -> None:
-    """Open WebUI shows the last status alone.
+    """Open WebUI shows only the last status.
 
-    It takes a piece that begins with `data:` for an event.
+    It treats a piece that begins with `data:` as an event.
     """
     with school.client(api_key="a-long-secret-of-the-operator") as client:
         blocks = [{"label": "music", "value": "", "policy": "propose"}]
@@ -456,7 +454,7 @@ def test_a_user_decides_in_the_chat_about_what_is_shown_whole(
     )
     assert len(questions) == len(answers)
     assert {question["type"] for question in questions} == {"confirmation"}
-    # Markdown shows lines that are indented by four spaces as they are.
+    # Markdown shows lines that are indented by four spaces unchanged.
     assert "    + *The* harp\n    + <b>and</b> the flute." in questions[0]["data"]["message"]
     assert shown[-1].startswith(said_last)
     with school.http(headers={"authorization": f"Bearer {pipe.valves.API_KEY}"}) as http:

@@ -1,7 +1,4 @@
-"""The docs tell the truth.
-
-Their code runs, their commands and settings exist, their links lead somewhere.
-"""
+"""The docs are correct: code runs, commands and settings exist, and links work."""
 
 import json
 import os
@@ -48,7 +45,7 @@ ADDRESS = "http://127.0.0.1:8283"
 
 
 def page_text(name: str) -> str:
-    """Return the text of a page; each has a name of its own, whatever its group."""
+    """Return the text of a page; page names are unique across folders."""
     (text,) = [text for page, text in PAGES.items() if page.name == name]
     return text
 
@@ -58,7 +55,7 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def printed(command: list[str], **how: Any) -> str:
-    """What a command prints, which must succeed."""
+    """Run a command, which must succeed; return its output."""
     done: subprocess.CompletedProcess[str] = subprocess.run(
         command, capture_output=True, text=True, timeout=60, check=False, **how
     )
@@ -67,9 +64,9 @@ def printed(command: list[str], **how: Any) -> str:
 
 
 class Python:
-    """Runs programs, each in a prepared process and in a working folder of its own.
+    """Runs programs, each in a prepared process and in a separate working folder.
 
-    What a page writes never lands here.
+    So a page's program writes nothing into this repository.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -77,7 +74,7 @@ class Python:
         self._helper = helper() if CAN_FORK else None
 
     def __call__(self, code: str) -> str:
-        """What a program prints, which must succeed."""
+        """Run a program, which must succeed; return its output."""
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             if self._helper is None:
                 return printed([sys.executable, "-c", code], cwd=folder)
@@ -92,7 +89,7 @@ def run_python(tmp_path_factory: pytest.TempPathFactory) -> Python:
 
 
 def run_shell(commands: str, folder: Path) -> str:
-    """What the commands print, as a person would type them, each of which must succeed."""
+    """Run shell commands, each of which must succeed; return their output."""
     environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_TERMINAL_PROMPT": "0"}
     return printed(["bash", "-e", "-c", commands], cwd=folder, env=environment)
 
@@ -100,7 +97,7 @@ def run_shell(commands: str, folder: Path) -> str:
 def test_the_readmes_conversation_is_remembered_after_a_sigkill(
     tmp_path: Path, run_python: Python
 ) -> None:
-    """What a newcomer does first, word for word.
+    """Follow the README's first steps unchanged.
 
     Tell a fact, kill the server, start it again, ask.
     """
@@ -117,13 +114,14 @@ def test_the_readmes_conversation_is_remembered_after_a_sigkill(
         with httpx2.Client(base_url=server.url, trust_env=False) as http:
             assert [agent["name"] for agent in http.get("/v1/agents/").json()] == [
                 "companion"
-            ]  # run twice, made once
+            ]  # the program ran twice, and made the agent once
 
 
 def say_something(seen: Seen) -> Answer:
-    """A provider for the docs.
+    """Answer as a provider for the docs.
 
-    It has the model they name, reads the thermometer it is offered, and sums up.
+    It has the model that the docs name. If a request offers the thermometer, it reads that first,
+    and then answers in a sentence.
     """
     if seen.method == "GET":
         return Answer({"object": "list", "data": [{"id": "gpt-4.1", "object": "model"}]})
@@ -138,7 +136,7 @@ def say_something(seen: Seen) -> Answer:
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    """The server that somebody who reads the docs has: the librarian, and a model of OpenAI's."""
+    """A reader's server, with the librarian and a model of OpenAI's."""
     port = free_port()
     providers = ProviderSettings.model_construct(
         openai_api_key=SecretStr("sk-docs"), openai_base_url=f"http://127.0.0.1:{port}/v1"
@@ -151,7 +149,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]
 
 
 def program(page: str) -> str:
-    """All python of a page, as the one program that it says it is."""
+    """Return all Python blocks of a page as one program."""
     return "\n".join(blocks(page_text(page), "python"))
 
 
@@ -176,7 +174,7 @@ def test_the_readmes_proposal_waits_until_its_owner_approves_it(
     assert "I live in Turin." in (tmp_path / "adas-notes" / "human.md").read_text()
 
 
-# What the programs of pages print, in any order, as patterns.
+# Patterns of the output of a page's programs, in any order.
 SHOWN = {
     "agents.md": (
         r"\['send_message', 'conversation_search'",
@@ -307,7 +305,7 @@ def test_the_command_on_the_page_on_streams_prints_the_key_that_callbacks_are_si
 
 @pytest.fixture
 def days_server(tmp_path: Path) -> Iterator[ServerInThread]:
-    """A server that no other page has told anything of Ada."""
+    """A server that other pages do not use, so it knows nothing of Ada."""
     with serving(tmp_path / "day", model=LIBRARIAN) as server:
         yield server
 
@@ -393,7 +391,7 @@ def test_the_requests_on_the_page_on_formats_write_and_read_the_block_that_it_sh
 
 
 def test_pages_import_nothing_but_what_the_readme_installs() -> None:
-    """Imports from the standard library, the clients, and Ricordo's own dependencies."""
+    """These are the standard library, the clients, and Ricordo's dependencies."""
     programs = (block for text in PAGES.values() for block in blocks(text, "python"))
     named = {
         name
@@ -411,7 +409,7 @@ def test_every_route_that_is_named_exists(reader: ServerInThread) -> None:
         for path, item in reader.app.openapi()["paths"].items()
         for method in item
     }
-    not_served = page_text("compatibility.md")  # its own test knows what is there
+    not_served = page_text("compatibility.md")  # another test checks that page
     named = {
         (method, re.sub(r"\{\w+\}", "{}", path))
         for method, path in re.findall(
@@ -443,7 +441,7 @@ def test_what_is_refused_is_on_the_page_on_the_status_and_nothing_else() -> None
 
 
 def test_the_page_on_settings_is_what_the_settings_say() -> None:
-    """Whoever changes a setting puts these lines into docs/operate/settings.md."""
+    """A failure shows the lines for docs/operate/settings.md."""
     rows = [
         f"| `{each.variable}` | {f'`{each.default}`' if each.default else ''} | {each.meaning} |"
         for kind in (Settings, *feature_settings())
@@ -467,12 +465,12 @@ def test_every_command_that_is_named_exists() -> None:
 
 
 def test_every_command_within_a_sentence_has_its_options() -> None:
-    """Such as `ricordo key create --user ada`.
+    """An example is `ricordo key create --user ada`.
 
-    Asked for its help, so that nothing is done, and an unknown option is an error.
+    The test adds `--help`, so the command does nothing, and an unknown option is an error.
     """
     seen: dict[str, Any] = {}
-    command = get_command(app)  # made once
+    command = get_command(app)  # making it is slow
     pages = "\n".join(
         text
         for page, text in PAGES.items()
@@ -497,7 +495,7 @@ def test_every_setting_that_is_named_exists() -> None:
         "LETTA_API_KEY",
         "LETTA_BASE_URL",
         "RICORDO_COUNTDOWN_TIMEZONE",
-    }  # what tools, clients and the example of a plugin read
+    }  # settings of tools, clients and the example plugin
     text = "\n".join(text for page, text in PAGES.items() if page.parent.name != "decisions")
     named = set(
         re.findall(r"\b(?:RICORDO_[A-Z_]+[A-Z]|[A-Z]+_(?:API_KEY|BASE_URL|API_BASE))\b", text)

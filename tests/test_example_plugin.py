@@ -40,7 +40,7 @@ show_settings()
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install a copy, without the network, into a folder of its own."""
+    """Install a copy of the plugin without the network, into a separate folder."""
     folder = tmp_path_factory.mktemp("plugin")
     source, target = folder / "source", folder / "installed"
     shutil.copytree(PLUGIN, source)

@@ -1,7 +1,4 @@
-"""The pages with programs that are no Python, and those that read files.
-
-Each is run as it stands.
-"""
+"""Programs of the docs that are not Python or that read files, run unchanged."""
 
 import os
 import re
@@ -22,7 +19,7 @@ LIMIT = 180
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    """The server of a reader, with the librarian."""
+    """A reader's server, with the librarian."""
     with serving(tmp_path_factory.mktemp("reader"), model="ricordo/librarian") as server:
         yield server
 

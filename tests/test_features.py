@@ -1,6 +1,6 @@
-"""A feature is a folder.
+"""Features can be removed.
 
-Without it and its line in the list of built-ins, the server starts and answers.
+If a feature's folder and its name in the list are missing, the server still starts and answers.
 """
 
 import os
@@ -20,8 +20,9 @@ from ricordo.plugins import load_commands, load_plugins, missing_requirements
 from tests.support.ready import Helper
 
 PACKAGE = Path(ricordo.__file__).parent
-# Starts the server in memory on an empty folder, makes an agent, talks with it and imports all
-# routes. In a fork of a process that has imported what is not ours.
+# The program starts the server in this process on an empty folder, makes an agent, talks with it
+# and imports all routes. It runs in a fork of a process that has already imported all other
+# packages.
 TALK = """
 import asyncio, sys
 from pathlib import Path
@@ -67,7 +68,7 @@ else:
 def without(features: Sequence[str], folder: Path) -> None:
     """Copy the package without these features and those that require them."""
     package = folder / "ricordo"
-    shutil.copytree(PACKAGE, package)  # with its bytecode
+    shutil.copytree(PACKAGE, package)  # the copy includes the bytecode
     sources = {
         other: (package / "features" / other / "__init__.py").read_text() for other in FEATURES
     }
@@ -97,7 +98,8 @@ def test_every_folder_of_features_is_in_the_list_and_the_other_way_round() -> No
     assert folders == set(FEATURES)
 
 
-# Several are left out of one server in the suite; each alone in the long form.
+# The suite starts two servers, each without half of the features. The long form starts one server
+# for each missing feature.
 @pytest.mark.parametrize("servers", [2, pytest.param(len(FEATURES), marks=pytest.mark.soak)])
 def test_the_server_starts_and_answers_without_any_feature(
     tmp_path: Path, servers: int, helper: Helper
@@ -106,15 +108,15 @@ def test_the_server_starts_and_answers_without_any_feature(
     for group in groups:
         folder = tmp_path / group
         without(group.split("+"), folder)
-        # A command for each: the time that a command may take is no time for all of them on a busy
-        # machine.
+        # Each group runs as a separate command, since one command's time limit is too short for all
+        # groups on a busy machine.
         done = helper.run(["-c", TALK, str(folder)], tmp_path, {"PATH": os.defpath})
         assert done.stdout.splitlines() == [f"talked without {group}"], done.stderr
         shutil.rmtree(folder)
 
 
 def alone(feature: str, folder: Path) -> None:
-    """Make a package of links to all of ours except this feature, unlisted too."""
+    """Link all of the package except this feature, and leave it out of the list."""
     package = folder / "ricordo"
     (package / "features").mkdir(parents=True)
     for path in PACKAGE.iterdir():
@@ -133,7 +135,7 @@ def needing(feature: str) -> list[str]:
     return [name for name in FEATURES if feature in packages[name].feature.requires]
 
 
-# Each takes a process, so few are removed in the suite.
+# Each feature takes a process, so the suite removes only a few.
 @pytest.mark.parametrize(
     "features",
     [

@@ -1,11 +1,9 @@
-"""A stranger's first hour.
+"""A newcomer's first hour with README.md and all pages of docs/, in reading order.
 
-README.md and all pages of docs/, in reading order, in one home, one folder and one server.
-
-Every command and every snippet is run as it stands, and what a page says to save is saved.
-`NOT_RUN` lists what is not, and why. The packages are those of the tests. With
-`FIRST_HOUR_PYTHON=/usr/bin/python3.13` the soak run has them installed for that Python too, by
-`make` and from the package index.
+The tests run every command and every snippet unchanged, in one home folder and on one server. If a
+page says to save a text, they save it. `NOT_RUN` lists the exceptions, with reasons. The packages
+are those of the tests. With `FIRST_HOUR_PYTHON=/usr/bin/python3.13` the soak run also installs them
+for that Python, with `make` and from the package index.
 """
 
 import json
@@ -34,7 +32,7 @@ REMOTE = (
     "needs a git or Dolt server of one's own; tests/features/sync/remotes and tests/features/sync/dolt have "
     "one"
 )
-# What is not run, by page: a part of the line, or of the snippet in Python, and the reason.
+# Parts of lines or snippets that are not run, by page, with the reason.
 NOT_RUN = {
     "README.md": {
         "make test": "it would run this test again",
@@ -81,12 +79,12 @@ NOT_RUN = {
     },
     "remotes.md": {"git.example.org": REMOTE, "RICORDO_DOLT_REMOTE=": REMOTE},
 }
-# What a page says in words: this is done on a file that no server uses.
+# The pages say that these commands need a stopped server.
 STOPPED = ("ricordo search reindex", "ricordo doctor --repair")
 SAID = {"ricordo chat": "I grow roses.\n", "ricordo memory forget": "y\n"}
 
-# Runs each snippet that comes in as a line of JSON, with the names of those before, as at Python's
-# prompt.
+# The program runs each snippet that it reads as a line of JSON. Snippets share their names, as at
+# Python's prompt.
 PROMPT = """
 import io, json, sys, traceback
 from contextlib import redirect_stdout
@@ -106,7 +104,7 @@ PAGES = {*ROOT.glob("docs/*.md"), *ROOT.glob("docs/*/*.md")}
 
 
 def reading_order() -> list[Path]:
-    """README.md, then the pages it links to in order, then the pages linked there."""
+    """Return README.md, then the pages that it links to, then the pages linked there."""
     pages = [ROOT / "README.md"]
     for page in pages:
         links = re.findall(r"\]\(([^)#:]+\.md)", page.read_text())
@@ -116,7 +114,7 @@ def reading_order() -> list[Path]:
 
 
 class Stranger:
-    """Somebody with a fresh home who has copied the folder, and types what the pages show."""
+    """A newcomer with an empty home folder, who types the pages' commands."""
 
     def __init__(self, place: Path, python: str | None) -> None:
         self.home, self.folder = place / "home", place / "ricordo"
@@ -145,7 +143,7 @@ class Stranger:
             self._share_packages()
 
     def read(self, page: Path) -> None:
-        """Do what the page says, from its top to its end."""
+        """Follow the page from its top to its end."""
         listed = NOT_RUN.get(page.name, {}).items()
         text, reasons = (
             page.read_text(),
@@ -224,7 +222,7 @@ class Stranger:
         assert ran.returncode == 0, f"{command}\n{ran.stdout}{ran.stderr}"
         assert not re.search(r'"(detail|error)":', ran.stdout), (
             f"{command}\n{ran.stdout}"
-        )  # curl succeeds with refusals
+        )  # curl also succeeds if the server refuses
         folder, _, exports = state.read_text().partition("\n")
         self._here, self._exports = (
             Path(folder),
@@ -247,7 +245,7 @@ class Stranger:
     def _serve(self, command: str) -> None:
         port = next((port for port in self._ports.values() if port in command), self._ports[PORT])
         if port in self._servers:
-            return  # it runs already
+            return  # the server runs already
         script = "\n".join([*self._exports, f"exec {command}"])
         with (self.home / "server.log").open("ab") as log:
             process = subprocess.Popen(
@@ -262,7 +260,7 @@ class Stranger:
         wait_until_up(f"http://127.0.0.1:{port}", (self.home / "server.log").read_text)
 
     def _run(self, code: str) -> None:
-        """Run a snippet in the same program as those before it on the page."""
+        """Run a snippet in the same program as the earlier snippets of the page."""
         if self._prompt is None:
             script = "\n".join([*self._exports, 'exec python -c "$0"'])
             self._prompt = subprocess.Popen(
@@ -281,7 +279,7 @@ class Stranger:
         assert fault is None, f"{code}\n{fault}"
         self._exports += re.findall(
             r"^export \w+=\S+$", printed, re.MULTILINE
-        )  # as the page says: paste it
+        )  # the page says to paste the line
 
     def _end_prompt(self) -> None:
         if self._prompt:
@@ -296,7 +294,7 @@ class Stranger:
         self.stop(signal.SIGKILL)
 
     def _translated(self, text: str) -> str:
-        """The text with ports that are free here."""
+        """Return the text with ports that are free on this machine."""
         for port, free in self._ports.items():
             text = text.replace(port, free)
         return text
@@ -311,7 +309,7 @@ class Stranger:
         script = venv / "bin" / "ricordo"
         script.write_text(f"#!{venv}/bin/python\nfrom ricordo.cli import app\n\napp()\n")
         script.chmod(0o755)
-        # What `make run` would install lies there.
+        # `make run` then finds its packages installed.
         for mark in (".created", ".installed"):
             (venv / mark).touch()
 
@@ -328,7 +326,7 @@ def stranger(place: Path, python: str | None = None) -> Iterator[Stranger]:
 on_posix = pytest.mark.skipif(os.name != "posix", reason="the pages are written for a POSIX shell")
 
 
-# Both pages are run in the suite by tests/test_docs.py, without a copy of the folder.
+# In the suite tests/test_docs.py runs both pages, without a copy of the repository.
 @pytest.mark.soak
 @on_posix
 def test_the_first_minutes_go_as_the_pages_say(tmp_path: Path) -> None:

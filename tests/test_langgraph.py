@@ -1,4 +1,4 @@
-"""The example for LangGraph and LangChain, by the real packages."""
+"""The example for LangGraph and LangChain, tested with the real packages."""
 
 import itertools
 import re

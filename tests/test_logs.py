@@ -1,4 +1,4 @@
-"""Log lines in both formats: what they hold, and what they must not."""
+"""Log lines in both formats: their content, and texts that they must not hold."""
 
 import ast
 import io
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("quiet_logs")
 def lines(
     format: str, threshold: str = "info", *, logger: str = "ricordo.test", **call: object
 ) -> list[str]:
-    """What one call writes."""
+    """Return the output of one logging call."""
     stream = io.StringIO()
     set_up_logs(threshold, format, stream=stream)  # type: ignore[arg-type]
     arguments = {

@@ -1,24 +1,22 @@
-"""The path of a message stays short, and `docs/internals/message-path.md` tells the truth about it.
+"""The path of a message stays short, and `docs/internals/message-path.md` lists it correctly.
 
-One real message with one tool call goes through the app (a blocking send over HTTP, with a model
-that calls `memory_insert`), and every function of ours that runs is noted with what it calls. All
-of them count, whatever their size and folder, and the test bounds their number. Only the worker is
-off: its jobs are no part of a message.
+The test sends one real message with one tool call through the app: a blocking request over HTTP,
+with a model that calls `memory_insert`. It records every function of ours that runs, and the
+functions that each one calls. It bounds the number of all these functions, whatever their size and
+folder. The worker is off, since jobs are no part of a message.
 
-The page lists the main ones. A function is on it if it
+The page lists the main functions. A function is listed if it
 
 - has four statements or more;
-- lies in `api/` (without what every request passes: guard, routing, the call; and without the wire
-  and request models), `agents/`, `prompt/`, `tools/`, `llm/`, or in the module of storage that runs
-  units of work;
-- hands the message on: it calls (or awaits, or iterates over) another such function. The others are
-  leaves: who follows the message reads their names, and opens them for detail.
+- is in `api/` (without guard, routing, the call, and the wire and request models), in `agents/`,
+  `prompt/`, `tools/` or `llm/`, or in the module of storage that runs units of work;
+- calls (or awaits, or iterates over) another such function. The others are leaves: a reader of the
+  path knows them by name, and opens them for details.
 
-The path ends where a model or a tool of anybody's could stand: the adapter (here the scripted
-model) and the built-in tools are no part of it. Neither are memory's commit, queries and domain
-values.
+The path ends at the parts that may be replaced: the adapter of a model (here the scripted model)
+and the built-in tools. The path also leaves out memory's commit, queries and domain values.
 
-After a change of the path: `python -m tests.test_message_path` writes the list in the page anew.
+After a change of the path, `python -m tests.test_message_path` writes the list in the page again.
 """
 
 import ast
@@ -52,7 +50,7 @@ BEGIN, END = "<!-- the traced path -->\n", "<!-- end -->\n"
 
 KEY = "a-key-of-an-operator-for-this-test"
 LEAST_STATEMENTS = 4
-# All functions that run, and their files. The aim is 260 in 55.
+# The allowed number of functions that run, and of their files. The aim is 260 in 55.
 MOST_FUNCTIONS, MOST_FILES = 376, 83
 FOLDERS = ("api/", "agents/", "prompt/", "tools/", "llm/")
 UNITS_OF_WORK = "storage/engine/store.py"
@@ -71,14 +69,14 @@ Place = tuple[str, str]
 
 @dataclass
 class Trace:
-    """Which functions of ours ran, in the order of their first calls, and which called which."""
+    """The functions that ran, in the order of their first calls, and their calls of each other."""
 
     is_on: bool = False
     ran: dict[Place, None] = field(default_factory=dict)
     calls: set[tuple[Place, Place]] = field(default_factory=set)
 
     def note(self, frame: FrameType, event: str, _argument: Any) -> None:
-        """What `sys.setprofile` calls."""
+        """Record a call; `sys.setprofile` calls this."""
         if not self.is_on or event != "call":
             return
         caller = frame.f_back
@@ -87,7 +85,7 @@ class Trace:
         elif frame.f_code in MAKING_TASKS and inspect.iscoroutine(
             begun := next(iter(frame.f_locals.values()), None)
         ):
-            place = _place(begun.cr_code)  # awaited in a task of its own
+            place = _place(begun.cr_code)  # awaited in a separate task
             while caller and "asyncio" in caller.f_code.co_filename:
                 caller = caller.f_back
         if place and caller and (by := _place(caller.f_code)) is not None and by != place:
@@ -100,7 +98,10 @@ def _file(path: str) -> str | None:
 
 
 def _place(code: CodeType) -> Place | None:
-    """Where this code stands; comprehensions and lambdas belong to the function around them."""
+    """Return the place of this code, or None if it is not in the package.
+
+    Comprehensions and lambdas belong to the function around them.
+    """
     if (file := _file(code.co_filename)) is None:
         return None
     name = code.co_qualname
@@ -121,10 +122,10 @@ def _profiled(trace: Trace) -> Iterator[None]:
 
 @contextmanager
 def _without_timed_work() -> Iterator[None]:
-    """Leave out work that depends on how fast the machine is.
+    """Leave out work that depends on the machine's speed.
 
-    That is the report of a slow write, the database's mark, which is written once a second, and the
-    job that indexes new texts, which is added again some time after the last one.
+    This work is the report of a slow write, the database's mark, which is written once a second,
+    and the job that indexes new texts, which is added again some time after the last one.
     """
     with (
         patch("ricordo.storage.engine.store.SLOW_WRITE", math.inf),
@@ -135,7 +136,7 @@ def _without_timed_work() -> Iterator[None]:
 
 
 def traced(data_dir: Path) -> Trace:
-    """The trace of one message, the second one of its agent."""
+    """Return the trace of one message, the second one of its agent."""
     trace = Trace()
     no_jobs = patch.object(Worker, "start", AsyncMock())
     # Without a key each fact is also proposed to the local user (decision 0065).
@@ -200,18 +201,18 @@ def _counts(place: Place) -> bool:
 
 
 def all_of(trace: Trace) -> list[Place]:
-    """All functions that ran, without bodies of classes and modules."""
+    """Return all functions that ran, without the bodies of classes and modules."""
     return [(file, name) for file, name in trace.ran if name in _functions(file)]
 
 
 def path_of(trace: Trace) -> list[Place]:
-    """The functions that the page lists."""
+    """Return the functions that the page lists."""
     handing_on = {caller for caller, called in trace.calls if _counts(called)}
     return [place for place in trace.ran if _counts(place) and place in handing_on]
 
 
 def listed(path: list[Place]) -> list[str]:
-    """The path as lines of the page."""
+    """Return the path as lines of the page."""
     lines = []
     for file, name in path:
         words = " ".join((ast.get_docstring(_functions(file)[name]) or "").split("\n\n")[0].split())

@@ -1,4 +1,4 @@
-"""Large inputs are worked on beside the event loop, small ones at once."""
+"""Large inputs are processed in a thread outside the event loop, small ones at once."""
 
 import asyncio
 import threading

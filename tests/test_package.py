@@ -1,7 +1,6 @@
-"""What people install.
+"""The wheel and the sdist.
 
-The sdist and the wheel, and a server that runs from the wheel with nothing but the packages it
-names.
+A server runs from the wheel with only the packages that the wheel requires.
 """
 
 import json
@@ -31,7 +30,7 @@ from tests.support.server_process import free_port, wait_until_up
 ROOT = Path(__file__).parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-# Modules by the extra that brings them.
+# The module that each extra installs.
 MODULES = {
     "embedded": "letta_client",
     "anthropic": "anthropic",
@@ -80,7 +79,7 @@ def run(
 def needed(
     requirements: Iterable[str], found: dict[str, Distribution] | None = None
 ) -> dict[str, Distribution]:
-    """The installed distributions that these requirements bring, with all that those need."""
+    """Return the installed distributions that these requirements need, directly or not."""
     found = {} if found is None else found
     for requirement in map(Requirement, requirements):
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
@@ -108,7 +107,7 @@ def needed(
 
 @dataclass(frozen=True)
 class Installed:
-    """A virtual environment with the wheel, and with the packages of the base alone."""
+    """A virtual environment with the wheel and only the base packages."""
 
     wheel: Path
     sdist: Path
@@ -118,9 +117,9 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """Build both and install the wheel, without the network.
+    """Build the wheel and the sdist, and install the wheel without the network.
 
-    What it needs is linked from the environment of the tests.
+    Its requirements are links to the packages of the tests' environment.
     """
     dist, fresh = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("fresh") / "venv"
     made = subprocess.run(
@@ -155,14 +154,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 
 def share_bytecode(package: Path) -> None:
-    """Copy compiled files to the installed ones, which takes seconds to do again."""
+    """Copy compiled files to the installed package, since compiling takes seconds."""
     for path in package.rglob("*.py"):
         same = ROOT / "ricordo" / path.relative_to(package)
         compiled = Path(cache_from_source(str(same)))
         if compiled.exists() and path.read_bytes() == same.read_bytes():
             os.utime(
                 path, ns=(same.stat().st_atime_ns, same.stat().st_mtime_ns)
-            )  # which the bytecode names
+            )  # the bytecode contains these times
             target = Path(cache_from_source(str(path)))
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(compiled, target)
@@ -170,7 +169,7 @@ def share_bytecode(package: Path) -> None:
 
 @pytest.fixture(scope="module")
 def address(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`ricordo serve` of the wheel."""
+    """The address of a `ricordo serve` that runs from the wheel."""
     folder, port = tmp_path_factory.mktemp("home"), free_port()
     environment = {
         "PATH": "/usr/bin:/bin",
@@ -193,9 +192,9 @@ def address(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(installed: Installed) -> None:
-    """Compare with the checkout, in which nobody misses a template that is left out.
+    """Compare the wheel with the checkout, where a left-out template is still present.
 
-    The pages of `docs/` lie inside the package, where `/help` finds them.
+    The pages of `docs/` are inside the package, where `/help` finds them.
     """
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(
@@ -231,7 +230,7 @@ def test_a_release_lists_its_packages_with_hashes_and_licences(installed: Instal
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines()[2:]]
     assert {name for name, _, _ in rows} == set(parts)
     unknown = [name for name, _, licence in rows if licence == "not installed here"]
-    assert len(unknown) < len(rows) / 10  # packages for other platforms
+    assert len(unknown) < len(rows) / 10  # the others are packages for other platforms
     gpl = re.compile(r"(?<!L)(?<!Lesser )(?:GPL|General Public License)")
     assert [
         name for name, _, licence in rows if gpl.search(licence) and " OR " not in licence
@@ -240,7 +239,7 @@ def test_a_release_lists_its_packages_with_hashes_and_licences(installed: Instal
 
 @pytest.mark.parametrize("lock", ["base", "embeddings", "files", "dev", "container"])
 def test_a_lock_file_names_every_package_that_its_packages_need(lock: str) -> None:
-    """Lock files are installed with `--no-deps`, so a package that one leaves out is missing."""
+    """Lock files are installed with `--no-deps`, so an unlisted package would be missing."""
     text = (ROOT / f"requirements/{lock}.txt").read_text("utf-8")
     pins = {
         canonicalize_name(name): (version, extras.split(", ") if extras else [])
@@ -266,7 +265,7 @@ def test_a_lock_file_names_every_package_that_its_packages_need(lock: str) -> No
 
 
 def test_locked_packages_are_installed_as_the_lock_file_says() -> None:
-    """Pip resolves anew without `--no-deps`, and may then take a release that has no hash."""
+    """Without `--no-deps` pip resolves again, and may choose a release without a hash."""
     commands = [
         line
         for file in ("Makefile", "Containerfile", "docs/start/installation.md")
@@ -286,7 +285,7 @@ def test_the_command_runs_from_the_wheel_with_the_packages_of_the_base_alone(
         "import ricordo, sys; from importlib.util import find_spec as f; print(ricordo.__file__, "
         "*map(f, sys.argv[1:]))"
     )
-    # Packages of the base are beside these in folders that they share.
+    # Base packages install into the same top folders as these extras.
     shared = ("google.genai", "opentelemetry.sdk")
     tops = [module.partition(".")[0] for module in MODULES.values() if module not in shared]
     path, *extras = run(
@@ -297,9 +296,9 @@ def test_the_command_runs_from_the_wheel_with_the_packages_of_the_base_alone(
 
 
 def test_a_server_of_the_wheel_answers_shows_its_pages_and_remembers(address: str) -> None:
-    """Each kind of packaged file is used.
+    """The test uses each kind of packaged file.
 
-    Pages and styles, the texts of prompts, the words that searches leave out, migrations.
+    These are pages and styles, the texts of prompts, stop words, and migrations.
     """
     with httpx2.Client(base_url=address, trust_env=False, timeout=60) as http:
         assert http.get("/v1/health").json() == {"version": __version__, "status": "ok"}
@@ -340,7 +339,7 @@ def test_every_template_of_the_wheel_compiles(installed: Installed, tmp_path: Pa
 
 
 def test_every_extra_that_is_named_exists_and_every_extra_is_named() -> None:
-    """A file of doltlite once asked for an extra that did not bring doltlite."""
+    """A file for doltlite once named an extra that did not install doltlite."""
     text = "\n".join(path.read_text("utf-8") for path in (ROOT / "ricordo").rglob("*.py"))
     docs = "\n".join(
         path.read_text("utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
@@ -360,7 +359,7 @@ def test_each_extra_brings_the_module_that_is_looked_for() -> None:
         assert module.partition(".")[0] in tops, extra
 
 
-# Programs that need an extra, each of which prints the error that it meets.
+# Programs that need an extra; each prints the error that it gets.
 WITHOUT = {
     "embedded": "import ricordo; ricordo.open('folder')",
     "openai": "from ricordo.llm.provider_sdks import need; need('openai', 'openai')",
@@ -392,8 +391,8 @@ WITHOUT = {
 }
 
 
-# Runs each of the programs that come in as JSON; prints the last line that each would end with.
-# Then runs commands in this process; prints the exit code and the output of each.
+# The program executes each program of its input, and prints the program's error. Then it runs
+# commands in this process, and prints the exit code and the output of each.
 EACH = """
 import json, sys
 from typer.testing import CliRunner

@@ -1,8 +1,8 @@
-"""No regular expression of the product takes more than linear time, whatever it is given.
+"""No regular expression of the product takes more than linear time on any input.
 
-A server stood still for fifteen seconds over 100 kB that a model had said, because of two of them.
-So every pattern is found in the source, and run on inputs that are made from its own parts. One
-that is put together when it is used needs a row in `MADE`.
+Because of two of them a server once stopped for fifteen seconds on 100 kB of a model's output. So
+the test finds every pattern in the source, and runs it on inputs that are made from the pattern's
+parts. A pattern that is built at run time needs a row in `MADE`.
 """
 
 import ast
@@ -28,8 +28,8 @@ from tests.support.worst_inputs import repeats, worst_inputs
 PACKAGE = Path(ricordo.__file__).parent
 LENGTH = 2_000
 NOTHING = 0.001  # seconds: quadratic work on LENGTH characters takes longer
-EXPONENTIAL = 20  # characters: each one more doubles a time of this kind
-SQUARE = MOST * FACTOR  # quadratic work may take so many times as long, and no cubic one does
+EXPONENTIAL = 20  # characters: exponential time doubles with each one
+SQUARE = MOST * FACTOR  # allowed factor for quadratic work; cubic work exceeds it
 USES = {"match", "search", "fullmatch", "sub", "subn", "split", "findall", "finditer"}
 Run = Callable[[Any], object]
 
@@ -45,8 +45,7 @@ def _compiled(
         yield (made := re.compile(pattern, flags)), _run(made, use)
 
 
-# By file and by what is given to `re`: patterns that are put together when they are used, as they
-# may come out.
+# Patterns that are built at run time, with examples. The key is the file and the argument of `re`.
 MADE: dict[tuple[str, str], Callable[[ModuleType], Iterable[tuple[re.Pattern[str], Run]]]] = {
     ("domain/ids.py", "pattern(prefix)"): lambda module: _compiled(
         [module.pattern("agent")], "fullmatch"
@@ -91,19 +90,19 @@ MADE: dict[tuple[str, str], Callable[[ModuleType], Iterable[tuple[re.Pattern[str
 }
 
 
-# Files that never show their patterns more than so many characters.
+# Files whose patterns never get texts longer than this number of characters.
 BOUNDED = {
     "features/librarian/grammar.py": grammar.READ_LENGTH,
     "memory/facts.py": facts.READ_LENGTH,
     "search/dates.py": dates.QUERY_LENGTH,
 }
-# Patterns that see only what another one took.
+# Patterns that get only texts that another pattern has matched.
 BEHIND_ANOTHER = {("memory/schemas.py", "_PART"): "finds the parts of a key that _HEAD took"}
 
 
 @dataclass(frozen=True)
 class Source:
-    """The calls of `re` in a file, and how its names are used as patterns."""
+    """The calls of `re` in a file, and the methods of patterns that the file uses, by name."""
 
     calls: list[ast.Call]
     uses: dict[str, set[str]]
@@ -111,7 +110,10 @@ class Source:
 
 @cache
 def _sources() -> dict[str, Source]:
-    """The files that use regular expressions, parsed; no others, since that takes seconds."""
+    """Parse the files that use regular expressions.
+
+    Parsing all files would take seconds.
+    """
     texts = {
         str(path.relative_to(PACKAGE)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))
     }
@@ -138,7 +140,7 @@ def _read(text: str) -> Source:
 
 
 def _patterns(path: str) -> Iterator[tuple[re.Pattern[Any], Run]]:
-    """The patterns of a file, each with each way in which it is used there."""
+    """Yield the patterns of a file, once for each method that the file calls on them."""
     module = importlib.import_module(
         "ricordo." + path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     )
@@ -187,15 +189,15 @@ def _run(pattern: re.Pattern[Any], use: str) -> Run:
     return (lambda text: deque(method(text), maxlen=0)) if use == "finditer" else method
 
 
-@lru_cache(maxsize=4)  # those of one pattern
+@lru_cache(maxsize=4)  # the texts of one pattern
 def _texts(pattern: re.Pattern[Any], length: int) -> list[str | bytes]:
     return list(worst_inputs(pattern, length))
 
 
 def slow_on(pattern: re.Pattern[Any], run: Run, length: int = LENGTH, most: int = MOST) -> str:
-    """Return the text on which the pattern takes more than linear time; "" for a fast one.
+    """Return a text on which the pattern takes more than linear time; "" if there is none.
 
-    Of texts with FACTOR times the length it may take `most` times as long.
+    A text with FACTOR times the length may take `most` times as long.
     """
     if not repeats(pattern):
         return ""
@@ -213,8 +215,8 @@ def slow_on(pattern: re.Pattern[Any], run: Run, length: int = LENGTH, most: int 
 
         if is_linear(work, length // FACTOR, most=most, nothing=NOTHING):
             continue
-        # A repetition of at most some hundred grows faster up to there, and slower than a square:
-        # then the double length decides.
+        # A repetition with a limit of about a hundred grows faster up to that length, and slower
+        # than a square after it. Then the time of the double length decides.
         if not is_linear(work, length // FACTOR, most=2 * most, nothing=NOTHING) or not is_linear(
             work, 2 * length // FACTOR, most=most, nothing=NOTHING
         ):
@@ -227,7 +229,7 @@ def test_every_pattern_takes_linear_time_on_its_worst_inputs() -> None:
         (path, pattern.pattern): text
         for path in _sources()
         for pattern, run in _patterns(path)
-        # At a length that is never exceeded, time may grow as the square.
+        # If the length has a limit, quadratic time is allowed.
         if (
             text := slow_on(
                 pattern, run, BOUNDED.get(path, LENGTH), SQUARE if path in BOUNDED else MOST

@@ -35,7 +35,7 @@ def forecast(city: str) -> None:
 
 
 class Weather:
-    """A plugin with what is not tried elsewhere."""
+    """A plugin with the hooks that no other test uses."""
 
     def __init__(self, group: str = "weather") -> None:
         self.group = group
@@ -170,7 +170,7 @@ async def test_parts_of_a_feature_are_imported_when_they_are_used_and_closed_wit
 
 
 class OlderWeather:
-    """A plugin whose parts are methods, which are called with what the hook needs."""
+    """A plugin in the older form: its parts are methods, which get the hook's arguments."""
 
     def __init__(self) -> None:
         self.ended: list[Settings] = []

@@ -1,9 +1,7 @@
-"""The promise.
+"""The promise of the product: an agent remembers after a SIGKILL of the server.
 
-What an agent was told it knows after the server was killed, with a real provider's protocol in
-between.
-
-The librarian's half of it is the README's own conversation, in test_docs.py.
+Here the model is a scripted server that speaks a real provider's protocol. test_docs.py runs the
+README's conversation, whose model is the librarian.
 """
 
 import asyncio
@@ -21,9 +19,9 @@ FACT = "Her favourite tea is jasmine."
 
 
 def model(seen: Seen) -> Answer:
-    """Files the fact when it is told, and answers from its instructions alone.
+    """Store the fact that the user tells, and answer only from the instructions.
 
-    What is not in them it does not know.
+    The model does not know a fact that the instructions lack.
     """
     if seen.method == "GET":
         return Answer({"object": "list", "data": [{"id": "small", "object": "model"}]})

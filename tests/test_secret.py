@@ -1,4 +1,4 @@
-"""The one secret: made once however many ask, closed to others, and no use with another one."""
+"""The server's secret: made once by many threads, private, and never replaced by another."""
 
 import os
 import stat

@@ -1,6 +1,6 @@
 """Settings of the server, of providers and of vector services.
 
-Where they come from, and what stops a start with which words.
+The tests check the sources of settings, and the errors that stop a start.
 """
 
 import os
@@ -19,7 +19,7 @@ PROGRAM = Path(ricordo.__file__).parent
 
 @pytest.fixture(autouse=True)
 def _bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither the variables nor the `.env` of whoever runs the tests."""
+    """Hide the variables and the `.env` of the person who runs the tests."""
     known = {name for kind in (VectorSettings, ProviderSettings) for name in variables_of(kind)}
     for name in list(os.environ):
         if name.upper().startswith(PREFIX) or name.upper() in known:
@@ -289,7 +289,7 @@ def test_settings_of_the_older_server_are_taken_with_a_notice(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("OPENROUTER_API_KEY", "RICORDO_MODEL"):  # what is set is taken back at the end
+    for name in ("OPENROUTER_API_KEY", "RICORDO_MODEL"):  # monkeypatch removes them at the end
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("RALPH_OPENROUTER_API_KEY", "sk-or-older")
     (tmp_path / ".env").write_text(

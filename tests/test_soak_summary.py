@@ -1,4 +1,4 @@
-"""What the long tests print at their end."""
+"""The summary that the long tests print at their end."""
 
 from types import SimpleNamespace
 

@@ -1,6 +1,6 @@
-"""Each sentence that docs/start/troubleshooting.md quotes is said.
+"""Ricordo prints each error that docs/start/troubleshooting.md quotes.
 
-The test causes the trouble, and looks for the sentence.
+The test causes the trouble, and looks for the error.
 """
 
 import os
@@ -19,9 +19,10 @@ from tests.support.server_process import CAN_FORK, free_port
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="commands are forked")
 PAGE = (Path(__file__).parent.parent / "docs/start/troubleshooting.md").read_text("utf-8")
-# Said by what other tests have: an environment without the extra (tests/test_package.py), damaged
-# rows (tests/cli/test_repair.py), a pooler (tests/storage/test_postgres.py), a full disk
-# (tests/storage/test_failures.py), old schemas (in test_schema.py there).
+# Other tests have the causes of these errors: an environment without the extra
+# (tests/test_package.py), damaged rows (tests/cli/test_repair.py), a pooler
+# (tests/storage/test_postgres.py), a full disk (tests/storage/test_failures.py), old schemas
+# (tests/storage/test_schema.py).
 ELSEWHERE = {
     "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra.",
     "… need repair",
@@ -32,7 +33,7 @@ ELSEWHERE = {
 
 
 def sentences() -> list[str]:
-    """The quotations of the first column; settings and commands there are none."""
+    """Return the errors that the first column quotes, without its settings and commands."""
     cells = [line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| ")]
     quoted = [text for cell in cells for text in re.findall(r"`([^`]+)`", cell)]
     return [text for text in quoted if " " in text and not text.startswith("ricordo ")]
@@ -44,7 +45,7 @@ def found(sentence: str, said: str) -> bool:
 
 @pytest.fixture(scope="module")
 def ricordo(tmp_path_factory: pytest.TempPathFactory, helper: Helper) -> Callable[..., str]:
-    """Runs a command in an empty folder; returns all that it says."""
+    """Runs a command in an empty folder; returns all of its output."""
 
     def run(*arguments: str, folder: Path | None = None, **variables: str) -> str:
         home = folder or tmp_path_factory.mktemp("home")

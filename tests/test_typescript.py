@@ -18,7 +18,7 @@ _LIMIT = 180
 
 
 def output_of(command: list[str], folder: Path, **environment: str) -> str:
-    """Return what a program prints, which must succeed."""
+    """Run a program, which must succeed; return its output."""
     done = subprocess.run(
         command,
         cwd=folder,
@@ -34,7 +34,7 @@ def output_of(command: list[str], folder: Path, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def built() -> Path:
-    """The folder of the client, checked and compiled with its examples."""
+    """The client's folder; the client and its examples are checked and compiled."""
     folder = packages()
     output_of([node(), "node_modules/typescript/bin/tsc", "-p", "."], folder)
     return folder
