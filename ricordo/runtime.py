@@ -79,7 +79,13 @@ class WireFormat(Protocol):
     def stream_encoder(
         self, options: Mapping[str, Any], clock: Clock, *, has_tokens: bool
     ) -> StreamEncoder:
-        """Return an encoder with the options of the run's request."""
+        """Return an encoder with the options of the run's request.
+
+        Args:
+            options: The parts of the request that change the format, as stored JSON.
+            clock: The clock for the times in events.
+            has_tokens: The stream contains deltas of messages, not only whole messages.
+        """
 
     def result_of(self, run: Run, messages: Sequence[Message]) -> dict[str, Any]:
         """Return the result of an ended run as JSON."""
@@ -175,7 +181,19 @@ class Runtime:
     def set_folders(
         self, tx: Transaction, scope: Scope, agent_id: str, folder_ids: Sequence[str]
     ) -> None:
-        """Replace the agent's folders of files. Raises NotFound, Forbidden, Unsupported."""
+        """Replace the agent's folders of files.
+
+        Args:
+            tx: The transaction.
+            scope: The caller. Folders that the caller cannot see stay attached.
+            agent_id: The agent.
+            folder_ids: All folders that the agent is to have; empty detaches them.
+
+        Raises:
+            NotFound: The agent or a folder does not exist.
+            Forbidden: The caller may not attach or detach a folder.
+            Unsupported: No feature for files is loaded, and `folder_ids` is not empty.
+        """
         setters = self.plugins.set_folders()
         if folder_ids and not setters:
             raise Unsupported(
@@ -185,7 +203,12 @@ class Runtime:
             change(tx, scope, agent_id, folder_ids)
 
     def make_folder(self, tx: Transaction, scope: Scope, agent: Agent) -> None:
-        """Make an empty folder of files for a new agent. Raises Forbidden, Unsupported."""
+        """Make an empty folder of files for a new agent.
+
+        Raises:
+            Forbidden: The caller may not make folders.
+            Unsupported: No feature for files is loaded.
+        """
         makers = self.plugins.make_folder()
         if not makers:
             raise Unsupported(

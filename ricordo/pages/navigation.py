@@ -126,7 +126,13 @@ class _Links:
 
 
 def navigation(me: Scope, path: str, plugin_pages: Iterable[PluginPage]) -> list[Group]:
-    """Return the groups of entries for this caller, without empty groups."""
+    """Return the groups of entries for this caller, without empty groups.
+
+    Args:
+        me: The caller.
+        path: The path of the shown page, without the server's prefix; its entry is marked.
+        plugin_pages: The pages of the loaded features and plugins.
+    """
     pages = {page.path: page for page in plugin_pages}
     others = tuple(
         Link(page.title, page.path, "help" if page.path == _HELP else "plugin", page.scopes)

@@ -123,6 +123,14 @@ async def render(
     Each template also has the variables `me` (the caller's Scope, or None), `base`, `path`,
     `navigation`, `waiting_count` (the number of the caller's open decisions) and `told` (the notice
     of the last form).
+
+    Args:
+        request: The request that the page answers.
+        template: The template's file name; that of a feature has the feature in front, as in
+            "custom_tools.source/tool.html".
+        status: The HTTP status.
+        **template_variables: The template's other variables. `is_large` is not one of them: if
+            true, the page is rendered in a thread, since that takes long.
     """
     me: Scope | None = request.scope.get(REQUEST_SCOPE)
     runtime: Runtime = request.app.state.runtime
@@ -165,7 +173,14 @@ async def render(
 def done(request: Request, path: str, notice: str = "", *, undo: str = "") -> Response:
     """Redirect to a page after a form; that page shows the notice.
 
-    With `undo`, that page has a button that sends a POST to this path.
+    Args:
+        request: The request with the form.
+        path: The page's path without the server's prefix, with query and fragment. It is
+            percent-encoded here.
+        notice: A sentence for the person, cut to 500 characters; "" shows none. It is lost if the
+            page is not opened within a minute.
+        undo: The path, without the prefix, of a POST that undoes the form. The notice gets a button
+            for it. "" shows no button.
     """
     response = RedirectResponse(
         f"{base_of(request)}{quote(path, safe='/?=&%#,:')}", _SEE_OTHER, HEADERS

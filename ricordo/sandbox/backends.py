@@ -84,10 +84,15 @@ class Backend(Protocol):
     def command(
         self, confinement: Confinement, channels: dict[str, int], filter: int, workspace: Path
     ) -> list[str]:
-        """Return the command line.
+        """Return the command line of the launcher.
 
-        `channels` are the launcher's open files, by name, and the number of the user that it
-        becomes, `user`.
+        Args:
+            confinement: The fixed conditions of the process.
+            channels: The launcher's open descriptors by name: `control`, `answer` and, with a
+                workspace on disk, `life` and `status`. The key `user` is no descriptor: it is the
+                number of the user that the process becomes, or 0 for no change.
+            filter: The descriptor from which the content of `filter_of` can be read.
+            workspace: The process's workspace, if `is_shared`; otherwise it has no meaning.
         """
 
     def filter_of(self, confinement: Confinement) -> bytes:

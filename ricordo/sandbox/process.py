@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _READY = 20.0  # seconds for a process to be confined and ready
 _CHUNK = 1 << 16  # bytes
-_LINE = 1 << 26  # the most bytes of a line that a stream returns at once
+_LINE = 1 << 26  # the longest line of output in bytes
 
 
 @cache
@@ -92,7 +92,20 @@ class SandboxProcess:
     ) -> socket.socket | None:
         """Send the call, which names the program that the process becomes.
 
-        With `has_proxy`, returns the listening socket for a proxy.
+        Args:
+            call: The program, its files and its environment. Its limits are not used here.
+            program: The text of a Python program, or "" to run `call.argv`.
+            limits: The limits that the launcher sets: `memory` and `file` in bytes, `cpu_seconds`,
+                `open_files` and `processes`.
+            has_proxy: The launcher opens a listening socket in the network of the sandbox.
+
+        Returns:
+            That socket, for a proxy; None without a proxy.
+
+        Raises:
+            Invalid: A file of the call lies outside the workspace.
+            Unavailable: The process ended before its program began.
+            TimeoutError: No socket came in time.
         """
         files = [(_plain_path(path), content) for path, content in call.files.items()]
         request = {
@@ -190,7 +203,14 @@ async def start(
 ) -> SandboxProcess:
     """Start a process that waits for a call.
 
-    With a shared backend, it gets a separate folder in `workspaces`.
+    Args:
+        backend: The way to confine it.
+        confinement: The fixed conditions of the process.
+        workspaces: The folder in which a shared backend gets a new workspace. Other backends need
+            none.
+
+    Returns:
+        The process, which may still fail: call `wait_until_ready` next.
     """
     to_close: list[int] = []
     control, launcher_control = socket.socketpair()

@@ -95,7 +95,12 @@ class SandboxResult:
 def report_of(result: SandboxResult, *, exit_code: int = 0, error: str = "") -> dict[str, Any]:
     """Return the result of a tool that ran a program, without empty parts.
 
-    `exit_code` and `error` say how the program failed. With 0 and "" it succeeded.
+    Args:
+        result: The output, of which each stream is cut to 20,000 characters. Its exit code is not
+            used.
+        exit_code: The exit code to report; 0 if the program did not fail by it.
+        error: A sentence about the failure. With 0 and "" the report says that the program
+            succeeded.
     """
     report: dict[str, Any] = {"status": "error" if error or exit_code else "success"}
     for name, output in (("stdout", result.stdout), ("stderr", result.stderr)):
@@ -162,8 +167,10 @@ class Sandbox:
     async def run(self, call: SandboxCall) -> SandboxResult:
         """Run a program to its end.
 
-        Raises Unavailable if code cannot run, and Forbidden if the call asks for a network that is
-        not allowed.
+        Raises:
+            Invalid: The call names no program, or a file outside the workspace.
+            Unavailable: Code cannot run on this machine, or too many programs are running.
+            Forbidden: The call asks for a network that the operator does not allow.
         """
         if not call.argv:
             raise Invalid("Name the program to run.")
@@ -175,10 +182,19 @@ class Sandbox:
     async def run_python(
         self, program: str, request: bytes, python: Path | None = None, **call_options: Any
     ) -> SandboxResult:
-        """Run Python in a waiting process, with the server's interpreter or with `python`.
+        """Run Python in a waiting process.
 
-        The program is the main module. It reads the request from standard input, and writes its
-        answer to file descriptor 3. `call_options` are fields of SandboxCall.
+        Args:
+            program: The text of the main module. It reads the request from standard input, and
+                writes its answer to file descriptor 3.
+            request: The bytes of its standard input.
+            python: The interpreter; None: that of the server.
+            **call_options: Fields of SandboxCall.
+
+        Raises:
+            Invalid: A file of the call lies outside the workspace.
+            Unavailable: Code cannot run on this machine, or too many programs are running.
+            Forbidden: The call asks for a network that the operator does not allow.
         """
         call = SandboxCall(stdin=request, **call_options)
         confinement = self._confinement(call, python or Path(sys.executable), sees_packages=True)
@@ -189,8 +205,15 @@ class Sandbox:
     async def open(self, call: SandboxCall, program: str = "") -> AsyncIterator[SandboxProcess]:
         """Run a program until the block ends, with everything that it started.
 
-        Instead of `argv`, a Python `program` can write to descriptor 3, which `process.answer`
-        reads.
+        Args:
+            call: The call, whose `argv` is not used if `program` is given.
+            program: The text of a Python program, in place of `call.argv`. It can write to
+                descriptor 3, which `process.answer` reads.
+
+        Raises:
+            Invalid: A file of the call lies outside the workspace.
+            Unavailable: Code cannot run on this machine.
+            Forbidden: The call asks for a network that the operator does not allow.
         """
         confinement = self._confinement(call, Path(sys.executable), sees_packages=bool(program))
         if program:
