@@ -218,7 +218,9 @@ def client_tools(context: RequestContext, body: ChatRequest) -> tuple[ToolSchema
 def parts_of(message: ChatMessage) -> tuple[Part, ...]:
     """Return the parts of a user's message.
 
-    Raises Unsupported for parts other than text and pictures.
+    Raises:
+        Unsupported: for parts other than text and pictures.
+        Invalid: for a picture of another type, or with broken data.
     """
     if not isinstance(message.content, list):
         return (TextPart(message.content or ""),)
@@ -240,6 +242,17 @@ async def task_reply(context: RequestContext, agent: NamedAgent, body: ChatReque
     """Return the model's reply to a task, without memory and tools.
 
     Only its cost is stored.
+
+    Args:
+        context: The call.
+        agent: The agent whose model replies, within the agent's budget.
+        body: The task as a chat, of which only the user's messages are sent.
+
+    Raises:
+        NotFound: if there is no such agent or model.
+        Invalid: if a picture cannot be read.
+        Unsupported: if a message has parts that are not supported.
+        ModelError: if the model fails, or the budget is used up (BudgetSpent).
     """
 
     def read(tx: Transaction) -> tuple[AgentState, Clearance]:
@@ -270,7 +283,9 @@ async def task_reply(context: RequestContext, agent: NamedAgent, body: ChatReque
 def state_within_budget(tx: Transaction, context: RequestContext, agent_id: str) -> AgentState:
     """Return the agent for an answer outside a turn.
 
-    Raises NotFound, and the refusal of `require_budget` if the budget is used up.
+    Raises:
+        NotFound: if there is no such agent.
+        BudgetSpent: if the agent's budget is used up.
     """
     settings = context.runtime.settings
     state = agents.load(tx, context.scope, agent_id)
@@ -280,7 +295,14 @@ def state_within_budget(tx: Transaction, context: RequestContext, agent_id: str)
 
 
 async def save_cost(context: RequestContext, agent_id: str, model: str, usage: Usage) -> None:
-    """Store the cost of an answer without a turn, by the handle of its model."""
+    """Store the cost of an answer without a turn.
+
+    Args:
+        context: The call, whose organization and user bear the cost.
+        agent_id: The agent that answered.
+        model: The handle of its model.
+        usage: The tokens of the answer.
+    """
     expense = Expense(
         context.scope.organization_id,
         purpose="other",

@@ -96,7 +96,21 @@ def add_job(tx: Transaction, message: Message) -> None:
 
 
 async def read_pictures(runtime: Runtime, job: Job, report: Report) -> None:
-    """Read the pictures of a message that have no text, and index the texts."""
+    """Read the pictures of a message that have no text, and index the texts.
+
+    Nothing is done if pictures are not read, the message was deleted, or its model may not see it.
+    Over the budget, the work waits until the next day.
+
+    Args:
+        runtime: The running server.
+        job: The job; its payload names the message and its agent.
+        report: Reports the pictures done, and all unread pictures of the message.
+
+    Raises:
+        Unavailable: if the sandbox is full.
+        ModelError: if the model fails before the last attempt.
+        LeaseLost: if the job was cancelled or taken over.
+    """
     by = reader(runtime)
     stored = await runtime.store.read(
         lambda tx: messages.by_ids(tx, [str(job.payload["message_id"])])

@@ -33,7 +33,19 @@ _MARK = "waiting"
 async def sync_waiting(
     store: Store, client: OpenWebUI, remote: Remote, user: User, reader: str
 ) -> None:
-    """Write, change or remove the note. `reader` is the user's id in Open WebUI."""
+    """Write, change or remove the note.
+
+    Args:
+        store: The store, which checks the lease of the sync's job.
+        client: The connection to Open WebUI.
+        remote: The remote to which the note belongs.
+        user: The owner of the proposals.
+        reader: The user's id in Open WebUI.
+
+    Raises:
+        Unavailable: if Open WebUI does not answer.
+        LeaseLost: if the sync's job was cancelled or taken over.
+    """
     text, item = await store.read(lambda tx: (_text(tx, user), _item(tx, remote)))
     note = await client.note(item.there_id) if item else None
     noted = {"user": user.id, "kind": _MARK}

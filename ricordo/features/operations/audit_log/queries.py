@@ -66,7 +66,11 @@ Person = tuple[str, str | None, str]
 
 @dataclass(slots=True)
 class AuditDraft:
-    """A row without its number and pseudonyms. `for_user` is an id or a name."""
+    """A row without its number and pseudonyms.
+
+    `for_user` is an id or a name. `objects` are ids by parameter name. `repeats` is the number of
+    requests that the row counts. `created_at` is in microseconds.
+    """
 
     action: str
     status: int
@@ -86,7 +90,8 @@ class AuditFilter:
     """A selection of rows; None selects all.
 
     `user_id` selects the rows by a user or on behalf of the user, `action` rows whose action
-    contains this text, and `refused` only refused requests.
+    contains this text, and `refused` only refused requests. `since` and `until` are in
+    microseconds, and rows at these times are selected too.
     """
 
     user_id: str | None = None
@@ -126,7 +131,10 @@ def append(
 ) -> dict[Person, str]:
     """Add rows to the ends of their chains, and return the new pseudonyms.
 
-    `pseudonyms` are the pseudonyms that earlier calls returned.
+    Args:
+        tx: The transaction.
+        drafts: The rows, in the order in which they are numbered.
+        pseudonyms: The pseudonyms that earlier calls returned. It is not changed.
     """
     by_organization: dict[str, list[AuditDraft]] = defaultdict(list)
     for draft in drafts:
@@ -246,6 +254,16 @@ def page(
     """Return one page of rows, with the people behind the pseudonyms.
 
     Erased people are None.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization whose chain is read.
+        page: The requested part of the list, ordered by number.
+        row_filter: The selection of rows.
+
+    Returns:
+        Rows of the log as dicts by column, with `user_id`, `address`, `user`, `for_user_id` and
+        `for_user` added.
     """
     statement = _ROWS.where(
         audit_log.c.organization_id == organization_id, *row_filter.conditions()
@@ -254,7 +272,13 @@ def page(
 
 
 def rows_after(tx: Transaction, organization_id: str, number: int) -> list[dict[str, Any]]:
-    """Return the next rows of the chain in their stored form."""
+    """Return the next rows of the chain in their stored form.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization whose chain is read.
+        number: The number of the last row that is not returned. At most 1,000 rows follow it.
+    """
     next_rows = (
         select(audit_log)
         .where(audit_log.c.organization_id == organization_id, audit_log.c.number > number)
@@ -276,6 +300,11 @@ def expire(tx: Transaction, organization_id: str, before: int) -> bool:
     """Delete some rows older than this time; return True if there may be more.
 
     The hash of the last deleted row is stored as the chain's anchor.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization, which must have a chain.
+        before: A time in microseconds.
     """
     chain = tx.first(_LOCKED_CHAIN, {"organization_id": organization_id})
     rows = rows_after(tx, organization_id, chain.first - 1)

@@ -60,7 +60,7 @@ from ricordo.storage import blocks, history, proposals, remotes, versions
 from ricordo.storage.engine.store import Store, Transaction
 
 _KIND = "dolt"
-_ORGANIZATION = "{organization}"  # stands for the organization's id in RICORDO_DOLT_REMOTE
+_ORGANIZATION = "{organization}"  # the placeholder of an organization's id in RICORDO_DOLT_REMOTE
 _PORTION = 50  # versions that are read and recorded together
 
 
@@ -72,7 +72,15 @@ class DoltRemotes:
     marker = staticmethod(marker_of)
 
     def read(self, access: Access, settings: Settings) -> Access:
-        """Check the address, and separate the password from it."""
+        """Check the address, and separate the password from it.
+
+        Args:
+            access: The access as the caller gave it.
+            settings: The operator's permissions for addresses.
+
+        Raises:
+            Invalid: if the address cannot be a remote, or a user name or options are given.
+        """
         if access.options or access.username:
             raise Invalid(
                 "A Dolt remote takes no options and no user name: put the name into the address."
@@ -83,7 +91,13 @@ class DoltRemotes:
     async def keeps_forgotten(self, store: Store, settings: Settings, remote: Remote) -> bool:
         """Return whether the remote's history has versions that were rewritten here.
 
-        Raises Unavailable.
+        Args:
+            store: The store of the memory.
+            settings: The settings of the server.
+            remote: The remote.
+
+        Raises:
+            Unavailable: if the database cannot be reached.
         """
         access = await asyncio.to_thread(access_of, remote, Secret(settings.data_dir))
         async with self._opened(store, remote, access, settings) as (database, _, _):
@@ -97,8 +111,22 @@ class DoltRemotes:
     ) -> Remote:
         """Pull from the database, then push.
 
-        Raises Unavailable if it cannot be reached or refuses, and Conflict or Invalid if its
-        content cannot be pulled. Nothing is lost on either side.
+        Nothing is lost on either side if it fails.
+
+        Args:
+            store: The store, which checks the lease of the sync's job at each write.
+            remote: The remote with its progress so far.
+            access: The address with its password.
+            settings: The settings of the server.
+
+        Returns:
+            The remote with its progress. Its `last_error` names conflicts that wait for the owner.
+
+        Raises:
+            Unavailable: if the database cannot be reached or refuses, or changes too fast.
+            Conflict, Invalid: if its content cannot be pulled, or it belongs to another
+                organization.
+            LeaseLost: if the sync's job was cancelled or taken over.
         """
         async with self._opened(store, remote, access, settings) as (database, user, name):
             await asyncio.to_thread(claim, access.address, remote.organization_id)
@@ -127,8 +155,13 @@ class DoltRemotes:
 def name_there(user: User, prefix: str) -> str:
     """Return the name of the user in the database's rows.
 
-    Raises Invalid if the user's identifier does not begin with the prefix. Without it, the rows
-    could belong to another user.
+    Args:
+        user: The user.
+        prefix: The beginning of identifiers that rows leave out; may be empty.
+
+    Raises:
+        Invalid: if the user's identifier does not begin with the prefix. Without it, the rows could
+            belong to another user.
     """
     identifier = user.identifier or user.id
     name = identifier.removeprefix(prefix)
@@ -451,7 +484,12 @@ def read_head(database: Database, remote: Remote) -> RemoteHead:
 
 
 def is_rewritten(tx: Transaction, trailer: Trailer) -> bool:
-    """Return whether the version that a commit names has another id here now."""
+    """Return whether the version that a commit names has another id here now.
+
+    Args:
+        tx: The transaction.
+        trailer: The version as the commit's message names it.
+    """
     newest = history.page(tx, trailer.chain_id, limit=1, before=trailer.number + 1)
     return not newest or (newest[0].number, newest[0].id.hex()) != (
         trailer.number,

@@ -34,7 +34,7 @@ _CONNECT = 10.0  # seconds to wait for a connection
 _TIMEOUT = 60.0  # seconds to wait for the next bytes
 # The most seconds of a whole exchange. It occupies a thread, and the server's stop waits for it.
 _LONGEST = 600.0
-# the most bytes in a remote's answers besides packs; these are mostly branch names
+# The most bytes in a remote's answers besides packs. They are mostly names of branches.
 _MOST_ANSWERED = 16 * 1024 * 1024
 _ZERO = b"0" * 40
 Refs = Mapping[bytes, bytes]
@@ -97,7 +97,15 @@ def branches(address: GitAddress) -> dict[bytes, bytes]:
 def fetch(address: GitAddress, commit_id: bytes, repository: Path) -> bytes:
     """Fetch a pack with the commit and all objects that the repository lacks.
 
-    Raises Unavailable, TooLong.
+    Args:
+        address: The remote.
+        commit_id: The id of a commit at the remote (20 bytes).
+        repository: The path of the local repository, which is not changed.
+
+    Raises:
+        Unavailable: if the remote cannot be reached.
+        Forbidden: if it requires other credentials.
+        TooLong: if the pack is too large.
     """
     pack = bytearray()
 
@@ -133,6 +141,8 @@ def push(
     """Move the remote's branches to commits of the repository or of `extra`.
 
     Args:
+        address: The remote.
+        repository: The path of the local repository.
         expected: The remote's branches as they were read.
         targets: The new commit of each branch; None deletes the branch.
         extra: Objects to send that the repository lacks.
@@ -140,6 +150,7 @@ def push(
     Raises:
         RemoteMoved: if a branch is not as expected.
         Unavailable: if the remote cannot be reached or refuses.
+        Forbidden: if it requires other credentials.
     """
 
     def ask(client: "GitClient", path: str) -> None:
