@@ -91,7 +91,21 @@ def find(
 ) -> SearchResult:
     """Return the best documents of these partitions that meet the filters.
 
-    The first `offset` of them are skipped.
+    A query without a word returns the newest documents. With `query.mode` "vector", a search by
+    words replaces the comparison if nothing is embedded.
+
+    Args:
+        tx: The transaction.
+        owners: The ids of the agents, or of the archives, whose partitions are searched. Repeated
+            ids count once.
+        query: The query, with its vectors.
+        filters: The conditions, and the user whose data the hits may contain.
+        limit: The most hits. Below 1 there are none.
+        offset: The number of best documents to skip.
+
+    Returns:
+        The hits. If `new_texts` is not empty, there are no hits yet: embed these texts, and repeat
+            the search with their vectors.
     """
     owners = tuple(dict.fromkeys(owners))
     if not owners or limit < 1:
@@ -327,7 +341,7 @@ class _Search:
     ) -> Integers:
         """Return the positions of the best documents, best first.
 
-        With `own_first` the user's own documents come before shared ones.
+        With `own_first`, documents about the user come before shared ones.
         """
         documents = self.view.documents
         if not filters.own_first or filters.subject_id in (None, NOBODY):

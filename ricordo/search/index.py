@@ -33,7 +33,7 @@ _LABELS = select(passages_tags.c.passage_id, passages_tags.c.tag).where(
     passages_tags.c.passage_id.op("IN")(_IDS)
 )
 _READ_PICTURES = "index.read_pictures"
-# "Anna Bell: I like tea" was said by Anna Bell. A name has at most three words. Otherwise any
+# The speaker of "Anna Bell: I like tea" is Anna Bell. A name has at most three words. Otherwise any
 # sentence with a colon would name a speaker.
 _SPEAKER = re.compile(r"\s*([^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,2}): ")
 
@@ -176,7 +176,14 @@ def insert_archive(
 ) -> Archive:
     """Store a new archive of an agent with its first passages, and index these.
 
-    Returns the archive with count and tags.
+    Args:
+        tx: The transaction.
+        archive: The new archive; its count and tags are computed here.
+        owner: The id of the agent that owns it and gets it attached; None attaches it to no agent.
+        new_passages: Passages of this archive. Secrets in them are redacted before they are stored.
+
+    Returns:
+        The archive with the count and the tags of all these passages.
     """
     stored = archives.redacted(new_passages)
     stored_archive = archives.insert_one(tx, archive, owner=owner, new_passages=stored)
@@ -189,7 +196,14 @@ def insert_passages(
 ) -> Archive:
     """Store and index passages of one archive, and return the archive's new state.
 
-    Raises NotFound if the archive is deleted or not attached.
+    Args:
+        tx: The transaction.
+        archive: The archive as the caller loaded it. It is locked and read again.
+        new: The passages. Secrets are redacted, except in passages of a folder's archive.
+        attached_to: An agent to which the archive must still be attached; None checks nothing.
+
+    Raises:
+        NotFound: The archive was deleted, or is no longer attached to this agent.
     """
     changed_archive, stored = archives.insert_passages(tx, archive, new, attached_to=attached_to)
     index_passages(tx, stored)
@@ -270,9 +284,16 @@ def tags_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
 def find_messages(
     tx: Transaction, query: Query, filters: MessageFilter, limit: int, offset: int = 0
 ) -> SearchResult:
-    """Return the best matching messages, without the first `offset`.
+    """Return the best matching messages.
 
     A query without a word returns the newest.
+
+    Args:
+        tx: The transaction.
+        query: The query, with its vectors.
+        filters: The conditions, and the agents whose messages are searched.
+        limit: The most hits.
+        offset: The number of best messages to skip.
     """
     # Imports numpy, which a server loads at its first search or flush.
     from ricordo.search import engine
@@ -283,9 +304,16 @@ def find_messages(
 def find_passages(
     tx: Transaction, query: Query, filters: PassageFilter, limit: int, offset: int = 0
 ) -> SearchResult:
-    """Return the best matching passages, without the first `offset`.
+    """Return the best matching passages.
 
     A query without a word returns the newest.
+
+    Args:
+        tx: The transaction.
+        query: The query, with its vectors.
+        filters: The conditions, and the archives whose passages are searched.
+        limit: The most hits.
+        offset: The number of best passages to skip.
     """
     # Imports numpy, which a server loads at its first search or flush.
     from ricordo.search import engine
@@ -314,7 +342,11 @@ def _placed(row: Mapping[str, Any]) -> tuple[str, str, IndexEntry]:
 def passage_entry(passage: Any, tags: Sequence[str], conversation: str | int) -> IndexEntry:
     """Return the index entry of a passage or of its row.
 
-    Passages with the same `conversation` count as parts of one text.
+    Args:
+        passage: A `Passage`, or a row of the table `passages`.
+        tags: The passage's tags, which become labels of the entry.
+        conversation: The id of the first passage that was stored together with this one, or its
+            fingerprint. Passages with the same one count as parts of one text.
     """
     speaker = _SPEAKER.match(passage.text)
     return IndexEntry(

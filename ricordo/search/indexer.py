@@ -137,7 +137,18 @@ class Indexer:
     async def make_vectors(
         self, name: str, embedding: str, owner: Any, report: Report, earlier_progress: int = 0
     ) -> None:
-        """Embed the partition's documents that have no vector."""
+        """Embed the partition's documents that have no vector.
+
+        Args:
+            name: The partition: its owner's id, with the suffix `NEW` for an index that is being
+                rebuilt.
+            embedding: The handle of the model, with the suffix `NEW` if its vectors are to replace
+                those of the same model.
+            owner: The row of the partition's owner, as `partitions.owner_of` returns it.
+            report: Gets the number of embedded documents, and the number of all.
+            earlier_progress: The number of steps that the job has done before; both numbers are
+                raised by it.
+        """
         # Imports numpy, which a server loads at its first search or flush.
         from ricordo.search.vectors import add_vectors, drop_vectors, next_batch
 

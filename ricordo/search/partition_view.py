@@ -121,7 +121,15 @@ def view_of(
     flushed: reader.Documents,
     buffer: Sequence[Any],
 ) -> PartitionView:
-    """Return the view of one partition's flushed documents and buffer rows."""
+    """Return the view of one partition's flushed documents and buffer rows.
+
+    Args:
+        cache: The cache that has earlier views, and gets this one.
+        partition: The partition's row; None if nothing is flushed yet. Then `buffer` has a row.
+        flushed: The records of the flushed documents.
+        buffer: The rows of the owner's write buffer in their order, as `reader.read_index` returns
+            them.
+    """
     key = ("view", partition.owner_id if partition else buffer[0].name)
     state = (partition.seq, partition.generation, len(flushed)) if partition else (None, 0, 0)
     cached: _CachedView | None = cache.partitions.get(key)
@@ -175,7 +183,13 @@ def view_for(
 ) -> PartitionView:
     """Return the part of a view that the user of a search may see.
 
-    `MessageFilter` describes the user and the conversation.
+    Args:
+        cache: The cache that has earlier parts, and gets this one.
+        owner_id: The owner of the partition.
+        view: The whole view.
+        subject_id: The user, as in `MessageFilter`: None sees all, and NOBODY only shared
+            documents.
+        own_conversation: A conversation of which the user may see everything; None: there is none.
     """
     if subject_id is None:
         return view
@@ -252,6 +266,11 @@ def join_views(
     """Return several partitions as one, in their order.
 
     In a joint search, a word has one rarity for all of them.
+
+    Args:
+        cache: The cache that has earlier joined views, and gets this one.
+        owners: The owners of the partitions.
+        views: The views of the same partitions, in the same order.
     """
     if len(views) == 1:
         return views[0]

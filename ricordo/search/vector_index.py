@@ -57,9 +57,10 @@ class VectorFilter:
 
 @runtime_checkable
 class VectorIndex(Protocol):
-    """Vectors by partition and model; those of different models are kept apart.
+    """Vectors by partition and model; those of different models are stored separately.
 
-    Every method may be repeated. A method that fails raises Unavailable with a sentence.
+    A partition is named by the id of its owner: an agent, an archive or a folder of files. Every
+    method may be repeated. A method that fails raises Unavailable with a sentence.
     """
 
     @property
@@ -71,11 +72,22 @@ class VectorIndex(Protocol):
         """Store these records; a stored document is replaced.
 
         After an error some may be stored, so all should be sent again.
+
+        Args:
+            partition: The id of the owner.
+            model: The handle of the model that made the vectors.
+            records: Records with vectors of one size.
         """
         ...
 
     async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
-        """Remove these documents. Missing ones are no error."""
+        """Remove these documents.
+
+        Args:
+            partition: The id of the owner.
+            model: The handle of a model; vectors of other models stay.
+            documents: The numbers (`seq`) of the documents. Missing ones are no error.
+        """
         ...
 
     async def drop(self, partition: str, model: str) -> None:
@@ -92,7 +104,15 @@ class VectorIndex(Protocol):
     ) -> list[tuple[int, float]]:
         """Return the nearest documents that the filter admits, the best first.
 
-        Each result is a document with its cosine similarity.
+        Args:
+            partition: The id of the owner.
+            model: The handle of the model that made `vector`.
+            vector: The query's vector.
+            limit: The most documents.
+            conditions: The filter.
+
+        Returns:
+            The numbers of the documents, each with its cosine similarity.
         """
         ...
 

@@ -150,6 +150,12 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
 
     A long buffer is flushed at once. A short buffer is flushed soon if this process adds few jobs,
     otherwise later, since one flush of many rows costs less than many small ones.
+
+    Args:
+        tx: The transaction that wrote the rows.
+        owner_id: The agent or archive.
+        organization_id: The owner's organization, which gets the job.
+        rows: The number of rows that were just added to the buffer.
     """
     # For each owner: the rows that this process has written since it last added a job, and that
     # job's time. A count that is too low is harmless, since a sweep finds the rest.
@@ -200,7 +206,12 @@ def add_flush_job(
 ) -> bool:
     """Add a job that flushes this buffer; return False if one waits already.
 
-    With `hurries`, a waiting job is moved forward to `not_before`.
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive.
+        organization_id: The owner's organization, which gets the job.
+        not_before: The earliest time of the flush in microseconds UTC; 0: now.
+        hurries: A waiting job that would run later is moved forward to `not_before`.
     """
     job = Job(
         FLUSH,
@@ -294,7 +305,13 @@ def _terms_of_uncut(text: str, parts: Sequence[Sequence[str]]) -> list[str]:
 
 
 def unpack(seq: int, document: int, data: bytes) -> BufferRow:
-    """Return the row of packed data."""
+    """Return the row of packed data.
+
+    Args:
+        seq: The row's number in the buffer.
+        document: The number of the message or passage.
+        data: The bytes that `pack` made.
+    """
     is_deleted, asks, role, created_at, conversation, user, checksum = _HEADER.unpack_from(data)
     speaker, text, *labels = data[_HEADER.size :].decode().split("\0")
     return BufferRow(
