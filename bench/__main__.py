@@ -111,7 +111,7 @@ async def _two_hundred_turns(server: Server) -> None:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and store the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
         "--rounds", type=int, default=20, help="how often each turn figure is measured"

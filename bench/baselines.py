@@ -29,7 +29,7 @@ class PlainBm25:
         self._weakening = [1.2 * (0.25 + 0.75 * count.total() / mean) for count in self._counts]
 
     def search(self, question: Question) -> list[str]:
-        """The best turns, best first."""
+        """Return the best turns, best first."""
         scores = [0.0] * len(self._ids)
         for word in dict.fromkeys(_WORD.findall(question.text.lower())):
             holders = self._holders[word]
@@ -59,7 +59,7 @@ class Fts5:
         )
 
     def search(self, question: Question) -> list[str]:
-        """The best turns, best first."""
+        """Return the best turns, best first."""
         words = dict.fromkeys(_WORD.findall(question.text.lower()))
         query = " OR ".join(f'"{word}"' for word in words)
         rows = self._database.execute(

@@ -1,12 +1,13 @@
 """`python -m bench.benchd --from FOLDER`: benchd-harness from your own install, over real HTTP.
 
-FOLDER is a virtual environment with `benchd-harness` and `letta-client`. Its adapter `letta` tells
-a server of Ricordo the conversations of its sets and asks its questions, once with the librarian
-and once with a scripted model that does what the tools' texts say (`bench/reader.py`). The server
-runs with RICORDO_FORGET_POLICY=direct, since the harness has nobody who could decide.
+FOLDER is a virtual environment with `benchd-harness` and `letta-client`. The harness sends the
+conversations of its sets to a server of Ricordo through its adapter `letta`, and then asks its
+questions. It does this once with the librarian, and once with a scripted model that follows the
+texts of the tools (`bench/reader.py`). The server runs with RICORDO_FORGET_POLICY=direct, since the
+harness cannot decide on proposals.
 
-The harness passes an answer that contains an expected word. The last column is stricter: of the
-answers that pass, it counts those without any word that the harness lists as a trap.
+The harness passes an answer that contains an expected word. The last column is stricter: it counts
+the passed answers without any word that the harness lists as a trap.
 """
 
 import argparse
@@ -27,7 +28,8 @@ from bench.servers import ricordo, scripted_model
 SETS = ("smoke-memory-v0", "reliability-v1")
 READER = f"openai/{MODEL}"
 LIBRARIAN = "ricordo/librarian"
-# Run by the harness's own Python: prints its items with the words that an answer should not have.
+# The harness's own Python runs this program. It prints the harness's items with the words that an
+# answer should not have.
 _TRAPS = """
 import json
 from benchd_harness.benchmarks.reliability import ReliabilityBenchmark
@@ -38,7 +40,7 @@ print(json.dumps({item.question_id: item.metadata["trap_keywords"] for item in i
 
 @dataclass(frozen=True)
 class Outcome:
-    """The harness's judgement of one answer. `passed` is None where it needs a judging model."""
+    """The harness's judgement of one answer. `passed` is None if it needs a judging model."""
 
     id: str
     dimension: str
@@ -58,7 +60,7 @@ def run_set(folder: Path, name: str, url: str, traps: dict[str, list[str]]) -> l
         environment = {
             key: text
             for key, text in os.environ.items()
-            # With such a key the adapter would send a configuration of another model.
+            # With these keys the adapter would send a configuration of another model.
             if key not in ("OPENROUTER_API_KEY", "LETTA_API_KEY")
         }
         environment |= {"LETTA_BASE_URL": url, "HOME": out}
@@ -86,7 +88,7 @@ def outcomes_in(manifest: dict[str, Any], traps: dict[str, list[str]]) -> Iterat
 
 
 def rows_of(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yield a line for each dimension: passed of all, and those without a trap word."""
+    """Yield a line for each dimension: all passed answers, and those without a trap word."""
     for dimension in dict.fromkeys(one.dimension for one in outcomes):
         judged = [one for one in outcomes if one.dimension == dimension and one.passed is not None]
         passed = sum(bool(one.passed) for one in judged)
@@ -105,7 +107,7 @@ def server_with(model: str) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run the sets with each model; 1 if the scripted model misses what a release needs."""
+    """Run the sets with each model; return 1 if the scripted model fails the requirement."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--from", dest="folder", type=Path, required=True)
     parser.add_argument("--model", action="append", help="a handle; by default both")

@@ -1,8 +1,8 @@
-"""Facts of the data sets, read by rules, and the search that shows them beside messages.
+"""Facts that rules read from the data sets, and searches that show these facts with messages.
 
-The rules of the server read each turn as its speaker's words; questions are not known to them. The
-facts are filed as the server files them, under the policy `direct`: said again they get more
-evidence, and a contradiction ends the older one.
+The server's rules read each turn as its speaker's words. They do not see the questions. The facts
+are stored as the server stores them under the policy `direct`: a repeated fact gets more evidence,
+and a contradiction ends the older fact.
 """
 
 import asyncio
@@ -37,7 +37,10 @@ class Facts:
     facts: Sequence[UserFact]
 
     def instead(self, question: Question, hits: Sequence[str]) -> list[str]:
-        """The messages of the best facts, then the hits: as many messages as without facts."""
+        """Return the messages of the best facts, then the hits.
+
+        There are as many messages as without facts.
+        """
         return list(dict.fromkeys((*self._messages(question, hits), *hits)))
 
     def beside(self, question: Question, hits: Sequence[str]) -> list[str]:
@@ -47,7 +50,10 @@ class Facts:
     def hits_as_long(
         self, conversation: Conversation, question: Question, hits: Sequence[str]
     ) -> list[str]:
-        """The first hits, and as many more as have together the length of the facts beside them."""
+        """Return the first hits, and more hits instead of facts.
+
+        The additional hits have the same length together as the facts that `beside` would show.
+        """
         lengths = {turn.id: len(turn.text) for turn in conversation.turns}
         room = sum(len(fact.sentence) for fact in self._shown(question, hits))
         shown = list(hits[:SHOWN])
@@ -69,7 +75,7 @@ class Facts:
 def facts_of(conversations: Sequence[Conversation]) -> Mapping[str, Facts]:
     """Return the facts of these conversations, by the conversation's id.
 
-    Each speaker who is a person is a user: both people of LoCoMo, and the user of a chat.
+    Each person who speaks is a user: both people of a LoCoMo conversation, and the user of a chat.
     """
     return asyncio.run(_read(conversations))
 

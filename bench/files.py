@@ -18,12 +18,12 @@ from bench.search.texts import Writer
 from bench.servers import Server, model_server, ricordo
 
 FILES, SIZE = 1_000, 100_000  # files, and characters of each
-A_FEW = 100  # files of `python -m bench`, which measures much else
+A_FEW = 100  # files of `python -m bench`, which has little time for each bench
 _AT_ONCE, _ROUNDS = 4, 40
 
 
 def texts_of_files(count: int) -> list[str]:
-    """Return texts of paragraphs, one for each of so many files."""
+    """Return texts of paragraphs, one for each file."""
     sentences = iter(Writer(7).texts(count * SIZE // 90))
     made = []
     for _ in range(count):
@@ -120,7 +120,7 @@ async def tools(
 
 
 async def measure(server: Server, count: int) -> list[Figure]:
-    """Measure everything with so many files, on a server that has just started."""
+    """Measure everything with this number of files, on a server that has just started."""
     texts = texts_of_files(count)
     async with httpx2.AsyncClient(timeout=120, trust_env=False) as client:
         made = await client.post(f"{server.url}/v1/folders/", json={"name": "bench"})
@@ -132,7 +132,7 @@ async def measure(server: Server, count: int) -> list[Figure]:
 
 
 def file_costs(model_url: str, count: int = FILES) -> list[Figure]:
-    """Return all figures of so many files."""
+    """Return all figures for this number of files."""
     with ricordo(model_url) as server:
         return asyncio.run(measure(server, count))
 

@@ -81,7 +81,7 @@ _TALK = (
 
 @dataclass
 class Person:
-    """A scripted person: the facts that they have told, and those that they will tell."""
+    """A scripted person, with the facts that they have told and the facts that they will tell."""
 
     name: str
     chance: random.Random

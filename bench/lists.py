@@ -25,9 +25,9 @@ _SCHEDULE = {
 
 
 def add(http: httpx2.Client) -> dict[str, str]:
-    """Fill a page of each kind that the bench of pages has none of.
+    """Fill a page of each kind that the bench of pages lacks.
 
-    Return what names one of each kind in routes.
+    Return the values of route parameters: one object of each kind.
     """
 
     def ask(method: str, path: str, body: Any = None, **given: Any) -> Any:

@@ -26,7 +26,8 @@ _A_TURN = timedelta(minutes=1)
 class Turn:
     """A turn of one speaker.
 
-    `id` is LoCoMo's own, as D3:14; the first speaker is the user unless the data says more.
+    `id` is LoCoMo's own, such as D3:14. The first speaker is the user unless the data says
+    otherwise.
     """
 
     id: str
@@ -41,7 +42,7 @@ class Turn:
 class Question:
     """A question, and the ids of the turns that answer it.
 
-    `kind` is the data's own, or the name of the category.
+    `kind` is given by the data; otherwise it is the name of the category.
     """
 
     text: str
@@ -52,7 +53,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Conversation:
-    """Two people's turns in order, and the questions about them that name their evidence."""
+    """Two people's turns in order, and questions whose evidence is among them."""
 
     id: str
     speakers: tuple[str, str]
@@ -65,7 +66,7 @@ class Conversation:
         return frozenset(turn.id for turn in self.turns if turn.role == role)
 
     def sessions(self) -> list[list[Turn]]:
-        """The turns of each session, in order."""
+        """Return the turns of each session, in order."""
         grouped: dict[int, list[Turn]] = {}
         for turn in self.turns:
             grouped.setdefault(turn.session, []).append(turn)
@@ -73,7 +74,10 @@ class Conversation:
 
 
 def read(path: Path) -> list[Conversation]:
-    """The conversations of a file; questions whose evidence names no turn are left out."""
+    """Return the conversations of a file.
+
+    Questions are left out if their evidence names no turn.
+    """
     content = path.read_bytes()
     if path.suffix == ".xz":
         content = lzma.decompress(content)
@@ -81,7 +85,7 @@ def read(path: Path) -> list[Conversation]:
 
 
 def recall(found: Sequence[str], evidence: frozenset[str], first: int) -> float:
-    """The share of the evidence among the first results."""
+    """Return the share of the evidence among the first results."""
     return len(evidence & set(found[:first])) / len(evidence)
 
 

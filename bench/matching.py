@@ -1,10 +1,11 @@
-"""`python -m bench.matching`: fit how well a hit matches, and count what the fit does.
+"""`python -m bench.matching`: fit the match of a hit, and count the effects.
 
-All conversations of the development sets are stored as messages, and every question is asked by
-words and vectors. Over the first ten hits, the chance that a hit is evidence is fitted by its
-`word_match` and `similarity` (logistic, each set counts the same), leaving one chat of each set out
-in turn: what is counted of a chat comes from weights that never saw it. Then the report says how
-many questions about nothing in the chat are said to match nothing, and how many good hits are lost.
+All conversations of the development sets are stored as messages, and every question is searched by
+words and vectors. For the first ten hits, a logistic curve is fitted: from a hit's `word_match` and
+`similarity` it gives the chance that the hit is evidence. Each set has the same weight. One chat of
+each set is left out in turn, so the counts of a chat come from weights that were fitted without it.
+The report says how many questions about something foreign to the chat match nothing, and how many
+good hits are lost.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from bench.retrieval import Place, development_sets
 from bench.servers import model_server, ricordo
 from bench.waiting import wait_for_index
 
-# Questions about subjects that nobody spoke of.
+# Questions about subjects that occur in no chat.
 UNRELATED = (
     "What is the capital of Mongolia?",
     "How does a diesel engine ignite its fuel?",
@@ -50,7 +51,7 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Asked:
-    """The first hits of one question: their matches (k, 2), and which are evidence."""
+    """The first hits of one question: their matches (k, 2), and whether each is evidence."""
 
     set_name: str
     chat: str
@@ -60,7 +61,7 @@ class Asked:
 
 
 def fit(asked: Sequence[Asked], columns: Sequence[int]) -> Array:
-    """The intercept and weights of a logistic curve, by Newton's method."""
+    """Return the intercept and weights of a logistic curve, by Newton's method."""
     sets = {one.set_name for one in asked}
     rows = []
     labels = []
@@ -110,7 +111,7 @@ def ask(client: httpx2.Client, path: Path) -> list[Asked]:
 
 
 def _questions(chat: Conversation, other: Conversation) -> list[tuple[str, frozenset[str], str]]:
-    """The questions to ask in a chat: each with its evidence there, and its kind."""
+    """Return the questions to ask in a chat, each with its evidence there and its kind."""
     none = frozenset[str]()
     answerable = [question for question in chat.questions if question.category in ANSWERABLE]
     foreign = [question for question in other.questions if question.category in ANSWERABLE]
@@ -165,7 +166,7 @@ def show(asked: Sequence[Asked]) -> None:
 
 
 def _held_out(asked: Sequence[Asked], good: Sequence[Asked]) -> list[tuple[Asked, Array]]:
-    """The matches of all hits, by weights that were fitted without the chat of the question."""
+    """Return the matches of all hits, by weights fitted without the question's chat."""
     chats: dict[str, list[str]] = {}
     for one in asked:
         if one.chat not in chats.setdefault(one.set_name, []):

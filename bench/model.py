@@ -19,8 +19,8 @@ def reply(seen: Seen) -> Answer:
     """Return one memory edit if the user's last word asks for it, otherwise plain text."""
     if seen.method == "GET":
         return Answer({"object": "list", "data": [{"id": "bench", "object": "model"}]})
-    # The last message begins with its role; what follows it in the body, the tools, speaks of
-    # editing too.
+    # The last message begins with its role. The tools come after it in the body, and their texts
+    # contain "edit" too.
     start = seen.raw.rfind(b'{"role":')
     if seen.raw[start : seen.raw.find(b"}", start)] == b'{"role":"user","content":"edit"':
         return completion(

@@ -1,11 +1,11 @@
 """`python -m bench.ranking`: fit the weights of `ricordo/search/fusion.py` on two kinds of talk.
 
-The parts of the score are computed by the search's own code, without a database. A weight for each
-is fitted so that the evidence of a question gets most of the probability among all turns (softmax),
-with both sets counting the same. Fitted on one set alone, the weights are also counted on the
-other: what holds on one kind of talk only is worth nothing. Vectors are cached under the temporary
-folder, so that an experiment takes seconds. The weights are scaled so that words and similarity
-together have 1.
+The search's own code computes the parts of the score, without a database. The weights are fitted so
+that a question's evidence gets most of the probability among all turns (softmax). Both sets have
+the same weight. Weights that were fitted on one set alone are also measured on the other set, since
+a weight that helps only one kind of talk is useless. Vectors are cached in the temporary folder, so
+an experiment takes seconds. The weights are scaled so that the weights of words and similarity add
+up to 1.
 """
 
 import argparse
@@ -39,14 +39,14 @@ Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Example:
-    """A question's parts of the score, one column each, and which turns are its evidence."""
+    """A question's parts of the score, one column each, and whether each turn is evidence."""
 
     parts: Array
     evidence: npt.NDArray[np.bool_]
 
 
 async def vectors_of(model: EmbeddedModel, texts: Sequence[str]) -> Array:
-    """The vectors of these texts, from the cache where they are there."""
+    """Return the vectors of these texts, from the cache if it has them."""
     digest = hashlib.sha256("\0".join([model.handle, *texts]).encode()).hexdigest()
     file = _CACHE / f"{digest}.npy"
     if not file.is_file():
@@ -57,7 +57,7 @@ async def vectors_of(model: EmbeddedModel, texts: Sequence[str]) -> Array:
 
 
 async def examples_of(model: EmbeddedModel, conversation: Conversation) -> list[Example]:
-    """The examples of one conversation."""
+    """Return the examples of one conversation."""
     rows: list[BufferRow] = []
     for number, turn in enumerate(conversation.turns):
         entry = IndexEntry(
@@ -115,7 +115,10 @@ def _bonuses(
 
 
 def fit(sets: Sequence[Sequence[Example]]) -> Array:
-    """The weights by which the evidence is most probable (Adam, each set counts the same)."""
+    """Return the weights that make the evidence most probable (Adam).
+
+    Each set has the same weight.
+    """
     weights = np.array([2.0, 1.0, 0, 0, 0])
     mean = np.zeros_like(weights)
     square = np.zeros_like(weights)
@@ -138,7 +141,7 @@ def fit(sets: Sequence[Sequence[Example]]) -> Array:
 
 
 def recall(examples: Sequence[Example], weights: npt.ArrayLike, first: int = 10) -> float:
-    """The mean share of the evidence among the first turns."""
+    """Return the mean share of the evidence among the first turns."""
     shares = []
     for example in examples:
         best = np.argsort(-(example.parts @ np.asarray(weights)), kind="stable")[:first]

@@ -1,11 +1,12 @@
 """A scripted model that follows the texts of the memory tools, over HTTP.
 
-It is not a language model. It keeps statements with the archive's tool or in a block, corrects a
-line of a block that a newer statement changes, asks to forget what a wish names, and searches for
-what a question asks. It reads every text by one rule: of the statements that share words with the
-question it takes the best, and follows it from update to update to the newest one. It holds no
-question of any benchmark, and sees a question first when it is asked. `python -m bench.reader`
-prints the address of its server.
+It is not a language model. It stores statements with the archive's tool or in a block. If a newer
+statement changes a line of a block, it corrects the line. If the user wishes to forget something,
+it calls the tool that forgets. If the user asks, it searches.
+
+It answers by one rule: it takes the statement that shares most words with the question, and follows
+its updates to the newest one. It contains no question of any benchmark, and gets a question only
+when the question is asked. `python -m bench.reader` prints the address of its server.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from ricordo.search.words import query_terms, terms
 from tests.support.model_server import Answer, Seen, completion, stream, tool_call
 
 MODEL = "reader"
-# Adapters of benchmarks pass on what an assistant or a system said as messages of the user.
+# Adapters of benchmarks send the texts of an assistant or a system as messages of the user.
 _QUOTED = re.compile(r"^\[[^\]\n]{1,60}\]:")
 _QUESTION = re.compile(
     r"\?\s*$|^(?:what|who|whose|where|when|which|why|how|is|are|was|were|does|do|did|has|have|can|tell me|"
@@ -45,7 +46,7 @@ _ASKING = frozenset(
         "information reasons privacy right you're shouldn't shared stored"
     )
 )
-# Words of one matter, as anybody knows them: who moved lives somewhere else.
+# Groups of words about the same matter: a person who moved lives somewhere else.
 _MATTERS = (
     "live lives living home moved move moving settled relocated reside",
     "work works working job position role employer employed hired started joined company",
@@ -59,7 +60,7 @@ _UNKNOWN = "I don't know: you have not mentioned it."
 
 @dataclass(frozen=True)
 class Turn:
-    """What a request says: the last message, the earlier ones, and the results since then."""
+    """The content of a request: the last message, the earlier ones, and results since then."""
 
     text: str
     earlier: tuple[str, ...]
@@ -69,7 +70,7 @@ class Turn:
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What the person said before, in order, without wishes and questions."""
+        """Return the person's earlier statements in order, without wishes and questions."""
         return tuple(text for text in self.earlier if not wish_of(text))
 
     def called(self, *names: str) -> list[str]:
@@ -112,7 +113,7 @@ def _text(message: dict[str, Any]) -> str:
 
 
 def wish_of(text: str) -> str:
-    """Return what a wish to forget names; "" for any other text."""
+    """Return the text of a wish to forget; "" for any other text."""
     match = _WISH.search(text)
     if match is None or _QUESTION.search(text) or "don't forget" in text.casefold():
         return ""
@@ -120,7 +121,7 @@ def wish_of(text: str) -> str:
 
 
 def subject_of(text: str) -> frozenset[str]:
-    """Return the words that say what a question or wish is about."""
+    """Return the words that name the subject of a question or wish."""
     return frozenset(query_terms(text)) - _ASKING
 
 
@@ -131,7 +132,7 @@ def matter_of(subject: frozenset[str]) -> frozenset[str]:
 
 
 def newest(question: str, statements: Sequence[str]) -> str:
-    """Return the statement that answers a question as things are now; "" if none does."""
+    """Return the newest statement that answers a question; "" if none does."""
     subject = subject_of(question)
     matter = matter_of(subject)
     points = [
@@ -151,7 +152,7 @@ def newest(question: str, statements: Sequence[str]) -> str:
 
 
 def _names(text: str) -> frozenset[str]:
-    """Return the words of a statement by which a later one may refer to it."""
+    """Return the words by which a later statement may refer to this one."""
     return frozenset(query_terms(text)) - _ASKING
 
 
@@ -200,7 +201,7 @@ def _look_up(turn: Turn) -> str | list[dict[str, Any]]:
 
 
 def _found(turn: Turn) -> list[str]:
-    """Return what searches found, the oldest first."""
+    """Return the texts that searches found, oldest first."""
     rows: list[dict[str, Any]] = []
     for content in turn.called("conversation_search", "archival_memory_search"):
         try:

@@ -54,7 +54,7 @@ class Report:
             print(line.rstrip(), flush=True)
 
     def end(self) -> None:
-        """Print how long it took, and the figures that missed their budgets."""
+        """Print the total time, and the figures that missed their budgets."""
         missed = [figure for figure in self.figures if figure.verdict == "MISSED"]
         budgets = sum(figure.budget is not None for figure in self.figures)
         self.begin(f"{len(self.figures)} figures; {len(missed)} of {budgets} budgets MISSED")
@@ -92,10 +92,7 @@ def show(figures: list[Figure]) -> None:
 
 
 def keep(figures: list[Figure], **more: Any) -> Path:
-    """Write the figures, with the machine they were measured on and whatever else, as JSON.
-
-    Returns where.
-    """
+    """Write the figures as JSON, with the machine and other data; return the path."""
     RESULTS.mkdir(exist_ok=True)
     moment = datetime.now(UTC)
     path = RESULTS / f"{moment:%Y%m%dT%H%M%S}.json"

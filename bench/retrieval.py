@@ -1,20 +1,20 @@
 """`python -m bench.retrieval`: how much of the evidence a search finds, on two kinds of talk.
 
-The conversations of a file are stored through the HTTP API in a server on a fresh folder, once as
-an agent's messages and once as an archive's passages. Then every question is asked as it stands, by
-words, by vectors, and by both. Plain BM25 and SQLite's FTS5 are computed beside it. The tables are
-by arm, by kind of question, and by who said the evidence, with 95 % intervals: the questions are
-drawn 2,000 times with replacement.
+The conversations of a file are stored over HTTP on a server with an empty folder, once as messages
+of an agent and once as passages of an archive. Then every question is searched unchanged: by words,
+by vectors, and by both. Plain BM25 and SQLite's FTS5 are computed for comparison. The tables show
+the recall by way of searching, by kind of question, and by the speaker of the evidence. Their 95 %
+intervals come from drawing the questions 2,000 times with replacement.
 
-The data sets are `data/longtalk-dev.json.xz` beside this file (chats with long answers) and the
-conversations of LoCoMo (short turns of two people), which are not part of this repository:
-LOCOMO_JSON names the file. Any file of that format does as well.
+The data sets are `data/longtalk-dev.json.xz` in this folder (chats with long answers), and the
+conversations of LoCoMo (short turns of two people). LoCoMo is not part of this repository:
+LOCOMO_JSON names its file. Any other file of that format works too.
 
 With `--facts`, rules read facts from the turns (see `bench/facts.py`), and more rows show the
-hybrid search with them. "facts first" puts the messages of the best facts before the hits, among as
-many messages as without facts. "facts beside" adds the facts to the first ten hits, as an agent's
-search does; a turn counts as found if one of its sentences is shown. "hits as long" shows as many
-more hits instead as have the length of these facts. A table says what facts add by kind of
+hybrid search with facts. "facts first" puts the messages of the best facts before the hits; the
+number of messages stays the same. "facts beside" adds the facts to the first ten hits, as an
+agent's search does; a turn counts as found if one of its sentences is shown. "hits as long" adds
+more hits instead, with the same length as these facts. A table shows the effect of facts by kind of
 question.
 """
 
@@ -120,7 +120,7 @@ class Place:
         return ask
 
     def hits(self, text: str, conversation: Conversation) -> list[tuple[str, dict[str, Any]]]:
-        """The first ten messages by words and vectors, each with the id of its turn."""
+        """Return the first ten messages by words and vectors, with the ids of their turns."""
         body = {"query": text, "limit": 10, "agent_id": self._owners[conversation.id]}
         hits = _post(self._client, "/v1/messages/search", body)
         return [(self._turns[hit["message_id"]], hit) for hit in hits]
@@ -163,7 +163,7 @@ class Place:
 
 
 def ask_all(conversations: Iterable[Conversation], search: Search) -> list[Answer]:
-    """Every question, one after the other."""
+    """Ask every question, one after the other."""
     answers = []
     for conversation in conversations:
         for question in conversation.questions:
@@ -175,9 +175,9 @@ def ask_all(conversations: Iterable[Conversation], search: Search) -> list[Answe
 
 
 def score(way: str, stored_as: str, answers: Sequence[Answer], *, among: int | None = 10) -> Score:
-    """The means over the questions that can be answered.
+    """Return the means over the questions that can be answered.
 
-    Evidence counts `among` the first results; None counts all.
+    Evidence counts if it is among the first `among` results; None means all results.
     """
     most = among or max((len(answer.found) for answer in answers), default=0)
     by_kind: dict[str, list[float]] = defaultdict(list)
@@ -215,7 +215,7 @@ def score(way: str, stored_as: str, answers: Sequence[Answer], *, among: int | N
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the mean, by drawing the values again."""
+    """Return the 95 % interval of the mean, computed by drawing the values again."""
     draws = np.random.default_rng(7).integers(0, len(values), (_DRAWS, len(values)))
     low, high = np.percentile(np.asarray(values)[draws].mean(axis=1), [2.5, 97.5])
     return float(low), float(high)
@@ -228,7 +228,10 @@ def measure(
     *,
     facts: bool = False,
 ) -> list[Score]:
-    """The baselines once, and both ways of storing by each way of searching; then with facts."""
+    """Score the baselines, then each way of searching for both ways of storing.
+
+    With `facts`, also score the hybrid search with facts.
+    """
     scores = []
     for baseline in (PlainBm25, Fts5):
         indexes = {conversation.id: baseline(conversation) for conversation in conversations}
@@ -243,7 +246,7 @@ def measure(
             for conversation in conversations:
                 place.keep(conversation)
             wait_for_index(client)
-            # The first searches load what is loaded on first use.
+            # The first searches load data that later ones use.
             ask_all(conversations[:1], place.search("hybrid"))
             for way, mode in MODES.items():
                 answers = ask_all(conversations, place.search(mode))
@@ -254,7 +257,7 @@ def measure(
 
 
 def with_facts(conversations: Sequence[Conversation], answers: Sequence[Answer]) -> list[Score]:
-    """The scores of the hybrid search with facts, and with as much text of hits instead."""
+    """Score the hybrid search with facts, and with more hits of the same length instead."""
     facts = facts_of(conversations)
     rows: dict[str, list[Answer]] = {"facts first": [], "facts beside": [], "hits as long": []}
     for answer in answers:
@@ -275,7 +278,7 @@ def with_facts(conversations: Sequence[Conversation], answers: Sequence[Answer])
 
 
 def show_gains(way: str, plain: Sequence[Answer], changed: Sequence[Answer]) -> None:
-    """Print how much more of the evidence is shown, by kind of question, with 95 % intervals."""
+    """Print the gain in shown evidence by kind of question, with 95 % intervals."""
     gains: dict[str, list[float]] = defaultdict(list)
     for before, after in zip(plain, changed, strict=True):
         evidence = before.question.evidence
@@ -322,7 +325,7 @@ def show(name: str, scores: Sequence[Score]) -> None:
 
 
 def figures(name: str, scores: Sequence[Score]) -> list[Figure]:
-    """The recalls at ten beside what is required of them, and all else as yardsticks."""
+    """Return the recalls at ten with their requirements, the others for comparison."""
     plain = scores[0].recalls[10]
     rows = []
     for row in scores:
@@ -337,7 +340,7 @@ def figures(name: str, scores: Sequence[Score]) -> list[Figure]:
 
 
 def development_sets() -> list[Path]:
-    """Return the files of both development sets; without LoCoMo's, say so and leave it out."""
+    """Return the files of both development sets; print a notice if LoCoMo's is missing."""
     locomo_file = Path(os.environ.get("LOCOMO_JSON") or DEFAULT_LOCOMO)
     if locomo_file.is_file():
         return [LONGTALK, locomo_file]
@@ -346,7 +349,7 @@ def development_sets() -> list[Path]:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and store the figures."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.retrieval",
         description=__doc__,

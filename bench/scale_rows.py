@@ -52,11 +52,11 @@ def fill(where: Place, model_url: str, users: int) -> None:
     url = where.environment["RICORDO_DATABASE_URL"]
     for first in range(1, users, _AT_ONCE):
         asyncio.run(_copies(url, agent, range(first, min(first + _AT_ONCE, users))))
-        where.clear()  # so that the next ones are planned for tables of this size
+        where.clear()  # so that PostgreSQL plans the next statements for tables of this size
 
 
 async def _template(server: Server) -> str:
-    """Return an agent with two turns, an import of messages, and all of it in the index."""
+    """Return an agent with two turns and imported messages, all of them indexed."""
     async with httpx2.AsyncClient(timeout=60, trust_env=False) as client:
         agent = await create_agent(client, server)
         for text in ("hello", "edit"):

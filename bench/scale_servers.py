@@ -1,8 +1,8 @@
 """Turns a second of 1, 2 and 4 servers on one PostgreSQL: `python -m bench.scale_servers`.
 
-It takes two minutes. All processes share the machine, so a machine with few processors shows what a
-turn takes of a server and of the database, and not where the database ends. Processor time of a
-turn says how many servers one database can serve: the last figures divide one by the other.
+It takes two minutes. All processes share the machine. So a machine with few processors shows the
+cost of a turn for the server and for the database, but not the limit of the database. The last
+figures divide the two processor times of a turn. They say how many servers one database can serve.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ async def _agents(server: Server) -> list[str]:
 
 
 def measure_servers(where: Place, model_url: str, count: int) -> Load:
-    """Run so many servers on the database, and measure turns of new agents on all of them."""
+    """Run this number of servers, and measure turns of new agents on all of them."""
     with ExitStack() as stack:
         servers = [stack.enter_context(where.server(model_url)) for _ in range(count)]
         agents = asyncio.run(_agents(servers[0]))
@@ -81,7 +81,7 @@ def measure_servers(where: Place, model_url: str, count: int) -> Load:
 
 
 def measure(report: Report) -> None:
-    """Measure each number of servers, and what follows for machines of one processor each."""
+    """Measure each number of servers, and compute figures for machines with one processor each."""
     loads: list[Load] = []
     with model_server() as model_url, place("postgres", ON_DISK) as where:
         for count in SERVERS:

@@ -1,7 +1,4 @@
-"""The processes a bench needs.
-
-The model on loopback, and a Ricordo server on a data folder of its own.
-"""
+"""The processes of a bench: the model on loopback, and a Ricordo server on a separate folder."""
 
 import os
 import subprocess
@@ -23,7 +20,7 @@ from tests.support.server_process import free_port
 class Server:
     """A running server.
 
-    Where it is, its process, and how long it took to answer first (seconds).
+    `started_in` is the time from its start to its first answer, in seconds.
     """
 
     url: str
@@ -31,9 +28,9 @@ class Server:
     started_in: float
 
     def cpu(self) -> float:
-        """Seconds of processor time so far, user and system.
+        """Return the processor seconds so far, user and system.
 
-        Exact where the kernel counts nanoseconds.
+        They are exact if the kernel counts nanoseconds.
         """
         threads = Path(f"/proc/{self.process.pid}/task")
         try:
@@ -49,20 +46,20 @@ class Server:
             return float(times.user + times.system)
 
     def memory(self) -> float:
-        """Resident megabytes now."""
+        """Return the resident memory in megabytes."""
         return float(self.process.memory_info().rss) / 1e6
 
 
 @contextmanager
 def model_server() -> Iterator[str]:
-    """The address of the model of benches, as OPENAI_BASE_URL takes it."""
+    """Serve the benches' model; yield its address for OPENAI_BASE_URL."""
     with scripted_model("bench.model") as url:
         yield url
 
 
 @contextmanager
 def scripted_model(module: str) -> Iterator[str]:
-    """The address of a model that a module serves and prints when it runs."""
+    """Run a module that serves a model; yield the address that it prints."""
     with _process([sys.executable, "-m", module], stdout=subprocess.PIPE) as process:
         assert process.stdout
         yield process.stdout.readline().decode().strip()
@@ -70,7 +67,7 @@ def scripted_model(module: str) -> Iterator[str]:
 
 @contextmanager
 def ricordo(model_url: str, data_dir: Path | None = None, **environment: str) -> Iterator[Server]:
-    """A server with that model, on a fresh folder unless one is given.
+    """Run a server with that model, on an empty folder by default.
 
     `environment` adds to the settings.
     """
@@ -104,7 +101,7 @@ def _process(command: list[str], **options: object) -> Iterator[subprocess.Popen
 
 
 def _wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 300  # of a machine with much other work too
+    deadline = time.monotonic() + 300  # long enough for a busy machine
     with httpx2.Client() as client:
         while time.monotonic() < deadline:
             if process.poll() is not None:

@@ -1,9 +1,7 @@
-"""What it costs a user's turn that another agent works on memory after it.
+"""The effect of a sleeping agent on a user's turn.
 
-`python -m bench.sleepers`.
-
-Turns of two agents alternate, one with a sleeping agent and one without, equal in all else. What
-the sleeping agent does itself is waited for between turns: nobody who talks waits for it.
+`python -m bench.sleepers` alternates turns of two agents that differ only in one thing: one has a
+sleeping agent. Between turns it waits for the sleeping agent's work, since no user waits for that.
 """
 
 import asyncio
@@ -25,7 +23,7 @@ _BLOCKS = [
 
 
 async def sleeptime_costs(server: Server, turns: int = TURNS) -> list[Figure]:
-    """The median wall time of a turn with a sleeping agent, as a multiple of one without."""
+    """Measure the median wall time of a turn with a sleeping agent, divided by that without."""
     async with httpx2.AsyncClient(timeout=60, trust_env=False) as client:
         agents = [await _create(client, server, has_sleeptime=is_on) for is_on in (False, True)]
         walls: list[list[float]] = [[], []]

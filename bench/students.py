@@ -1,10 +1,8 @@
-"""What a class costs.
+"""The cost of a class: 200 students talk with one tutor at once by `/chat/stream`.
 
-200 students at once with one tutor by `/chat/stream`, 2,000 turns, beside plain turns in the same
-run.
-
-The plain agents are on a server of their own, so that each server's memory is that of its own work.
-`python -m bench.students` measures this alone, in about a minute.
+They take 2,000 turns, and plain agents take as many in the same run. The plain agents are on a
+separate server, so each server's memory comes from its own work. `python -m bench.students`
+measures this alone, in about a minute.
 """
 
 import argparse
@@ -22,7 +20,7 @@ from bench.report import Figure
 from bench.servers import Server, model_server, ricordo
 from bench.turns import create_agent, send, send_streamed
 
-STUDENTS, EACH = 200, 10  # turns of each
+STUDENTS, EACH = 200, 10  # turns of each student
 _MEMORY, _SHARE, _MORE = 200, 0.8, 2
 _COURSE = """
 [[agent]]
@@ -55,7 +53,8 @@ async def measure(course: Server, plain: Server) -> list[Figure]:
         agents = [await create_agent(to_plain, plain) for _ in range(STUDENTS)]
         students = [_Student(f"student-{number}") for number in range(STUDENTS)]
         of_plain, of_streamed, of_course = _Cost(), _Cost(), _Cost()
-        for _ in range(EACH):  # one of each in turn, so that all meet the machine as it is
+        # The kinds alternate, so that all of them meet the same load of the machine.
+        for _ in range(EACH):
             await of_plain.add(plain, *(send(to_plain, plain, agent, "hello") for agent in agents))
             await of_streamed.add(
                 plain, *(send_streamed(to_plain, plain, agent, "hello") for agent in agents)
@@ -93,7 +92,7 @@ async def measure(course: Server, plain: Server) -> list[Figure]:
 
 @dataclass
 class _Cost:
-    """Seconds at the clock, and of the server's processors."""
+    """Wall seconds, and CPU seconds of the server."""
 
     wall: float = 0.0
     cpu: float = 0.0
@@ -107,7 +106,7 @@ class _Cost:
 
 @dataclass
 class _Student:
-    """One chat that goes on, as a client sends it: with all of its messages so far."""
+    """A student's chat. A client sends all messages so far with each request."""
 
     name: str
     waits: list[float] = field(default_factory=list)
@@ -116,7 +115,7 @@ class _Student:
     async def talk(self, client: httpx2.AsyncClient) -> None:
         """Say something, and wait for the answer.
 
-        Raises RuntimeError for anything but a whole one.
+        Raises RuntimeError if the answer is an error or incomplete.
         """
         self._said.append({"role": "user", "content": "hello"})
         began = time.perf_counter()

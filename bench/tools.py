@@ -1,8 +1,7 @@
-"""What tools cost.
+"""The cost of tools: a call in the sandbox, and a turn with 20 custom tools attached.
 
-A call in the sandbox over the program's own time, and a turn with 20 custom tools attached.
-
-`python -m bench.tools` measures this alone, in about half a minute.
+The program's own time is subtracted from the call's. `python -m bench.tools` measures this alone,
+in about half a minute.
 """
 
 import asyncio
@@ -24,9 +23,10 @@ from ricordo.settings import Settings
 from tests.support.sandboxes import bubblewrap
 
 _ROUNDS, _TOOLS = 60, 20
-_PAUSE = 0.15  # seconds between calls, as a model takes at least: a process waits again by then
-_SETTLES = 0.1  # seconds: what making and emptying an agent leaves to do is no part of a turn
-# The program measures its own time, which is taken off.
+# Seconds between calls. A model takes at least as long, and the next process is ready by then.
+_PAUSE = 0.15
+_SETTLES = 0.1  # seconds for work after making and resetting an agent, which is no part of a turn
+# The program measures its own time, which is subtracted.
 _PROGRAM = (
     "import time\nbegan = time.perf_counter()\nsum(range(1000))\nprint(time.perf_counter() - began)"
 )
@@ -43,9 +43,9 @@ _SOURCE = '''def tool_{number}(place: str, day: int = 1, kind: str = "any") -> s
 
 
 async def sandbox_calls(backend: str) -> list[Figure]:
-    """The first call and the median of the others, over the program's own time.
+    """Measure the first call and the median of the others, without the program's own time.
 
-    Nothing where the backend does not work here.
+    Returns no figures if the backend does not work on this machine.
     """
     with tempfile.TemporaryDirectory(prefix="ricordo-bench-") as folder:
         sandbox = Sandbox(Settings(data_dir=Path(folder)), SandboxSettings(sandbox=backend))  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ async def sandbox_calls(backend: str) -> list[Figure]:
 
 
 async def many_tools(server: Server) -> list[Figure]:
-    """Turns with and without the tools, one after the other."""
+    """Measure alternating turns with and without the tools."""
     async with httpx2.AsyncClient(timeout=60, trust_env=False) as client:
         ids = []
         for number in range(_TOOLS):
@@ -89,7 +89,7 @@ async def many_tools(server: Server) -> list[Figure]:
                 before = server.cpu()
                 for _ in range(TURNS_AN_AGENT):
                     await send(client, server, agent, "hello")
-                if round_:  # the first loads what is loaded on first use
+                if round_:  # the first round loads what later ones use
                     times[has_tools].append((server.cpu() - before) / TURNS_AN_AGENT * 1000)
     with_tools, without = (statistics.median(times[has_tools]) for has_tools in (True, False))
     return [
@@ -99,7 +99,7 @@ async def many_tools(server: Server) -> list[Figure]:
 
 
 def tool_costs(model_url: str) -> list[Figure]:
-    """All figures of tools."""
+    """Return all figures of tools."""
     bubblewrap()
     figures = [
         figure

@@ -1,6 +1,6 @@
-"""A turn's cost over HTTP.
+"""The cost of a turn over HTTP.
 
-Wall and processor time in the server, and turns a second with many agents at once.
+It has wall time, processor time of the server, and turns a second with many agents at once.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import httpx2
 from bench.servers import Server
 
 _FRESH_AFTER = 6
-TURNS_AN_AGENT = 3  # windows of about 10 messages are measured between 8 and 14
+TURNS_AN_AGENT = 3  # so windows of about 10 messages have 8 to 14
 _BLOCKS = [
     {"label": "persona", "value": "You keep what people tell you. " * 20},
     {"label": "human", "value": "Her name is Ada."},
@@ -22,9 +22,9 @@ _BLOCKS = [
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds a turn.
+    """Milliseconds of a turn: wall time at the client, and processor time of the server.
 
-    Wall at the client and processor time in the server, smallest and median of the rounds.
+    Each is the smallest or the median of the rounds.
     """
 
     wall_min: float
@@ -36,7 +36,7 @@ class Cost:
 async def plain_turns(
     client: httpx2.AsyncClient, server: Server, *, window: int, rounds: int, text: str = "hello"
 ) -> Cost:
-    """One agent after the other; each turn is measured with about `window` messages in context."""
+    """Measure turns with about `window` messages in context, with one agent after the other."""
     walls: list[float] = []
     cpus: list[float] = []
     for _ in range(rounds):
@@ -55,10 +55,10 @@ async def plain_turns(
 async def throughput(
     client: httpx2.AsyncClient, server: Server, *, agents: int, turns: int
 ) -> float:
-    """Turns a second with this many agents at once, each with a client that waits for its answer.
+    """Return turns a second of this many agents at once.
 
-    A client goes on to a fresh agent after a few turns, so that windows stay at about 10 messages,
-    however many agents there are.
+    Each has a client that waits for its answer. After a few turns a client continues with a new
+    agent, so that windows stay at about 10 messages.
     """
     each = max(1, turns // agents // _FRESH_AFTER)
     shares = [[await create_agent(client, server) for _ in range(each)] for _ in range(agents)]
@@ -76,7 +76,7 @@ async def throughput(
 async def call_cost(
     client: httpx2.AsyncClient, url: str, *, calls: int = 300, body: object = None
 ) -> float:
-    """The median wall milliseconds of one small request: the yardstick of the same run."""
+    """Return the median wall milliseconds of one small request, for comparison in the same run."""
     walls = []
     for _ in range(calls):
         began = time.perf_counter()
@@ -87,7 +87,7 @@ async def call_cost(
 
 
 async def create_agent(client: httpx2.AsyncClient, server: Server) -> str:
-    """A fresh agent with two blocks and the default tools."""
+    """Make an agent with two blocks and the default tools; return its id."""
     body = {"model": "openai/bench", "memory_blocks": _BLOCKS}
     response = await client.post(f"{server.url}/v1/agents/", json=body)
     response.raise_for_status()
@@ -95,14 +95,14 @@ async def create_agent(client: httpx2.AsyncClient, server: Server) -> str:
 
 
 async def send(client: httpx2.AsyncClient, server: Server, agent: str, text: str) -> None:
-    """One turn; raises for anything but a whole answer."""
+    """Take one turn; raise unless the answer is complete."""
     body = {"messages": [{"role": "user", "content": text}]}
     response = await client.post(f"{server.url}/v1/agents/{agent}/messages", json=body)
     response.raise_for_status()
 
 
 async def send_streamed(client: httpx2.AsyncClient, server: Server, agent: str, text: str) -> None:
-    """One turn whose answer comes token by token; raises for anything but a whole one."""
+    """Take one turn that streams tokens; raise unless the answer is complete."""
     body = {"messages": [{"role": "user", "content": text}], "stream_tokens": True}
     response = await client.post(f"{server.url}/v1/agents/{agent}/messages/stream", json=body)
     if response.status_code != 200 or not response.text.endswith("data: [DONE]\n\n"):

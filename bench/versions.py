@@ -1,9 +1,9 @@
-"""`python -m bench.versions`: what the versions of memory cost, beside git's own loose objects.
+"""`python -m bench.versions`: the cost of memory's versions, beside git's own loose objects.
 
-One block of 2 kB is edited 10,000 times, one line of 25 each time, among nine others that stay, in
-a fresh SQLite file. Then its history is read, single old texts, and its blame. The same edits,
-fewer of them, go into a bare git repository as loose objects: through pygit2 where it is installed,
-else through dulwich.
+In an empty SQLite file one block of 2 kB is edited 10,000 times, among nine others that stay
+unchanged. Each edit changes one line of 25. Then the bench reads the history, single old texts, and
+the blame. A part of the same edits goes into a bare git repository as loose objects, through pygit2
+if it is installed, otherwise through dulwich.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from ricordo.storage.engine.store import Transaction
 
 LABEL = "human"
 OTHERS = tuple(f"block {number}" for number in range(9))
-LINES, LINE = 25, 79  # characters, which with the breaks are 2 kB
+LINES, LINE = 25, 79  # characters; with the line ends a text has 2 kB
 ADA = Actor("user", "user-ada", "Ada")
 ROUNDS = 10
 MEGABYTE = 1_000_000
@@ -43,7 +43,7 @@ _WORDS = (
 
 
 def texts(count: int, seed: int = 1) -> Iterator[str]:
-    """So many texts of 2 kB, each the one before it with one line written anew."""
+    """Yield texts of 2 kB; each differs from the one before in one line."""
     chance = random.Random(seed)
     lines = [_line(chance) for _ in range(LINES)]
     for _ in range(count):
@@ -58,7 +58,7 @@ def _line(chance: random.Random) -> str:
 
 
 async def measure(folder: Path, edits: int) -> list[Figure]:
-    """The figures of our own store."""
+    """Return the figures of Ricordo's store."""
     store = open_sqlite(folder / "ricordo.db")
     owned, block = await _lay_out(store)
     before = _size(store)
@@ -93,9 +93,9 @@ async def _lay_out(store: SqliteStore) -> tuple[UserMemory, Block]:
 
 
 async def _edit(store: SqliteStore, block: Block, edits: int) -> list[float]:
-    """Seconds of processor time an edit took in each round.
+    """Return the processor seconds of an edit in each round.
 
-    An agent's, as a step commits one, the hop of threads with it.
+    The edits are an agent's, committed like a step's, and include the change of threads.
     """
     cpus = []
     agent, run = Actor("agent", new_id("agent"), "Tutor"), new_id("run")
@@ -152,7 +152,10 @@ def _read(tx: Transaction, owned: UserMemory) -> list[Figure]:
 
 
 def _median(*work: Callable[[], Any], rounds: int = 50) -> float:
-    """Milliseconds on the wall: what came first, which loads and compiles, is left out."""
+    """Return the median wall milliseconds.
+
+    The first call loads and compiles, so it does not count.
+    """
     work[0]()
     took = []
     for number in range(max(rounds, len(work))):
@@ -163,7 +166,7 @@ def _median(*work: Callable[[], Any], rounds: int = 50) -> float:
 
 
 def _size(store: SqliteStore) -> int:
-    """Bytes of the file, once what lies beside it is in it."""
+    """Return the bytes of the file, after the write-ahead log was written back."""
     with store.engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
         pages, size = (
@@ -174,7 +177,7 @@ def _size(store: SqliteStore) -> int:
 
 
 def measure_git(folder: Path, edits: int) -> list[Figure]:
-    """The same edits as loose objects, told for 10,000 of them."""
+    """Return the figures of the same edits as loose objects, scaled to 10,000 edits."""
     name, commit = _git_writer(folder)
     others = {
         f"{label}.md": text.encode() for label, text in zip(OTHERS, texts(len(OTHERS)), strict=True)
@@ -204,7 +207,10 @@ _Commit = Callable[[dict[str, bytes], bytes, str], None]
 
 
 def _git_writer(folder: Path) -> tuple[str, _Commit]:
-    """What commits the block, and at first others with it, by the library that there is."""
+    """Return the library's name, and a function that commits the block.
+
+    Its first call also commits the other blocks.
+    """
     try:
         import pygit2
     except ImportError:
@@ -255,7 +261,7 @@ def _by_dulwich(folder: Path) -> _Commit:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and store the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.versions", description=__doc__)
     parser.add_argument("--edits", type=int, default=10_000, help="how often the block is edited")
     parser.add_argument(

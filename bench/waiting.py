@@ -1,7 +1,4 @@
-"""Waiting for the work behind a server's answers.
-
-Until what was stored is packed and has its vectors.
-"""
+"""Waiting for a server's background work, until stored texts are indexed and have vectors."""
 
 import time
 
@@ -12,7 +9,7 @@ _OPEN = ("waiting", "running")
 
 
 def wait_for_index(client: httpx2.Client, seconds: float = 300) -> float:
-    """Return once no job that keeps the index is left, with the seconds that took.
+    """Return the seconds until no job of the index is left.
 
     Raises TimeoutError.
     """

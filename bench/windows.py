@@ -1,7 +1,8 @@
 """Turns with many messages in the window: `python -m bench.windows 60 1000 5000`.
 
-Processor time of the server for one plain turn, by the number of messages in the window, on SQLite
-or on the database that `--database` names. The sizes take turns, so that a slow minute is shared.
+The bench measures the server's processor time for one plain turn, by the number of messages in the
+window. It uses SQLite, or the database that `--database` names. The sizes alternate, so that a slow
+minute of the machine affects all of them.
 """
 
 import argparse
@@ -39,7 +40,7 @@ _WRITE = text(
 
 
 def fill(engine: Engine, agent: str, count: int) -> None:
-    """Put so many messages into the window of the agent's conversation."""
+    """Put this number of messages into the window of the agent's conversation."""
     with engine.begin() as connection:
         stored, organization = connection.execute(_READ, {"agent": agent}).one()
         window = json.loads(stored) if isinstance(stored, str) else stored

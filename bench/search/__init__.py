@@ -1,4 +1,4 @@
 """The cost of searching in large data.
 
-One agent and one archive have very many rows, beside a million rows of others.
+One agent and one archive have very many rows, and others have a million rows.
 """

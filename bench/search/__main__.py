@@ -1,8 +1,7 @@
 """`python -m bench.search` fills SQLite and PostgreSQL and searches them over HTTP.
 
-`--quick` with few rows, `--long` a million.
-
-One agent has 100,000 messages and one archive 100,000 passages, beside a million rows of others.
+One agent has 100,000 messages and one archive 100,000 passages, and others have a million rows.
+With `--quick` there are few rows; `--long` also searches a million passages in one archive.
 """
 
 import argparse
@@ -30,7 +29,7 @@ MEMORY = 450
 BATCH = 500
 TURNS = 30
 _DAYS = {"start_date": "2020-01-01", "end_date": "2020-04-30"}
-# The searches of messages and of passages: a name, and the fields besides the question.
+# The searches of messages and of passages: the name of each, and its fields besides the query.
 FILTERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "messages": [
         ("as shipped", {}),
@@ -54,9 +53,9 @@ FILTERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
 async def measure_searches(
     place: Place, server: Server, wanted: Wanted, questions: list[str]
 ) -> list[Figure]:
-    """Searches of messages and of passages with each filter, then beside writes.
+    """Measure searches with each filter, then searches during writes.
 
-    A health request is the yardstick.
+    A health request is measured for comparison.
     """
     cpu = partial(place.cpu, server)
     agent, archive = {"agent_id": wanted.agent_id}, {"archive_id": wanted.archive_id}
@@ -81,7 +80,7 @@ async def measure_searches(
 
 
 async def measure_turns(place: Place, server: Server, large: str, rounds: int) -> list[Figure]:
-    """Turns on the large agent and on an empty one, in turns, so that both windows grow alike."""
+    """Measure alternating turns on the large and on an empty agent, whose windows grow alike."""
     walls: dict[str, list[float]] = {"large": [], "empty": []}
     costs = {"large": 0.0, "empty": 0.0}
     async with _client(server) as client:
@@ -90,7 +89,7 @@ async def measure_turns(place: Place, server: Server, large: str, rounds: int) -
             for name, agent in agents.items():
                 before, began = place.cpu(server), time.perf_counter()
                 await send(client, server, agent, "hello")
-                if number:  # the first turn loads what is loaded on first use
+                if number:  # the first turn loads what later ones use
                     walls[name].append((time.perf_counter() - began) * 1000)
                     costs[name] += place.cpu(server) - before
     wall = {name: statistics.median(times) for name, times in walls.items()}
@@ -108,7 +107,7 @@ async def measure_turns(place: Place, server: Server, large: str, rounds: int) -
 
 
 async def measure_inserts(place: Place, server: Server, count: int) -> list[Figure]:
-    """Passages stored in batches, without an embedding model."""
+    """Measure passages that are stored in batches, without an embedding model."""
     async with _client(server) as client:
         texts = Writer(7).texts(count)
         rate, cost = await asking.insert_rate(client, partial(place.cpu, server), texts, BATCH)
@@ -155,7 +154,7 @@ def measure_place(
 
 
 def measure_nearest(count: int) -> list[Figure]:
-    """The first look at bits against an exact comparison, without server or database."""
+    """Compare the first look at bits with an exact comparison, without server or database."""
     found = nearest.measure(count)
     if found is None:
         return []
@@ -173,7 +172,7 @@ def measure_nearest(count: int) -> list[Figure]:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and store the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.search", description=__doc__)
     parser.add_argument(
         "--quick",
@@ -231,7 +230,7 @@ def main() -> None:
 
 
 async def _make_owners(server: Server) -> tuple[str, str]:
-    """The agent and the archive that will be large; the archive is the agent's."""
+    """Make the agent and its archive, which will be large."""
     async with _client(server) as client:
         agent = await create_agent(client, server)
         archive = str((await post(client, "/v1/archives/", {"name": "Large"}))["id"])

@@ -18,10 +18,9 @@ _WRITES_A_SECOND = 10
 
 @dataclass(frozen=True)
 class Times:
-    """Milliseconds a search.
+    """Milliseconds of a search.
 
-    Wall at the client, the middle one and one that five in a hundred exceed; the server's
-    processor.
+    `p50` and `p95` are wall times at the client, `cpu` is the server's processor time.
     """
 
     p50: float
@@ -31,13 +30,16 @@ class Times:
 
 @dataclass(frozen=True)
 class Target:
-    """What is searched: messages of an agent or passages of an archive, as the request names it."""
+    """The searched data: messages of an agent or passages of an archive.
+
+    `owner` names the agent or the archive, as in a request.
+    """
 
     kind: str
     owner: dict[str, str]
 
     async def ask(self, client: httpx2.AsyncClient, question: str, **more: Any) -> list[Any]:
-        """One search; raises for anything but an answer."""
+        """Search once; raise unless there is an answer."""
         body = {"query": question, "limit": LIMIT, **self.owner, **more}
         hits: list[Any] = await post(client, f"/v1/{self.kind}/search", body)
         return hits
@@ -70,9 +72,9 @@ async def measure(
 async def writes(
     client: httpx2.AsyncClient, agent_id: str, archive_id: str
 ) -> AsyncIterator[list[float]]:
-    """Meanwhile a message and a passage are stored ten times a second.
+    """Store a message and a passage ten times a second within the block.
 
-    Gives the milliseconds that each pair took so far.
+    Yields the milliseconds of each pair so far.
     """
     took: list[float] = []
 
@@ -106,7 +108,7 @@ async def insert_rate(
 ) -> tuple[float, float]:
     """Measure passages a second into a new archive, and the server's time for each."""
     archive = (await post(client, "/v1/archives/", {"name": "In batches"}))["id"]
-    # The first request makes what the server makes on first use.
+    # The first request makes what later ones use.
     await post(
         client,
         f"/v1/archives/{archive}/passages/batch",
@@ -123,7 +125,7 @@ async def insert_rate(
 
 
 async def post(client: httpx2.AsyncClient, path: str, body: dict[str, Any]) -> Any:
-    """The answer to a request; raises for anything else."""
+    """Return the answer to a request; raise if it is an error."""
     answer = await client.post(path, json=body)
     if answer.is_error:
         raise RuntimeError(f"{path} answered {answer.status_code}: {answer.text[:500]}")

@@ -1,6 +1,6 @@
 """Copies of an agent with its messages, or of an archive with its passages, made in SQL.
 
-Index and vectors come with them.
+The copies include the index and the vectors.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ from ricordo.storage.schema.core_tables import conversations as conversation_row
 class Copies:
     """Makes the copy with this number of a template.
 
-    What is copied was flushed: nothing of it waits in the buffer.
+    The template must be flushed, so that the write buffer holds nothing of it.
     """
 
     def __init__(self, template: str, number: int) -> None:
@@ -38,7 +38,7 @@ class Copies:
         self._owner = self._renamed(template)
 
     def of_agent(self, tx: Transaction) -> None:
-        """An agent with its default conversation, its messages and their index."""
+        """Copy an agent with its default conversation, its messages and their index."""
         conversation = conversations.default_id(self._owner)
         _copy(tx, agents, agents.c.id == self._template, id=self._owner)
         _copy(
@@ -54,7 +54,7 @@ class Copies:
         self._copy_index(tx, messages, messages.c.agent_id, conversation)
 
     def of_archive(self, tx: Transaction) -> None:
-        """An archive with its passages and their index."""
+        """Copy an archive with its passages and their index."""
         _copy(tx, archives, archives.c.id == self._template, id=self._owner)
         self._copy_rows(tx, passages, passages.c.archive_id, archive_id=self._owner)
         tags = passages_tags.c.archive_id == self._template
@@ -67,7 +67,7 @@ class Copies:
         return f"-{self._number}"
 
     def _renamed(self, id: str) -> str:
-        # The same length as any other id, for what is made of an id by cutting it.
+        # The id has the usual length, since some values are cut from ids.
         return f"{id[:-6]}{self._number:06x}"
 
     def _copy_rows(self, tx: Transaction, table: Table, owner: Any, **changed: Any) -> None:
@@ -110,7 +110,8 @@ def _copy(tx: Transaction, table: Table, where: Any, **changed: Any) -> None:
         for c in columns
     ]
     rows = select(*values).where(where)
-    # Numbers are given in the order of the template's, so that they differ by the same shift.
+    # The copies get their numbers in the order of the template's, so that all differ by the same
+    # shift.
     rows = rows.order_by(table.c.seq) if "seq" in table.c else rows
     tx.run(insert(table).from_select([column.name for column in columns], rows))
 

@@ -1,21 +1,21 @@
 """The cost of a PostgreSQL that a bench started.
 
-Its processes are children of the process that started it.
+The processes of PostgreSQL are children of the process that started it.
 """
 
 import psutil
 
 
 def database_cpu(process: psutil.Process | None) -> float:
-    """Return the CPU seconds so far of the PostgreSQL that a process started; 0 without one."""
+    """Return the CPU seconds so far of the PostgreSQL that a process started, or 0."""
     times = [child.cpu_times() for child in _postgres(process)]
     return float(sum(one.user + one.system for one in times))
 
 
 def database_memory(process: psutil.Process) -> float:
-    """Megabytes that the PostgreSQL started by a process has now.
+    """Return the megabytes of the PostgreSQL that a process started.
 
-    What its processes share is counted once.
+    Memory that its processes share is counted once.
     """
     return sum(float(child.memory_full_info().pss) for child in _postgres(process)) / 1e6
 

@@ -1,11 +1,9 @@
-"""Fills a database before its server starts, in a process of its own.
+"""Fills a database before its server starts, in a separate process.
 
-`python -m bench.search.filling '{"agent_id": …}'`.
-
-The large agent and the large archive are stored, indexed, merged and embedded by the functions that
-a server uses. So are a few of the others; the rest are copies of those in SQL, with ids and numbers
-of their own, as a million more would take too long. Which database it is says the environment, as
-for a server.
+`python -m bench.search.filling '{"agent_id": …}'` uses a server's functions to store, index, merge
+and embed the large agent, the large archive, and a few of the others. The rest are copies of those
+few, made in SQL with new ids and numbers, since storing a million rows would take too long. The
+environment names the database, as for a server.
 """
 
 import asyncio
@@ -56,10 +54,10 @@ SEED = 11
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be filled.
+    """The content of the database.
 
-    The agent and the archive that get `rows` each, and how many rows others have in all. With
-    answers, every second message of the agent is long.
+    The agent and the archive get `rows` each, and others have `others` rows in all. With answers,
+    every second message of the agent is long.
     """
 
     agent_id: str
@@ -72,13 +70,12 @@ class Wanted:
 
 @dataclass
 class Filled:
-    """What was done: questions that its texts answer, and what it took.
+    """The results: questions that the texts answer, and the costs of filling.
 
-    Costs are processor milliseconds a row.
-
-    `stored` is all of the storing, `indexed` its part for the index, `database` what PostgreSQL
-    took for storing and merging, `embedded` what the vectors took. `text_bytes` and `index_bytes`
-    are the bytes of a row's text, and of all that the index keeps of it.
+    Costs are processor milliseconds a row. `stored` is the whole cost of storing, and `indexed` is
+    the part for the index. `database` is PostgreSQL's cost of storing and merging, `embedded` the
+    cost of vectors. `text_bytes` and `index_bytes` are the bytes of a row's text, and the bytes of
+    the index for it.
     """
 
     questions: list[str] = field(default_factory=list)
@@ -95,7 +92,7 @@ class Filled:
 
 
 class Filler:
-    """Stores texts by the functions of a server, and counts what that takes."""
+    """Stores texts with a server's functions, and counts the costs."""
 
     def __init__(self, store: Store, wanted: Wanted) -> None:
         self.filled = Filled()
@@ -104,9 +101,9 @@ class Filler:
         self._writer = Writer(SEED)
 
     async def fill(self) -> Filled:
-        """All of it.
+        """Fill the database.
 
-        The others first, so that the large ones meet a database that is full already.
+        The others come first, so that the large agent and archive meet a full database.
         """
         began = time.monotonic()
         for kind in self._wanted.kinds:
@@ -147,7 +144,7 @@ class Filler:
         return texts
 
     async def _merge(self, owner_id: str) -> bool:
-        """One merge, as the job does it; False where nothing was left to merge."""
+        """Do one merge, as the job does; return False if nothing was left to merge."""
         packed = await self._store.read(lambda tx: pack_rows(tx, owner_id))
         if packed is None:
             return False
@@ -186,9 +183,9 @@ class Filler:
         await self._store.write(lambda tx: work(tx, owner_id, texts, first))
 
     async def _embed(self, owner_id: str) -> bool:
-        """Give the space its vectors, as the job does.
+        """Compute the vectors of the partition, as the job does.
 
-        False where no embedding model is installed.
+        Returns False if no embedding model is installed.
         """
         if not embedded.is_installed():
             return False
@@ -198,7 +195,7 @@ class Filler:
 
 
 def index_bytes(tx: Transaction, owner_id: str) -> int:
-    """All bytes that the index keeps of an owner's documents, without what a database adds."""
+    """Return the bytes of the index for an owner's documents, without the database's overhead."""
     sizes = [
         _length(search_documents.c.data, owner_id),
         _length(search_postings.c.data, owner_id),
@@ -217,7 +214,7 @@ def _length(column: Any, owner_id: str) -> Any:
 
 
 class Only:
-    """The embedded model as all there is."""
+    """A registry with only the embedded model."""
 
     def __init__(self) -> None:
         self._model = EmbeddedModel()
@@ -230,7 +227,7 @@ class Only:
 
 
 def _ignore(_done: int, _total: int) -> None:
-    """Nobody watches how far it is."""
+    """Ignore the progress."""
 
 
 def _insert_messages(tx: Transaction, agent_id: str, texts: list[str], first: int) -> None:
@@ -255,9 +252,9 @@ def insert_passages(
     first: int,
     minutes_apart: int = MINUTES_APART,
 ) -> None:
-    """Store passages, numbered from `first` on, the later the newer.
+    """Store passages, numbered from `first` on; later numbers have later times.
 
-    With hours between them none is a neighbour of another.
+    Passages that are hours apart are no neighbours.
     """
     archive = archives.get(tx, Scope(), archive_id)
     new = [
@@ -274,7 +271,7 @@ def insert_passages(
 
 @contextmanager
 def _counting(cpu: dict[str, float]) -> Iterator[None]:
-    """Count what indexing takes of the storing: the call by which rows are made findable."""
+    """Count the part of the storing time that indexing takes."""
     kept: dict[str, Callable[..., Any]] = {"_put": index._put}
 
     def counted(work: Callable[..., Any]) -> Callable[..., Any]:

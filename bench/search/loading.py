@@ -1,10 +1,8 @@
-"""Fills an archive whose vectors pgvector keeps, in a process of its own.
+"""Fills an archive whose vectors are in pgvector, in a separate process.
 
-`python -m bench.search.loading '{"archive_id": …}'`.
-
-Passages, words and vectors are stored by the functions that a server uses; only the merges are
-larger than a server's, whose many short ones take several times as long. Which database it is says
-the environment. What pgvector is given is kept in two files too.
+`python -m bench.search.loading '{"archive_id": …}'` stores passages, words and vectors with a
+server's functions. Only the merges are larger than a server's, whose many short merges take several
+times as long. The environment names the database. The vectors are also written to two files.
 """
 
 import asyncio
@@ -39,18 +37,15 @@ if TYPE_CHECKING:
 
 DIMENSION = 256
 _BATCH = 1024
-# Minutes: no passage lifts the one beside it, so that a search by meaning is in the order of
-# similarity, as the exact one is.
+# Minutes between passages. With so many no passage raises the score of its neighbour, so a search
+# by meaning has the order of similarity, like the exact search.
 _APART = 4 * 60
 _ASKED_OF_EACH = 50
 
 
 @dataclass(frozen=True)
 class Load:
-    """What is to be filled.
-
-    The archive, with so many passages; `folder` is where the vectors are kept too.
-    """
+    """The content of the archive: its number of passages, and the folder for the vectors' files."""
 
     archive_id: str
     rows: int
@@ -59,15 +54,15 @@ class Load:
 
 @dataclass
 class Loaded:
-    """What was done: questions that its texts answer, and the seconds that each part took."""
+    """The results: questions that the texts answer, and the seconds of each part."""
 
     questions: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    memory: float = 0.0  # megabytes, the most this process had
+    memory: float = 0.0  # largest memory of this process, in megabytes
 
 
 class Kept:
-    """Write the vectors in order, and their documents' numbers, to two files of a folder."""
+    """Two files in a folder: the vectors in order, and the numbers of their documents."""
 
     def __init__(self, folder: Path, rows: int) -> None:
         self.vectors = _mapped(folder / "vectors", np.float32, (rows, DIMENSION))
@@ -75,10 +70,10 @@ class Kept:
 
 
 class _Noting(PgVectorIndex):
-    """The index, which writes down what it is given."""
+    """The index; it also writes its vectors to the files."""
 
     def __init__(self, store: "PostgresStore", kept: Kept) -> None:
-        # It is built when all is there, and not in a pause before.
+        # The index is built after all vectors are stored, and not in a pause before.
         super().__init__(store, BuildPlan(quiet_seconds=24 * 60 * 60))
         self._kept = kept
         self._end = 0
@@ -92,7 +87,7 @@ class _Noting(PgVectorIndex):
 
 
 class Loader:
-    """Does it, one part after the other."""
+    """Fills the archive, one part after the other."""
 
     def __init__(self, store: "PostgresStore", load: Load, author: Author) -> None:
         self.loaded = Loaded(
@@ -103,7 +98,7 @@ class Loader:
         self._author = author
 
     async def run(self) -> Loaded:
-        """All of it."""
+        """Fill the archive."""
         await self._words()
         await self._vectors()
         self.loaded.memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
@@ -111,7 +106,7 @@ class Loader:
 
     async def _words(self) -> None:
         archive_id = self._load.archive_id
-        # So that every blob of postings is written once.
+        # With this limit every blob of postings is written once.
         flush.TERMS_WRITTEN_AT_ONCE = sys.maxsize
         for first in range(0, self._load.rows, POSTING_CHUNK):
             texts = self._author.texts(min(POSTING_CHUNK, self._load.rows - first))
@@ -149,7 +144,7 @@ class Loader:
 
 
 def kept_in(folder: Path) -> Kept:
-    """What a loader left in the folder."""
+    """Open the files that a loader left in the folder."""
     return Kept(folder, (folder / "numbers").stat().st_size // np.dtype(np.int64).itemsize)
 
 
@@ -158,7 +153,7 @@ def _mapped(path: Path, kind: type, shape: tuple[int, ...]) -> npt.NDArray[Any]:
 
 
 def _tell(what: str, done: int, total: int) -> None:
-    """How far it is, now and then, for whoever waits for an hour."""
+    """Print the progress now and then, since loading takes an hour."""
     if done % (POSTING_CHUNK * 2) == 0 or done == total:
         print(f"{time.strftime('%H:%M:%S')} {what}: {done} of {total}", file=sys.stderr, flush=True)
 

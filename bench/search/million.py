@@ -1,6 +1,6 @@
-"""A million passages in one archive whose vectors pgvector keeps.
+"""A million passages in one archive whose vectors are in pgvector.
 
-How long a search takes, and whether it finds the nearest.
+The bench measures how long a search takes, and whether it finds the nearest passages.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from ricordo.llm.embedding.embedded import EmbeddedModel
 from ricordo.search import pgvector
 from ricordo.search.pgvector import PREFIX
 
-# As an operator would set them for so many: the index and the vectors fit into memory, and both
-# processors build.
+# An operator of so large an archive would choose these settings: the index and the vectors fit into
+# memory, and both processors build the index.
 SETTINGS = {
     "shared_buffers": "2GB",
     "maintenance_work_mem": "2GB",
@@ -36,8 +36,8 @@ SETTINGS = {
 _QUESTIONS = 100
 _P50 = 60
 _COMPARED = 20_000
-# Similarities differ by this where the same numbers are added in another order; equal texts may
-# stand for each other.
+# The order of additions changes a similarity by at most this. Passages with equal texts may replace
+# each other.
 _EQUAL = 1e-5
 _MODES = (("by meaning alone", "vector"), ("as shipped", "hybrid"), ("words alone", "fts"))
 
@@ -49,7 +49,7 @@ def measure_million(place: Place, model_url: str, rows: int) -> list[Figure]:
     loaded = Loaded(
         **place.run("bench.search.loading", asdict(Load(archive, rows, str(place.folder))))
     )
-    # Some of each part of it.
+    # The questions are taken from all parts of the archive.
     questions = loaded.questions[:: max(len(loaded.questions) // _QUESTIONS, 1)][:_QUESTIONS]
     figures = _loading_figures(place, loaded, rows)
     with place.server(model_url) as server:
@@ -133,9 +133,9 @@ def _loading_figures(place: Place, loaded: Loaded, rows: int) -> list[Figure]:
 
 
 def _recall(place: Place, questions: list[str], found: list[list[str]]) -> float:
-    """The share of the ten nearest that was found, in the mean.
+    """Return the mean share of the ten nearest passages that was found.
 
-    A passage counts that is as similar as the tenth.
+    A passage counts if it is as similar as the tenth.
     """
     kept = kept_in(place.folder)
     asked = np.array(

@@ -1,6 +1,6 @@
 """Compare a first look at one bit a dimension with an exact comparison.
 
-Shown are what it misses, and what both take.
+The figures are its recall and the times of both.
 """
 
 import asyncio
@@ -22,9 +22,10 @@ QUESTIONS = 200
 
 @dataclass(frozen=True)
 class Nearest:
-    """Return the recall of the ten nearest and the milliseconds of a search.
+    """The recall of the ten nearest, and the milliseconds of a search.
 
-    Both for our search and for a comparison with every vector, with one conversation.
+    There is one time for Ricordo's search in one conversation, and one for a comparison with every
+    vector.
     """
 
     recall: float
@@ -33,7 +34,7 @@ class Nearest:
 
 
 def measure(count: int) -> Nearest | None:
-    """Search among so many embedded texts; None where no embedding model is installed."""
+    """Search this number of embedded texts; return None if no embedding model is installed."""
     if not is_installed():
         return None
     writer = Writer(5)
@@ -56,14 +57,14 @@ def measure(count: int) -> Nearest | None:
         ours.append((middle - began) * 1000)
         exact.append((time.perf_counter() - middle) * 1000)
         best = np.sort(near)[::-1][:BEST]
-        # Storing them in fewer bits moves a similarity by less than this; equal texts may stand for
-        # each other.
+        # Storing vectors in fewer bits changes a similarity by less than this. Equal texts may
+        # replace each other.
         found.append(float(np.mean(best >= nearest.min() - 1e-3)))
     return Nearest(statistics.fmean(found), statistics.median(ours), statistics.median(exact))
 
 
 async def _embedded(texts: list[str]) -> Rows:
-    """The texts' vectors by the embedded model, of length 1, one a row."""
+    """Return the texts' vectors by the embedded model, of length 1, one a row."""
     model = EmbeddedModel()
     parts = [
         np.array(await model.embed(texts[at : at + 512]), dtype=np.float32)

@@ -1,7 +1,4 @@
-"""The databases that are measured, with their servers.
-
-SQLite in a folder, and a PostgreSQL from the wheel that carries one.
-"""
+"""The measured databases and their servers: SQLite, and PostgreSQL from its wheel."""
 
 import json
 import os
@@ -24,9 +21,9 @@ from tests.support import postgres
 
 @dataclass(frozen=True)
 class Place:
-    """A database, as the environment of a server names it.
+    """A database, with the environment that names it for a server.
 
-    `database` is the PostgreSQL that it is on, if it is.
+    `database` is the PostgreSQL server; None for SQLite.
     """
 
     name: str
@@ -35,15 +32,15 @@ class Place:
     database: postgres.Server | None = None
 
     def server(self, model_url: str, **environment: str) -> AbstractContextManager[Server]:
-        """A server on it."""
+        """Run a server on the database."""
         return ricordo(model_url, self.folder, **self.environment, **environment)
 
     def fill(self, wanted: Wanted) -> Filled:
-        """Fill it in a process of its own, while no server runs."""
+        """Fill the database in a separate process, while no server runs."""
         return Filled(**self.run("bench.search.filling", asdict(wanted), stderr=subprocess.DEVNULL))
 
     def run(self, module: str, task: dict[str, Any], stderr: int | None = None) -> dict[str, Any]:
-        """Let a process of its own do this to the database; what it says is returned."""
+        """Run a module on the database in a separate process; return its output."""
         command = [sys.executable, "-m", module, json.dumps(task)]
         variables = {**os.environ, "RICORDO_DATA_DIR": str(self.folder), **self.environment}
         done = subprocess.run(
@@ -54,28 +51,28 @@ class Place:
         return answer
 
     def clear(self) -> None:
-        """What PostgreSQL does by itself after so many changes.
+        """Vacuum the database, as PostgreSQL does by itself after many changes.
 
-        Here it is told not to, for the tests' sake.
+        The settings of the tests turn that off.
         """
         self.ask("VACUUM ANALYZE")
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
-        """The rows that PostgreSQL answers to one statement; none on SQLite."""
+        """Return the rows of one statement on PostgreSQL; none on SQLite."""
         if self.database is None:
             return []
         return self.database.run(sql, postgres.name_in(self.environment["RICORDO_DATABASE_URL"]))
 
     def cpu(self, server: Server) -> float:
-        """Processor seconds of the server and of its database so far."""
+        """Return the CPU seconds of the server and of its database so far."""
         return server.cpu() + (database_cpu(psutil.Process()) if self.environment else 0.0)
 
 
 @contextmanager
 def place(name: str, settings: Mapping[str, str] | None = None) -> Iterator[Place]:
-    """A new database of this kind, "sqlite" or "postgres", gone at the end.
+    """Make a database of this kind, "sqlite" or "postgres"; remove it at the end.
 
-    PostgreSQL has the tests' settings and these.
+    PostgreSQL has the settings of the tests, and these in addition.
     """
     with TemporaryDirectory(prefix="ricordo-bench-") as folder:
         if name == "sqlite":

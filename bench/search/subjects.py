@@ -1,10 +1,8 @@
-"""Texts about something, for searches by meaning.
+"""Texts about subjects, for searches by meaning, made from real words.
 
-Real words, half of them near in meaning to their text's subject.
-
-Words that are invented, as in `texts.py`, consist of the same few syllables, so that a model of
-meaning sees one grey mass: no text of people looks like that. The words are those that the embedded
-model has a vector of its own for.
+Half of the words of a text are near in meaning to its subject. The invented words of `texts.py`
+consist of the same few syllables, so to an embedding model all of those texts mean the same. Here
+the words are those that have a separate vector in the embedded model.
 """
 
 import asyncio
@@ -24,14 +22,14 @@ _SHARE = 0.5
 
 
 class Author(Writer):
-    """Writes such texts and asks for them. The same seed gives the same."""
+    """Writes such texts and their questions. The same seed gives the same texts and questions."""
 
     def __init__(self, seed: int) -> None:
         words = _words()
         super().__init__(seed, words)
         vectors = np.array(asyncio.run(EmbeddedModel().embed(words)), dtype=np.float32)
         subjects = vectors[self._random.permutation(len(words))[:_SUBJECTS]]
-        # The nearest first: the word itself.
+        # The nearest word comes first: it is the subject itself.
         self._near = np.argsort(-(subjects @ vectors.T), axis=1)[:, :_WORDS_OF_SUBJECT] + len(
             COMMON
         )

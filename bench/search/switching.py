@@ -1,11 +1,9 @@
-"""Another model on live data.
+"""A change of the embedding model on live data.
 
-`python -m bench.search.switching '{"rows": 10000}'` searches without a pause while it changes.
-
-An archive is embedded by one model and then anew by another, as after a change of the setting.
-Meanwhile every search must be answered, and by meaning too; afterwards the answers must be those of
-an archive that never knew the first model. Which database it is says the environment, as for a
-server.
+`python -m bench.search.switching '{"rows": 10000}'` searches without a pause during the change. An
+archive is embedded by one model and then by another, as after a change of the setting. During the
+change every search must be answered, by meaning too. Afterwards the answers must equal those of an
+archive that only the new model embedded. The environment names the database, as for a server.
 """
 
 import asyncio
@@ -44,11 +42,11 @@ LIMIT = 10
 
 @dataclass(frozen=True)
 class Switched:
-    """What searches met during the change, and what they found after it.
+    """The searches during the change, and their results after it.
 
-    `poor` were answered, but by fewer hits than there are or by words alone; `same` is the share of
-    questions that are answered after the change as by an archive that the new model embedded in the
-    first place, `same_before` before it. Wall milliseconds.
+    `poor` searches were answered by words alone, or with fewer hits than exist. `same` is the share
+    of questions with the same answer as from an archive that only the new model embedded;
+    `same_before` is that share before the change. Times are wall milliseconds.
     """
 
     searches: int
@@ -62,7 +60,7 @@ class Switched:
 
 
 class Models:
-    """Two models, of which one is the default, as the setting names it."""
+    """Two models. The first one is the default, as if the setting named it."""
 
     def __init__(self, *models: Embedder) -> None:
         self._models = {model.handle: model for model in models}
@@ -76,7 +74,7 @@ class Models:
 
 
 class Switch:
-    """Change an archive's model under load, beside an archive that has the new one already."""
+    """Changes an archive's model under load, and compares with an archive of the new model."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -86,7 +84,7 @@ class Switch:
         self._took: list[float] = []
 
     async def run(self, texts: Sequence[str], questions: Sequence[str]) -> Switched:
-        """All of it."""
+        """Run the whole comparison."""
         changing, settled = [await self._archive(texts, name) for name in ("Changing", "Settled")]
         await self._embed(changing, Models(self._old))
         await self._embed(settled, Models(self._new))
@@ -129,7 +127,10 @@ class Switch:
         return archive.id
 
     async def _embed(self, archive_id: str, models: Models) -> None:
-        """What the job does; with another default than before it changes the model."""
+        """Do the embedding job.
+
+        If the default model is another one than before, this changes the model.
+        """
         work = Indexer(self._store, models, {})  # type: ignore[arg-type]
         await work.embed(
             Job(partitions.EMBED, LOCAL_ORGANIZATION, {"owner_id": archive_id}),
@@ -150,7 +151,7 @@ class Switch:
         ]
 
     async def _search(self, archive_id: str, questions: Sequence[str]) -> None:
-        """One question after the other until it is cancelled."""
+        """Ask one question after the other until the task is cancelled."""
         recall = self._recall()
         while True:
             for question in questions:
@@ -167,9 +168,9 @@ class Switch:
 
 
 def measure_switching(place: Place, rows: int) -> list[Figure]:
-    """Change the model of an archive of so many passages.
+    """Change the model of an archive with this number of passages.
 
-    Nothing where no embedding model is installed.
+    Returns no figures if no embedding model is installed.
     """
     if not embedded.is_installed():
         return []

@@ -1,6 +1,6 @@
-"""Texts that are shaped like talk, from a seed.
+"""Texts with the form of talk, made from a seed.
 
-Few words make most of it, sentences differ in length, and words never end.
+Few words make up most of a text, sentences differ in length, and new words keep appearing.
 """
 
 from collections.abc import Sequence
@@ -17,23 +17,26 @@ WORDS = 40_000
 SPEAKERS = ("Ada", "Noor")
 Numbers = npt.NDArray[np.int64]
 _MIDDLE_LENGTH, _SPREAD, _LONGEST = 18, 0.6, 120
-# An assistant's long answer has so many words at the median, and sentences of so many.
+# The median words of an assistant's long answer, its most words, and the words of a sentence.
 _ANSWER_LENGTH, _LONGEST_ANSWER, _SENTENCE = 640, 2_000, 20
 _ASKED = 4
 
 
 class Writer:
-    """Writes texts and asks for them. The same seed gives the same texts and the same questions."""
+    """Writes texts and questions. The same seed gives the same texts and questions."""
 
     def __init__(self, seed: int, words: Sequence[str] | None = None) -> None:
         self._random = np.random.default_rng(seed)
         self._words = np.array([*COMMON, *(_invented(WORDS) if words is None else words)])
-        # A word's frequency is one by its rank, as in every language.
+        # A word's frequency is proportional to 1 / rank, as in every language.
         weights = 1 / np.arange(1, len(self._words) + 1)
         self._up_to = np.cumsum(weights / weights.sum())
 
     def texts(self, count: int, *, with_answers: bool = False) -> list[str]:
-        """So many texts, of 2 to 120 words; with answers, every second one has about 640."""
+        """Return this number of texts, of 2 to 120 words.
+
+        With answers, every second text has about 640 words.
+        """
         middle = np.full(count, float(_MIDDLE_LENGTH))
         longest = np.full(count, _LONGEST)
         if with_answers:
@@ -49,13 +52,16 @@ class Writer:
         return [_sentences(part.tolist()) for part in parts]
 
     def _told(self, ranks: Numbers, _lengths: Numbers) -> Numbers:
-        """The words of texts of these lengths, by rank: here as they came, whatever they mean."""
+        """Return the ranks of the words in texts of these lengths.
+
+        Here they stay unchanged; a subclass gives the texts a meaning.
+        """
         return ranks
 
     def questions(self, texts: Sequence[str], count: int) -> list[str]:
-        """Questions for some of these texts.
+        """Return questions for some of these texts.
 
-        A few words of one among those that every question has.
+        A question has a few words of its text, and the words that every question has.
         """
         asked = []
         for place in self._random.integers(0, len(texts), count):
@@ -69,7 +75,7 @@ class Writer:
 
 
 def _sentences(words: Sequence[str]) -> str:
-    """The words as one sentence, or as several where they are many."""
+    """Join the words to one sentence, or to several if there are many."""
     size = _SENTENCE if len(words) > _LONGEST else _LONGEST
     starts = range(0, len(words), size)
     return " ".join(" ".join(words[i : i + size]).capitalize() + "." for i in starts)
