@@ -211,8 +211,13 @@ def rules_in_force(agent: Agent, tool_names: Iterable[str]) -> tuple[ToolRule, .
 def initial_messages(state: AgentState, clock: Clock, provider: str) -> list[Message]:
     """Return the messages of a new conversation after its system message.
 
-    `provider` is the provider of the agent's model. If the agent cannot call `send_message`, the
-    messages contain no such call.
+    If the agent cannot call `send_message`, the messages contain no such call.
+
+    Args:
+        state: The new agent, with its conversation and tools.
+        clock: Gives the messages' creation times and the time in the login event.
+        provider: The provider of the agent's model, such as "lmstudio". For some local providers
+            the login comes before the greeting.
     """
     begins = traits_of(state.agent.agent_type).begins
     if begins == "empty":
@@ -234,7 +239,12 @@ def given_messages(
 ) -> list[Message]:
     """Return the first messages that a client gave, in place of `initial_messages`.
 
-    If the agent speaks by calls, messages of the assistant become calls of `send_message`.
+    Args:
+        state: The new agent with its conversation.
+        clock: Gives the messages' creation times.
+        new_messages: The client's messages in order, without a system message. If the agent speaks
+            by calls, an assistant's message becomes a call of `send_message` with its result, and
+            only its text is used.
     """
     speaks_by_calls = traits_of(state.agent.agent_type).style == "heartbeat"
     first_messages: list[Message] = []
@@ -266,10 +276,17 @@ def _speech_call(
 
 
 def chosen_system(system: str | None, default_key: str, data_dir: Path) -> str:
-    """Return the chosen system prompt.
+    """Return the text of the chosen system prompt.
 
-    `system` is the text or `prompt:<key>`; None chooses the key `usual`. Raises what `system_text`
-    raises.
+    Args:
+        system: The text of the prompt, or `prompt:<key>`; None chooses `default_key`.
+        default_key: The key of the prompt that the agent's type uses.
+        data_dir: The data folder, whose folder `system_prompts` holds the operator's prompts.
+
+    Raises:
+        NotFound: There is no prompt with this key.
+        Invalid: The key or the prompt's file cannot be used.
+        Unavailable: The prompt's file cannot be read.
     """
     if system is not None and not system.startswith(REFERENCE):
         return system
@@ -313,7 +330,12 @@ def system_text(key: str, folder: Path) -> str:
 def profile_of(agent: Agent, info: ModelInfo, of_server: ProfileChoice) -> ModelProfile:
     """Return the agent's profile, or the server's if the agent has none.
 
-    By default it depends on the model's size and window.
+    Only some types of agents have profiles; all others get "full".
+
+    Args:
+        agent: The agent, whose setting `model_profile` comes first.
+        info: The agent's model. With "auto", a small model gets "small" and all others "full".
+        of_server: The setting RICORDO_MODEL_PROFILE.
     """
     choice: ProfileChoice = agent.settings.get(PROFILE) or of_server
     if (
@@ -332,8 +354,10 @@ def memory_in_prompt(
 ) -> MemoryInPrompt:
     """Return when the memory in the agent's prompt is rendered again.
 
-    The agent's setting decides; without one, the server's setting does. If neither is set, it
-    depends on the model's server.
+    Args:
+        agent: The agent, whose setting `memory_in_prompt` comes first.
+        info: The model that reads the prompt. With "auto", its server's dialect decides.
+        of_server: The setting RICORDO_MEMORY_IN_PROMPT, for an agent without this setting.
     """
     choice: MemoryInPromptChoice = agent.settings.get(MEMORY_IN_PROMPT) or of_server
     if choice == "auto":
@@ -342,7 +366,14 @@ def memory_in_prompt(
 
 
 def with_profile(state: AgentState, profile: ModelProfile, toolbox: Toolbox) -> AgentState:
-    """Return the state with the profile's prompt and tools instead of its type's."""
+    """Return the state with the profile's prompt and tools instead of its type's.
+
+    Args:
+        state: The agent, which is not changed. If a person seems to have chosen its tools, it is
+            returned as it is; a prompt other than its type's stays.
+        profile: The profile of this turn's model; "full" changes nothing.
+        toolbox: The server's tools, which include those of the profiles.
+    """
     if profile == "full":
         return state
     tools = _replaced_tools(state, profile, toolbox)

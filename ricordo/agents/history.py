@@ -51,12 +51,22 @@ async def import_messages(
 ) -> list[str]:
     """Store the messages in the conversation; return their ids in order.
 
-    If `conversation_id` is None, the agent's default conversation gets them. A message whose otid
-    is already stored is not stored again; its stored id is returned. A message without a date gets
-    a time next to its neighbour's. If no message has a date, all get times just before now.
     Everything is checked before anything is stored.
 
-    Raises NotFound, Invalid, and Conflict if an otid belongs to another message.
+    Args:
+        store: The database, which gets one transaction for each 250 messages.
+        scope: The caller.
+        agent_id: The agent.
+        past: The messages in order. For a message whose otid is already stored, the stored id is
+            returned. A message without a date gets a time next to its neighbour's; if no message
+            has a date, all get times just before now.
+        conversation_id: The conversation; None for the agent's default conversation.
+
+    Raises:
+        NotFound: There is no such agent or conversation.
+        Forbidden: The caller may only read the conversation.
+        Invalid: A date cannot be read or is out of range, or two messages have one otid.
+        Conflict: An otid belongs to another message.
     """
     otid_counts = Counter(past_message.otid for past_message in past if past_message.otid)
     if twice := next((otid for otid, count in otid_counts.items() if count > 1), None):

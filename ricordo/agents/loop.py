@@ -265,7 +265,13 @@ def build_request(
 ) -> ModelRequest:
     """Return the model's input for this step, with this `window` if given.
 
-    The system message is rendered again only if it has to change.
+    The turn's system message is rendered again only if it has to change.
+
+    Args:
+        turn: The turn; a new system message is put into its window.
+        offered: The tools to present.
+        is_first: It is the turn's first step, where more changes make the prompt outdated.
+        window: Messages to send instead of the turn's window, the system message first.
     """
     agent = turn.state.agent
     overrides = turn.request.overrides

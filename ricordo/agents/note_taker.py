@@ -62,9 +62,12 @@ def wants_notes(turn: TurnContext) -> bool:
 def add_note_job(tx: Transaction, run: Run, *, is_local_user: bool) -> None:
     """Add the job that takes notes on this run.
 
-    `is_local_user`: the run belongs to the local user of a server without keys.
-
     Jobs of one conversation never overlap, so notes keep their order.
+
+    Args:
+        tx: The transaction that ends the run.
+        run: The run.
+        is_local_user: The run belongs to the local user of a server without keys.
     """
     jobs.add(tx, _job(run, is_local_user=is_local_user))
 
@@ -83,7 +86,13 @@ def _job(run: Run, *, is_local_user: bool = False) -> Job:
 
 
 async def take_notes(runtime: Runtime, job: Job, report: Report) -> None:
-    """Take a job's notes, if the day's budget does not postpone them."""
+    """Take a job's notes, if the day's budget does not postpone them.
+
+    Args:
+        runtime: The server's parts.
+        job: The job, whose payload names the run, its agent and its conversation.
+        report: Gets the number of messages that are done, and of all.
+    """
     if not await put_off(runtime, job, job.payload["agent_id"]):
         await _take(runtime, job, FencedStore(runtime.store, job).write, report=report)
 
@@ -91,7 +100,16 @@ async def take_notes(runtime: Runtime, job: Job, report: Report) -> None:
 async def note_run(runtime: Runtime, run: Run, *, fills_gaps: bool = True) -> None:
     """Take notes on a run immediately.
 
-    Without `fills_gaps`, only the notes of the model are taken.
+    Args:
+        runtime: The server's parts.
+        run: The run. If its agent does not have the profile `notes`, nothing is done.
+        fills_gaps: Also note statements that the model left out. False: take only the model's
+            notes.
+
+    Raises:
+        NotFound: The agent or its conversation does not exist.
+        ModelError: The model failed.
+        TimeoutError: The model did not answer one message within three minutes.
     """
     await _take(runtime, _job(run), runtime.store.write, fills_gaps=fills_gaps)
 

@@ -61,9 +61,13 @@ class NewMessage:
     def signed(
         self, message: Message, *, is_untrusted: bool = False, label: str | None = None
     ) -> Message:
-        """Return the message with this one's sender and otid.
+        """Return the message with this one's sender, group, otid and egress label.
 
-        `label` is the egress label of its conversation.
+        Args:
+            message: The unsaved message that was made from this one.
+            is_untrusted: Whether the message is stored as untrusted. It replaces this message's
+                mark; see `is_others`.
+            label: The egress label of the conversation, which is joined; None or "" for none.
         """
         return replace(
             message,
@@ -80,6 +84,11 @@ class NewMessage:
 
         The author differs if the message names another sender, or without a sender another name. A
         text that holds retrieved passages also counts as another author's.
+
+        Args:
+            scope: The caller.
+            user_id: The user of the conversation, or None. The caller's user counts as its author
+                too; if there is neither, the author is the user who asks.
         """
         texts = (part.text for part in self.parts if isinstance(part, TextPart))
         if self.is_untrusted or any(map(holds_retrieved, texts)):

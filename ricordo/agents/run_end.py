@@ -42,8 +42,15 @@ def close_run(
 ) -> Run | None:
     """End the run for this reason; return None if it had ended already.
 
-    The run is ended even if another process has its lease. `failed` is the failed model call; it is
-    stored as a step.
+    The run is ended even if another process has its lease.
+
+    Args:
+        tx: The transaction.
+        run: The run as the caller read it; its stored state is what is ended.
+        reason: The reason that is stored with the run.
+        error: `type` and `message` of the failure; None if it was a cancel. After some refusals by
+            a provider, the type keeps the run's messages out of the window.
+        failed: The model call that was interrupted or failed, which is stored as a step.
     """
     # the run's progress may have been saved since `run` was read
     locked_run = runs.lock(tx, run.id)

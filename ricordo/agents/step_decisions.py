@@ -152,7 +152,13 @@ def rulebook(state: AgentState, client_tools: Sequence[ToolSchema] = ()) -> Rule
 
 
 def with_approval(agent: Agent, tool_name: str, is_wanted: bool) -> Agent:
-    """Return the agent with this tool's approval switched on or off."""
+    """Return the agent with this tool's approval switched on or off.
+
+    Args:
+        agent: The agent, which is not changed.
+        tool_name: The name of a tool, attached or not.
+        is_wanted: True if calls of the tool wait for an approval.
+    """
     rules = [
         rule
         for rule in agent.tool_rules
@@ -472,7 +478,14 @@ def parse_approved(answer: AnsweredApproval, offered: OfferedTools) -> ParsedRep
 def parse_nested(
     name: str, arguments: Mapping[str, Any], offered: OfferedTools
 ) -> ToolCallPart | ToolReturnPart:
-    """Return the call that a running tool makes of another tool, or its refusal."""
+    """Return the call that a running tool makes of another tool, or its refusal.
+
+    Args:
+        name: The name of the called tool.
+        arguments: Arguments as the running tool passes them; rules may add fixed ones.
+        offered: The tools that may be called now. Tools that wait for an approval or a client are
+            refused.
+    """
     call = ToolCallPart(new_id("call"), name, orjson.dumps(arguments).decode())
     if name not in offered.tools:
         return _refusal(call, offered)
@@ -503,9 +516,18 @@ def next_action(
 ) -> NextAction:
     """Decide the action after a step.
 
-    `before` is the action before the step. A reply that waits or cannot be read ends the turn.
-    Otherwise the tool rules decide, then the agent's style. The turn continues if messages came
-    with the answer to calls (`has_new_input`), and ends at the last allowed step (`is_last`).
+    A reply that waits or cannot be read ends the turn. Otherwise the tool rules decide, then the
+    agent's style.
+
+    Args:
+        rules: The tool rules with the turn's finished calls, without those of this step.
+        offered: The step's tools.
+        reply: The model's reply; None after an answer to waiting calls.
+        parsed: The parsed reply, or the parsed calls of the answered one.
+        results: The results of the step's calls, with those of refused calls.
+        before: The action before the step, which shows a reminder that the model ignored.
+        is_last: The turn may take no further step.
+        has_new_input: Messages came with the answer to waiting calls, so the turn continues.
     """
     if parsed.is_waiting:
         return NextAction("requires_approval")

@@ -135,7 +135,13 @@ class ContextWindow:
         )
 
     def replace_system(self, text: str, key: str, now: int) -> None:
-        """Put another text into the system message."""
+        """Put another text into the system message.
+
+        Args:
+            text: The rendered prompt.
+            key: The key of the prompt, which becomes `prompt_key`.
+            now: The time of a system message that has none yet, in microseconds.
+        """
         system = self.messages[0]
         self.messages[0] = replace(
             system, parts=(TextPart(text),), created_at=system.created_at or now
@@ -306,7 +312,10 @@ class TurnContext:
     def prompt_of(self, state: AgentState, now: int, recall_count: int) -> SystemPrompt:
         """Return the system prompt that shows this state to the turn's model.
 
-        `recall_count` is the number of messages outside the window.
+        Args:
+            state: The agent's state, which may differ from the turn's.
+            now: The time in microseconds.
+            recall_count: The number of messages outside the window.
         """
         return system_prompt(
             state,
@@ -406,7 +415,11 @@ class StepDraft:
     ) -> Step:
         """Return the step's record, with or without an answer of the model.
 
-        `more` are other fields of the record.
+        Args:
+            turn: The turn of the step.
+            created_at: The time of the record, in microseconds.
+            stop: The reason that ends the run with this step, or None.
+            **more: Other fields of the record; they replace those from the turn.
         """
         info = turn.model.info
         fields: dict[str, Any] = {

@@ -83,7 +83,12 @@ class AnswerBudget:
     def change(self, ticket: "Ticket", size: int, *, must: bool) -> bool:
         """Set the ticket's bytes to `size` if there is room, and return whether this was done.
 
-        With `must` it is done even without room.
+        If no other answer is being sent, there is room for any size.
+
+        Args:
+            ticket: The ticket of one answer.
+            size: The new number of bytes, which replaces the ticket's bytes so far.
+            must: Set them even without room.
         """
         with self._lock:
             others = self._total - ticket.size
@@ -104,7 +109,12 @@ class AnswerBudget:
     async def wait(self, ticket: "Ticket", size: int) -> None:
         """Reserve this number of bytes as soon as there is room.
 
-        Raises HTTPException (503) after a wait of `WAIT` seconds.
+        Args:
+            ticket: The ticket of one answer.
+            size: The number of bytes.
+
+        Raises:
+            HTTPException: There was no room within `WAIT` seconds (503).
         """
         loop = asyncio.get_running_loop()
         try:
@@ -147,7 +157,12 @@ class Ticket:
         self.size = 0
 
     def take(self, size: int, *, must: bool = False) -> bool:
-        """Set the taken bytes to `size`; return False, without a change, if there is no room."""
+        """Set the taken bytes to `size`; return False, without a change, if there is no room.
+
+        Args:
+            size: The new number of bytes, which replaces the bytes so far.
+            must: Take them even without room.
+        """
         return self._budget.change(self, size, must=must)
 
     def release(self) -> None:
@@ -197,7 +212,17 @@ async def read_answer(
 ) -> Response:
     """Read, and return the answer, which is made in the reading thread.
 
-    Raises TooLong, HTTPException (503).
+    Args:
+        budget: The budget of the app.
+        scope: The ASGI scope of the request, which holds the ticket of its answer.
+        store: The database.
+        work: Reads the content, or a whole response. It runs again if there was no room for the
+            answer.
+        make: Turns the content into JSON; None if it is JSON already.
+
+    Raises:
+        TooLong: The answer is above the limit of one answer.
+        HTTPException: There was no room within `WAIT` seconds (503).
     """
     ticket = budget.ticket(scope)
 
@@ -238,7 +263,15 @@ async def counted_answer(
 ) -> Response:
     """Return the answer, wrapped so that its bytes count toward the limit until they are sent.
 
-    Raises HTTPException (503) if there is no room for a read.
+    Args:
+        budget: The budget of the app.
+        scope: The ASGI scope of the request, which holds the ticket of its answer.
+        response: The response, whose body is finished or is made while it is sent. The latter is
+            not counted.
+        reads: The request only reads, so it may be refused. The answer of a write never is.
+
+    Raises:
+        HTTPException: There was no room for a read within `WAIT` seconds (503).
     """
     if (size := _size_of(response)) > SMALL:
         ticket = budget.ticket(scope)
@@ -266,9 +299,15 @@ def _in_pieces(response: Response) -> Response:
 async def made_answer(budget: AnswerBudget, scope: Scope, content: Any, *, reads: bool) -> Response:
     """Return the answer with this content.
 
-    The answer of a write is never refused.
+    Args:
+        budget: The budget of the app.
+        scope: The ASGI scope of the request, which holds the ticket of its answer.
+        content: The JSON of the answer, not yet encoded.
+        reads: The request only reads, so it may be refused. The answer of a write never is.
 
-    Raises TooLong, HTTPException (503).
+    Raises:
+        TooLong: The answer of a read is above the limit of one answer.
+        HTTPException: There was no room for a read within `WAIT` seconds (503).
     """
     size = weight(content)
     if size <= SMALL:

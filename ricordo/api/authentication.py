@@ -117,8 +117,11 @@ class Authentication:
 
         Returns None for a key that is unknown, expired or revoked, or of a disabled user.
 
-        `is_near` means that the caller is on this machine; the operator's tokens are accepted only
-        there.
+        Args:
+            runtime: The server's parts.
+            key: A key, a session token, a program's key or an operator's token, as the client sent
+                it.
+            is_near: The caller is on this machine; the operator's tokens are accepted only there.
         """
         if self._is_settings_key(key):
             return _ADMINISTRATOR
@@ -176,6 +179,10 @@ class Authentication:
         """Return a session token for this key.
 
         It is valid for this time, or until the key is revoked. The key cannot be read from it.
+
+        Args:
+            key: A valid key. It is not checked here.
+            seconds: The time of its validity.
         """
         text = f"{keys.hash_of(self.secret, key)}_{int(time.time()) + seconds}"
         return f"{_SESSION}{text}_{self._sign(text)}"
@@ -204,7 +211,13 @@ class Authentication:
         ).hex()
 
     async def slow_down(self, address: str, key: str) -> None:
-        """Delay the check of an unknown key if this address sent many unknown keys."""
+        """Delay the check of an unknown key if this address sent many unknown keys.
+
+        Args:
+            address: The IP address of the caller; "" if it is unknown. Addresses of one IPv6
+                network count together.
+            key: The key of the request. A known key is not delayed because of other callers.
+        """
         failures = self._failures.get(network_of(address))
         if (
             failures is None

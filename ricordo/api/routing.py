@@ -173,7 +173,14 @@ class GuardedRoute(Route):
         return match, child_scope
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse the caller, or answer."""
+        """Refuse the caller, or answer.
+
+        Args:
+            scope: The ASGI scope, in which the guard has put the caller's scope.
+            receive: The `receive` of ASGI. The bytes of a large body count toward the limit of all
+                bodies.
+            send: The `send` of ASGI. The answer gets a header with the warnings of the request.
+        """
         if refusal := refusal_of(scope, self.scopes):
             await refuse(*refusal)(scope, receive, send)
             return
@@ -280,9 +287,14 @@ def needs(*scopes: str) -> Callable[[E], E]:
 
 
 def refusal_of(scope: Scope, needed: tuple[str, ...] | None) -> tuple[int, str] | None:
-    """Return the reason why this caller may not call the route.
+    """Return the reason why this caller may not call the route: a status and a sentence.
 
     Call it before the body is read, and before any look-up.
+
+    Args:
+        scope: The ASGI scope, in which the guard has put the caller's scope.
+        needed: Scopes of which the caller needs one. Empty: every caller may call the route. None:
+            only administrators may.
     """
     if not needed and needed is not None:
         return None

@@ -210,7 +210,13 @@ class Conversation:
     egress: str | None = None
 
     def new_message(self, role: Role, parts: Iterable[Part], created_at: int) -> Message:
-        """Return an unsaved message of this conversation that belongs to no run."""
+        """Return an unsaved message of this conversation that belongs to no run.
+
+        Args:
+            role: The role of the message.
+            parts: Its parts, in order.
+            created_at: The time of the message in microseconds.
+        """
         return Message(
             id=new_id("message"),
             agent_id=self.agent_id,
@@ -341,7 +347,14 @@ def effective(state: AgentState) -> AgentState:
 
 
 def with_model(state: AgentState, handle: str, context_window: int) -> AgentState:
-    """Return the state with another model."""
+    """Return the state with another model.
+
+    Args:
+        state: The agent, which is not changed. Its raw settings of a provider are dropped if the
+            provider changes.
+        handle: The handle of the new model.
+        context_window: The tokens of the agent's window with it.
+    """
     agent = state.agent
     settings = state.agent.model_settings
     if handle.partition("/")[0] != agent.model.partition("/")[0]:

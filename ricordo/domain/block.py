@@ -203,8 +203,15 @@ SHARED_POLICY: Policy = "guarded"
 def new_in(chain: Chain, label: str, by: str, at: int, **fields: Any) -> Block:
     """Return a new, unsaved block of the chain.
 
-    `fields` are its text and settings, and its id if it already has one. By default agents may only
-    propose changes to a user's block, and to a skill.
+    By default agents may only propose changes to a user's block, and to a skill.
+
+    Args:
+        chain: The chain that the block belongs to.
+        label: A label in normal form, as `require_label` returns it.
+        by: The id of the user who creates it.
+        at: The time of its creation in microseconds.
+        **fields: Its text and settings, and its id if it already has one. The labels "persona" and
+            "human" have a default description.
     """
     if fields.get("description") is None:
         fields["description"] = DEFAULT_DESCRIPTIONS.get(label)

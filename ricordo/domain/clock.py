@@ -81,8 +81,16 @@ def zone(name: str) -> tzinfo:
 def parse_date(text: str, zone: tzinfo, *, name: str, end: bool = False) -> int:
     """Return the microseconds of a `YYYY-MM-DD` date or an ISO 8601 time.
 
-    A text without a zone is read in `zone`. A bare date with `end` means its last microsecond.
     Times outside the calendar in UTC become its first or last microsecond.
+
+    Args:
+        text: The date or time.
+        zone: The time zone of a text that names none.
+        name: The name of the field, for the error.
+        end: A bare date means the last microsecond of its day instead of the first.
+
+    Raises:
+        Invalid: The text is no such date or time.
     """
     try:
         parsed = datetime.fromisoformat(text)
@@ -100,8 +108,13 @@ def parse_date(text: str, zone: tzinfo, *, name: str, end: bool = False) -> int:
 def parse_timestamp(text: str, zone: tzinfo, *, name: str = "created_at") -> int:
     """Return the microseconds of a creation time, read as `parse_date` does.
 
+    Args:
+        text: The date or time.
+        zone: The time zone of a text that names none.
+        name: The name of the field, for the error.
+
     Raises:
-        Invalid: if the time could not be shown in every time zone.
+        Invalid: The text is no date or time, or could not be shown in every time zone.
     """
     micros = parse_date(text, zone, name=name)
     try:

@@ -122,7 +122,15 @@ class LocalNetworks:
         )
 
     def of_model(self, provider: str, name: str, endpoint: str | None) -> Destination:
-        """Return the destination of a model's calls."""
+        """Return the destination of a model's calls.
+
+        Args:
+            provider: The name of the provider, which becomes the destination's.
+            name: The name of the model. Ollama forwards requests for some models to its hosted
+                servers, so these are not local.
+            endpoint: The URL of the provider, whose host decides; None counts as not local, except
+                for models in this process.
+        """
         is_local = provider == BUILT_IN or (endpoint is not None and self.holds(endpoint))
         if provider == "ollama" and _HOSTED_BY_OLLAMA.search(name):
             is_local = False
@@ -206,7 +214,12 @@ def permits(label: str | None, destination: Destination) -> bool:
 
 
 def is_as_strict(label: str | None, than: str | None) -> bool:
-    """Return whether `than` also allows every destination that `label` allows."""
+    """Return whether `than` also allows every destination that `label` allows.
+
+    Args:
+        label: The label to examine; None allows all destinations.
+        than: The label that it is compared with; None allows all destinations.
+    """
     if not than:
         return True
     clauses = [frozenset(clause) for clause in names_of(label)]
@@ -219,7 +232,13 @@ def counted_lines(text: str) -> int:
 
 
 def notice(count: int, unit: str, destination: Destination) -> str:
-    """Return the notice that replaces withheld parts, for example of 2 lines."""
+    """Return the notice that replaces withheld parts, for example of 2 lines.
+
+    Args:
+        count: The number of withheld parts.
+        unit: Their noun in the singular, such as "line".
+        destination: The receiver from which they are withheld.
+    """
     plural = "" if count == 1 else "s"
     return f"[{count} {unit}{plural} withheld from {destination.name} by an egress policy]"
 
@@ -319,7 +338,14 @@ class Clearance:
     _marks: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def show(self, source: str, label: str | None, text: str = "") -> None:
-        """Record a labelled source that is shown to a permitted model."""
+        """Record a labelled source that is shown to a permitted model.
+
+        Args:
+            source: The name of the source, such as `message:<id>`.
+            label: Its egress label; None or "" records nothing.
+            text: Its text, so that texts that repeat it are recognized; "" if only the label
+                counts.
+        """
         if label:
             self.label = join(self.label, label)
             self.shown.add(source)
@@ -328,7 +354,14 @@ class Clearance:
     def may_read(
         self, destination: Destination, source: str, label: str | None, text: str = ""
     ) -> bool:
-        """Return whether the destination may see a labelled text; record the text in any case."""
+        """Return whether the destination may see a labelled text; record the text in any case.
+
+        Args:
+            destination: The receiver of the text.
+            source: The name of the text's source, such as `message:<id>`.
+            label: The egress label of the text; None: no limit, and nothing is recorded.
+            text: The text; "" if only the label counts.
+        """
         if label is None:
             return True
         if permits(label, destination):
@@ -338,14 +371,26 @@ class Clearance:
         return False
 
     def know(self, source: str, label: str | None, text: str) -> None:
-        """Record a labelled text, so that texts that repeat it are recognized."""
+        """Record a labelled text, so that texts that repeat it are recognized.
+
+        Args:
+            source: The name of the text's source, such as `message:<id>`.
+            label: The egress label of the text; None or "" records nothing.
+            text: The text; a blank one is not recorded.
+        """
         if label and text.strip():
             entry = LabelledText(source, label, text)
             if entry not in self.texts:
                 self.texts.append(entry)
 
     def withhold(self, source: str, label: str, text: str) -> None:
-        """Record a source that was withheld."""
+        """Record a source that was withheld.
+
+        Args:
+            source: The name of the source, such as `message:<id>`.
+            label: Its egress label.
+            text: Its text, whose lines that are not blank are counted (at least 1).
+        """
         self.withheld[source] = counted_lines(text) or 1
         self.know(source, label, text)
 

@@ -60,7 +60,10 @@ class Remote:
 def sync_job(organization_id: str, remote_id: str, not_before: int = 0) -> Job:
     """Return the job that syncs a remote with its memory.
 
-    `not_before` is the earliest time, in microseconds.
+    Args:
+        organization_id: The organization of the remote.
+        remote_id: The remote.
+        not_before: The earliest time to run the job, in microseconds; 0 for at once.
     """
     return Job(
         SYNC,

@@ -134,7 +134,14 @@ class Run:
     def new_message(
         self, role: Role, parts: Iterable[Part], created_at: int, step_id: str | None = None
     ) -> Message:
-        """Return an unsaved message of this run."""
+        """Return an unsaved message of this run.
+
+        Args:
+            role: The role of the message.
+            parts: Its parts, in order.
+            created_at: The time of the message in microseconds.
+            step_id: The step that wrote it; None for the input of the turn.
+        """
         return Message(
             id=new_id("message"),
             agent_id=self.agent_id,

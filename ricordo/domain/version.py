@@ -50,7 +50,10 @@ class ChangeMetadata:
     def policy_decision(self, policy: Policy, chain: Chain | None) -> PolicyDecision:
         """Return the policy's decision about the change (design §1.5).
 
-        Without a chain, the author does not count as an owner.
+        Args:
+            policy: The policy of the block that is changed.
+            chain: The chain of the block, for its owner. None: the author does not count as an
+                owner.
         """
         if chain and self.is_owners_of(chain):
             return "apply"
@@ -74,6 +77,15 @@ class ChangeMetadata:
         """Raise Forbidden if the policy does not allow the change directly.
 
         This is the last check, in the store itself.
+
+        Args:
+            label: The label of the block, for the error.
+            policy: The policy of the block that is changed.
+            chain: The chain of the block, for its owner. None: the author does not count as an
+                owner.
+
+        Raises:
+            Forbidden: The change would have to be proposed, or is not allowed at all.
         """
         if self.policy_decision(policy, chain) != "apply":
             raise Forbidden(

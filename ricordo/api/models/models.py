@@ -265,7 +265,13 @@ class ModelConfigResponse(ResponseModel):
 
     @classmethod
     def from_model(cls, info: ModelInfo, settings: ModelSettings, context_window: int) -> Json:
-        """Return the configuration with these settings and a window of this number of tokens."""
+        """Return the configuration of a model with these settings.
+
+        Args:
+            info: The description of the model.
+            settings: The agent's settings of the model; unset ones are shown as their defaults.
+            context_window: The tokens of the agent's window, which may be less than the model's.
+        """
         temperature = settings.temperature
         if temperature is None:
             temperature = _SHOWN_TEMPERATURE
