@@ -133,7 +133,7 @@ def tried(world: World, name: str, schema: Wire, base: Any) -> list[str]:
         found += [listed[0]["id"], listed[-1]["id"]]
     if "date" in name or name in ("from", "to"):
         found += DATES
-    is_free = "'string'" in text and "'enum'" not in text  # anything else refuses an id
+    is_free = "'string'" in text and "'enum'" not in text  # other schemas refuse an id
     return [*found, *({**world.own, **world.shared}.values() if is_free else ())]
 
 

@@ -357,7 +357,7 @@ def wrong_ways() -> Iterator[tuple[str, str, str, str]]:
         )
         for name in re.findall(r"\{(\w+)", path) + in_body:
             if method == "PUT" and name in ("user_id", "label"):
-                continue  # which makes it
+                continue  # such a PUT would create the object
             for whose in ("nobody's", "another's"):
                 if (name, whose) != ("user_id", "another's"):
                     yield method, path, name, whose
@@ -394,7 +394,7 @@ def test_a_wrong_name_leads_nowhere_and_tells_nothing_of_others(
             assert answer.status_code == 404, (case, answer.text)
         told = answer.text
         for value in other.values():
-            told = told.replace(value, "")  # what the caller said
+            told = told.replace(value, "")  # text of the request does not count
         assert CANARY not in told, case
     assert [_seen(http, one) for one in two] == before
 

@@ -40,7 +40,7 @@ ROLL_WAITS = [WAITS]
 BOTH_WAIT = [*ROLL_WAITS, {"type": "requires_approval", "tool_name": "toss"}]
 
 
-# What is asked.
+# Requests for approval.
 
 
 def test_a_request_for_approval_shows_the_calls_and_what_the_agent_said_before(
@@ -89,7 +89,7 @@ def test_an_approved_call_is_run_and_the_agent_goes_on_and_all_of_it_fits_the_cl
     scene.require_free(agent)
 
 
-# What is decided.
+# Decisions.
 
 
 def test_a_denied_call_is_not_run_and_the_agent_reads_the_reason(scene: Scene) -> None:
@@ -198,7 +198,7 @@ def test_a_word_beside_the_decision_comes_after_the_results(scene: Scene) -> Non
     scene.require_free(agent)
 
 
-# What does not fit.
+# Decisions that do not fit.
 
 
 def test_an_answer_that_names_other_calls_is_refused_and_the_request_waits_on(scene: Scene) -> None:
@@ -241,7 +241,7 @@ def test_a_message_while_a_call_waits_is_a_conflict_that_a_client_does_not_retry
     assert said(scene.send(agent, decides((call_id, True)))) == ["Eight."]
 
 
-# What becomes of a request that nobody answers.
+# Requests without an answer.
 
 
 def test_a_request_that_expired_is_denied_by_the_next_message(
@@ -294,7 +294,7 @@ def test_the_tool_that_a_call_waits_for_can_be_taken_away(scene: Scene) -> None:
     scene.require_free(agent)
 
 
-# What happens twice, or half.
+# Repeated and interrupted decisions.
 
 
 def test_a_repeated_answer_is_not_carried_out_twice(scene: Scene) -> None:
@@ -377,7 +377,7 @@ def test_a_model_that_fails_after_an_approval_loses_no_result(scene: Scene) -> N
     scene.require_free(agent)
 
 
-# Who decides that a tool waits.
+# Changes of the tools that wait for approval.
 
 
 def test_a_tool_of_one_agent_is_made_to_wait_and_no_longer(scene: Scene) -> None:

@@ -254,7 +254,7 @@ def test_one_message_larger_than_the_window_is_answered_all_the_same(
     require_fits(scene)
     assert said(scene.send(agent, "And now?")) == ["Answer 2."]
     kept = next(one for one in scene.history(agent) if one["message_type"] == "user_message")
-    assert len(kept["content"]) > 80_000  # what was said is kept whole
+    assert len(kept["content"]) > 80_000  # the user's message is kept whole
 
 
 def test_a_tools_huge_results_are_made_to_fit_within_the_turn_and_no_pair_is_split(

@@ -76,7 +76,7 @@ class Sleepers(KillCampaign):
         )
 
     def audit(self) -> Counter[str]:
-        """Return how often each thing that was said is in a transcript that is stored."""
+        """Return how often each message of a user is in a stored transcript."""
         counts: Counter[str] = Counter()
         for user, text in self.tables.rows(
             "SELECT user_id, CAST(parts AS TEXT) FROM messages WHERE role = 'user' AND group_id "

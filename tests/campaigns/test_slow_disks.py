@@ -79,7 +79,7 @@ async def say(stage: Stage, agent: str, number: int) -> str:
 
 
 async def stored(stage: Stage, agent: str, number: int) -> tuple[int, int]:
-    """Return how often the message and the fact of this number are there."""
+    """Return how often the message and the fact of this number are stored."""
     said = [message.text for message in await stage.history(agent) if message.role == "user"]
     fact = (await stage.block(agent, "human")).count(f"Fact {number}.")
     return said.count(f"Message {number}"), fact
@@ -143,7 +143,7 @@ async def test_turns_on_a_disk_that_is_slow_at_every_write_are_answered_once(
         writes += 1
         time.sleep(_SLOW)
 
-    # In whichever turn asks first, the model answers with the call, and then with the text.
+    # In each turn the model answers first with the call, and then with the text.
     script: LineOf = lambda request: (  # noqa: E731 - one expression for each line
         "Noted."
         if request.messages[-1].role == "tool"

@@ -24,7 +24,7 @@ from tests.campaigns.sizes import RecordProperty, short_and_long
 from tests.seams.stage import Hooks, Stage, call
 
 _HEADER, _FRAME = 32, 24 + 4096  # Bytes of a log's header, and of one page in it.
-_TORN_EACH = 4  # of the cuts
+_TORN_EACH = 4  # every fourth cut has a torn variant
 _MOST_OF_A_TURN = 60 * _FRAME
 _TURNS_OF_AN_AGENT = 20
 TURNS = 8
@@ -203,7 +203,7 @@ async def test_a_disk_that_fills_up_at_any_write_of_a_turn_loses_nothing_acknowl
 
 
 class Strike:
-    """An observer of statements: at one of the writer's, the disk refuses writes from then on."""
+    """Makes the disk refuse writes, from one of the writer's statements on."""
 
     def __init__(self, store: SqliteStore, at: int, fault: str) -> None:
         self._store = store

@@ -56,7 +56,10 @@ class Shell:
     folder: Path
     command: Sequence[str] = COMMAND
     helper: Helper | None = None
-    """What forks `ricordo serve` that is refused; all other commands run in this process then."""
+    """The helper that forks `ricordo serve` for tests of its refusals.
+
+    With a helper, all other commands run in this process.
+    """
 
     @property
     def data(self) -> Path:

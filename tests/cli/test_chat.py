@@ -277,7 +277,7 @@ def test_the_archive_is_searched_and_the_way_to_search_talk_is_told(
     path = f"/v1/agents/{talk.agent['id']}/archival-memory/search"
     assert (
         talk.client.ask("GET", path, query={"query": unrelated})["count"] == 1
-    )  # the nearest there is
+    )  # this is the nearest passage
     assert command(talk, f"/search {unrelated}").startswith("Nothing found in the archive.")
 
 

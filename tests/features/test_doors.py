@@ -16,10 +16,10 @@ BESIDE = {
     "storage/git_objects.py",
     "features/memory_care/erasure/queries.py",
     "features/memory_care/erasure/service.py",
-    "storage/rewriting.py",  # takes a forgotten thing out of versions; its owner decided about each
-    "storage/history_size.py",  # the sum of a history's bytes alone
-    "storage/migrations/__init__.py",  # the same sum, for rows of before
-    "storage/future_times.py",  # times alone, which a clock that was set wrong gave
+    "storage/rewriting.py",  # removes forgotten texts from versions, as their owner decided
+    "storage/history_size.py",  # only the sum of a history's bytes
+    "storage/migrations/__init__.py",  # the same sum, for older rows
+    "storage/future_times.py",  # only times that a wrong clock gave
 }
 _TABLES = "(?:blocks|commits|blobs|chains|proposals)"
 _ROOT = Path(ricordo.__file__).parent

@@ -1,9 +1,8 @@
 """Every write of memory, in core and features, goes through one function.
 
-A policy decides, a version is made, no secret is kept.
-
-A new way to write memory is added to `AGENTS_PATHS`, `OWNERS_PATHS` or to the ways below, each of
-which begins with a block `human` that holds `BEFORE`, under some policy, and does one thing to it.
+A policy decides, a version is made, and no secret is stored. A new way to write memory must be
+added to `AGENTS_PATHS`, to `OWNERS_PATHS` or to the ways below. Each of those ways starts with a
+block `human` with the text `BEFORE` and some policy, and does one thing to it.
 """
 
 import itertools
@@ -51,7 +50,7 @@ from tests.support.open_webui import FakeOpenWebUI
 BEFORE = "Her name is Ada."
 SECRET = "sk-1234567890abcdef1234567890abcdef"
 AFTER, STORED = f"She is Eve, {SECRET}.", "She is Eve, [secret removed: api key]."
-# Requests that are refused with a secret in them are sent without one.
+# Requests that a secret would make fail are sent with this text.
 PLAIN = "She is Eve."
 PROPOSAL = {"old_string": BEFORE, "new_string": AFTER, "reasoning": "So she said."}
 POLICIES: tuple[Policy, ...] = get_args(Policy)
@@ -72,7 +71,7 @@ AGENTS_PATHS: dict[str, dict[str, Any]] = {
     "edit_memory_block": {"label": "human", **PROPOSAL},
     "propose_memory_edit": {"label": "human", **PROPOSAL},
 }
-# Other ways of a tool that is above, which need no text.
+# Other commands of the tools above, which need no text.
 AGENTS_OTHER_PATHS: dict[str, tuple[str, dict[str, Any]]] = {
     "delete": ("memory", {"command": "delete", "path": "/memories/human"}),
     "rename": (
@@ -94,7 +93,7 @@ _numbers = itertools.count(1)
 
 
 def made(http: httpx2.Client, policy: str, *tools: str, value: str = BEFORE) -> tuple[str, str]:
-    """Make an agent with one block of this policy; return the block too."""
+    """Make an agent with one block of this policy; return the ids of both."""
     body = {
         "model": MODEL,
         "include_base_tools": False,
@@ -108,7 +107,7 @@ def made(http: httpx2.Client, policy: str, *tools: str, value: str = BEFORE) -> 
 
 
 def require_version(server: ServerInThread, block_id: str, by: str, count: int) -> None:
-    """Check the block's text against its chain, with the author and count of versions."""
+    """Check that the block agrees with its chain, and check the author and count of versions."""
 
     def check(tx: Transaction) -> None:
         block = blocks.get(tx, Scope(), block_id)
@@ -264,7 +263,7 @@ def test_agents_of_a_letta_server_come_through_the_door(server: ServerInThread) 
     loose = letta_database.made_id("block", "loose")
     assert state_of(server, loose) == ("loose", STORED)
     require_version(server, loose, "user", 1)
-    # Of an agent's two blocks one had three texts.
+    # One of the agent's two blocks had three texts.
     require_version(server, letta_database.made_id("block", "human"), "user", 4)
 
 
@@ -355,7 +354,7 @@ def test_typed_memory_writes_through_the_door(server: ServerInThread) -> None:
     require_version(server, block.id, "user", 2)
 
 
-# --- the ways of users' own blocks ---
+# --- ways to write users' own blocks ---
 
 
 @dataclass(frozen=True)
@@ -398,12 +397,11 @@ class Scene:
 
 @dataclass(frozen=True)
 class Way:
-    """One way in.
+    """One way to write a block.
 
-    The function of the package that it enters by, what it does, and what is there then.
-
-    `after` is the text (None: no block), under `label`; `author` is whose version that is; `waits`
-    is how many proposals wait.
+    It has the package's function that it calls, the action, and the expected result. `after` is the
+    block's text (None: no block), and `label` its label. `author` is the kind of the version's
+    author, and `waits` the number of pending proposals.
     """
 
     enters: str
@@ -536,7 +534,7 @@ OWNERS_WAYS: dict[str, Way] = {
         "features.openwebui.OpenWebUIPlugin.memory_remotes", _pull_from_open_webui
     ),
 }
-# Proposing and deciding: nobody can propose a change of a block that only its owner writes.
+# Ways to propose and to decide. A block that only its owner may write accepts no proposals.
 PROPOSALS_WAYS: dict[str, Way] = {
     "propose": Way("api.proposals.propose", Scene.propose, BEFORE, waits=1),
     "git push to propose/": Way(
@@ -649,9 +647,9 @@ def test_an_edit_of_a_note_is_the_owners_version_without_a_secret(
         require_version(server, block["id"], "user", count)
 
 
-# --- a history that is full ---
+# --- a full history ---
 
-# Writes with a text that the history does not have yet; in `PUT`s of the ways above that is AFTER.
+# Writes whose text is new in the history; for the `PUT`s of the ways above it is AFTER.
 NEW_TEXTS = (
     *("PUT as JSON", "PUT as Markdown", "PUT as TOML", "git push"),
     *("propose", "git push to propose/"),

@@ -155,7 +155,8 @@ async def test_roles_that_a_template_refuses_are_sent_as_it_takes_them(
     bodies, statuses = itertools.cycle(BODIES), itertools.cycle((400, 422, 500))
     for place, words in enumerate(TEMPLATE_WORDS):
         status = next(statuses)
-        # Each template's error text, and a sample of the others, different for the next template.
+        # Each template gets its own error text and a sample of the others, a different one for
+        # each.
         if place and place % share != ROLES.index(template) % share:
             continue
         model, serving = room.open(
@@ -522,7 +523,7 @@ async def test_a_window_that_was_learned_is_void_when_the_server_tells_another(r
     assert other.learned.window is None
 
 
-# --- providers that are called through their own libraries ---
+# --- providers that are called with their SDKs ---
 
 
 def claude_error(words: str, status: int = 400) -> Answer:

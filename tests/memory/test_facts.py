@@ -40,7 +40,7 @@ FORMS = {
     "favourite (French)": ([("vert", "bleu")], ["Ma couleur préférée est {}."], ["Ma couleur préférée est maintenant {}."]),
     "favourite (Spanish)": ([("verde", "azul")], ["Mi color favorito es {}."], ["Mi color favorito es ahora {}."]),
 }  # fmt: skip
-# What else a line may say, before or after the fact.
+# Other text of a line, before or after the fact.
 AROUND = ["{}", "{} I have a cat.", "I have a cat. {}"]
 
 

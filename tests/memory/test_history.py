@@ -229,7 +229,7 @@ class Both:
         assert [version.number for version in found] == list(range(1, len(found) + 1))
         tree: dict[str, str] = {}
         for version, expected in zip(found, model.trees, strict=True):
-            # Rebuilt from the rows alone.
+            # The tree is rebuilt from the rows alone.
             tree.pop(version.old_label or version.label, None)
             if version.blob is not None:
                 tree[version.label] = versions.read_text(tx, chain_id, version.blob)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 FACTOR = 8
-"""The long input is so many times as long as the short one.
+"""The length of the long input, as a multiple of the short input's length.
 
 Linear work takes 8 times as long, quadratic work 64 times.
 """
@@ -32,11 +32,12 @@ def is_linear(
     most: int | None = None,
     nothing: float = NOTHING,
 ) -> bool:
-    """Return whether `factor` times the size takes at most `most` times as long.
+    """Return whether work on `factor` times the size takes at most `most` times as long.
 
-    Work that takes less than `nothing` seconds on the larger size is not compared. The measurement
-    is repeated, because a busy machine spoils single ones. One good pair is enough: it is very
-    unlikely that the short run is disturbed three times in a row while the long one is not.
+    If the work on the larger size takes less than `nothing` seconds, the times are not compared.
+    The measurement is repeated, because a busy machine spoils single ones. One good pair is enough:
+    it is very unlikely that the short run is disturbed three times in a row while the long one is
+    not.
     """
     limit = most or factor * MOST // FACTOR
     for _ in range(TRIES):

@@ -145,10 +145,10 @@ CAUSES: tuple[tuple[int, str, str], ...] = (
 
 
 class CheckedAnswers:
-    """Replaces JSON that the route does not document by status 500.
+    """Replaces undocumented JSON by a response with status 500.
 
-    A field may be missing, undocumented or of another type. Such responses, and responses from 500
-    on that none of the CAUSES explains, are collected in `faults`.
+    JSON is undocumented if a field is missing, unknown or of another type. `faults` collects these
+    responses, and responses from 500 on that none of the CAUSES explains.
     """
 
     def __init__(self, app: ASGIApp, faults: list[str]) -> None:
@@ -238,7 +238,7 @@ class ServerInThread:
         configured = providers or ProviderSettings.model_construct()
         self.app: FastAPI = create_app(self.settings, configured, extra_models=models)
         self.faults: list[str] = []
-        """What was answered that should never be.
+        """The responses that must never occur.
 
         A test that provokes one takes it with `provoked`.
         """

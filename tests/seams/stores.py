@@ -159,7 +159,7 @@ async def overlapped(
 
 
 class Held:
-    """Holds the database at the first statement that begins with this, until released."""
+    """Holds the database at the first statement with this beginning, until released."""
 
     def __init__(self, store: SqlStore, beginning: str) -> None:
         self._observers = store.statements.observers
@@ -172,7 +172,7 @@ class Held:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # The listener stays, as it may be running just now; it holds nothing a second time.
+        # The listener stays, as it may be running now. It holds the database only once.
         self._reached.set()
         self._released.set()
 

@@ -263,7 +263,7 @@ async def test_of_two_servers_one_builds_and_the_other_goes_on(
 async def test_a_build_that_fails_is_told_and_searches_go_on(
     index: PgVectorIndex, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(pgvector, "_LINKS", 1)  # PostgreSQL takes two at least
+    monkeypatch.setattr(pgvector, "_LINKS", 1)  # PostgreSQL requires at least two
     await index.upsert("archive-1", "model", records(50))
     with pytest.raises(Unavailable, match=r"pgvector failed: value 1 out of bounds"):
         await index.build("archive-1", "model", 8)
@@ -310,7 +310,7 @@ async def test_vectors_without_length_or_too_long_and_what_is_no_number(
     assert set(plans) == {"auto"}
 
 
-# --- where it can be had ---
+# --- databases that lack the extension ---
 
 
 @pytest.fixture
@@ -364,7 +364,7 @@ async def test_an_extension_that_is_too_old_or_out_of_reach_is_not_used_and_the_
         server().drop(url)
 
 
-# --- the whole way ---
+# --- archives with pgvector, from setting to search ---
 
 
 async def test_an_archive_that_chose_pgvector_is_found_by_meaning(

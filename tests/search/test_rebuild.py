@@ -127,7 +127,7 @@ async def test_what_was_damaged_is_found_again_with_the_same_scores(
     shelf.forget()
     await shelf.rebuild()
     assert (await shelf.everything())[::2] == messages_before
-    if damaged == "garbage":  # which passages came together is kept in the index alone
+    if damaged == "garbage":  # only the index knows the passages that came together
         assert await shelf.everything() == before
 
 
@@ -203,7 +203,7 @@ async def test_vectors_alone_are_made_anew(shelf: Shelf) -> None:
         assert await shelf.everything() == before
     rows = await shelf.store.read(lambda tx: tx.all(select(search_vectors.c.embedding).distinct()))
     assert [row.embedding for row in rows] == ["scripted/embedder"]
-    # And where there are none yet.
+    # The same for an index without any vectors.
     await shelf.store.write(lambda tx: tx.run(delete(search_vectors)))
     await shelf.store.write(
         lambda tx: tx.run(update(search_partitions).values(embedding=None, vectors=0))

@@ -79,7 +79,7 @@ async def test_history_goes_back_through_labels_and_stops_where_a_namesake_left(
 
     assert [await text("a", number) for number in range(1, 7)] == ["a 1"] * 6
     assert [await text("b", number) for number in range(3, 7)] == ["other"] * 4
-    # Before the block was made: the block that had the label then.
+    # Before the block existed, another block had this label.
     assert [await text("b", number) for number in (1, 2)] == [None, "a 1"]
     assert [await text("aside", number) for number in (3, 4, 5, 6)] == [
         None,

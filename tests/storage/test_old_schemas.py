@@ -22,7 +22,7 @@ from ricordo.storage.schema import core_tables, memory_tables
 from tests.storage.test_schema import schema
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-# What an upgrade adds rows to, or counts again.
+# An upgrade adds rows to these tables, and counts these columns again.
 _CHANGED_TABLES = {"schema_versions", "jobs", "sqlite_sequence"}
 _CHANGED_COLUMNS = {("archives", "passage_count")}
 CORE = {
@@ -31,7 +31,8 @@ CORE = {
     for table in vars(module).values()
     if isinstance(table, Table)
 }
-_NEWEST = 14  # of which there is a database: later ones are the same but for what a migration adds
+# The last schema with a database in `fixtures`. A later one differs only by its migrations.
+_NEWEST = 14
 Tables = dict[str, list[str]]
 
 

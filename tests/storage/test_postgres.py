@@ -419,7 +419,7 @@ async def test_a_deadlock_is_broken_and_both_units_are_done(
         is_one_done.set()
 
     await asyncio.gather(write(store, first, second), write(other, second, first))
-    assert len(tries) == 3  # the database ended one of them, once
+    assert len(tries) == 3  # the database ended one of the transactions once
     after = await store.read(lambda tx: blocks.by_ids(tx, Scope(), [first.id, second.id]))
     assert [block.value for block in after] == [first.value + "++", second.value + "++"]
 
@@ -458,7 +458,7 @@ async def test_a_step_that_writes_and_files_never_waits_in_a_ring_with_one_that_
     writing = asyncio.create_task(store.write(step("writes", writes)))
     assert await asyncio.to_thread(has_written.wait, LIMIT)
     await asyncio.gather(writing, other.write(step("reshapes", reshapes)))
-    assert tries == ["writes", "reshapes"]  # neither was ended by the database, to run again
+    assert tries == ["writes", "reshapes"]  # the database ended neither transaction
 
 
 async def test_no_run_begins_in_a_thread_that_is_held(
@@ -598,7 +598,7 @@ async def test_a_server_that_goes_away_is_unavailable_after_some_tries(
     )
 
     async def use() -> None:
-        for _ in range(5):  # whichever worker's connection it was
+        for _ in range(5):  # several times, for the connection of any worker
             kill(await store.read(backend))
 
     with pytest.raises(Unavailable, match=r"The database failed.*Nothing was changed"):

@@ -82,7 +82,7 @@ async def test_an_upgraded_database_has_exactly_the_tables_of_a_new_one(
         await open_sqlite(path).close()
         metadata.create_all(
             create_engine(f"sqlite:///{path}")
-        )  # of features, where tests before this one imported them
+        )  # adds the tables of features that earlier tests imported
     assert schema(old) == schema(new), (
         "a table was changed without a migration (see the top of this file)"
     )
@@ -165,7 +165,7 @@ def write_fixture() -> None:
             client.agents.passages.create(agent.id, text="Honey keeps for ever.")
         with closing(sqlite3.connect(Path(folder) / "ricordo.db")) as connection:
             connection.execute("DELETE FROM jobs")
-            connection.execute("DELETE FROM tools")  # the next start brings them again
+            connection.execute("DELETE FROM tools")  # the next start creates them again
             connection.commit()
             SCHEMA_1.write_text("\n".join(connection.iterdump()) + "\n", "utf-8")
 

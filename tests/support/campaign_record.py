@@ -40,7 +40,7 @@ class CampaignRecord:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Record the counts among a test's parameters; the test may replace them later."""
+        """Record counts that are parameters of the test; the test may replace them later."""
         callspec = getattr(item, "callspec", None)
         if callspec is not None:
             item.user_properties += [

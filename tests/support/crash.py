@@ -63,7 +63,7 @@ _WORK = "SELECT 1 FROM jobs WHERE status IN ('waiting', 'running') AND key NOT L
 _DROP_IDLE_WAKE_UPS = """DELETE FROM procrastinate_jobs WHERE status = 'doing'
     AND NOT EXISTS (SELECT 1 FROM jobs WHERE id = queueing_lock AND status = 'running')"""
 _HURRIED_LEASE = 1_000_000  # microseconds
-_LIMIT = 240.0  # seconds for anything to come to rest
+_LIMIT = 240.0  # seconds until nothing runs any more
 
 
 @dataclass(frozen=True)

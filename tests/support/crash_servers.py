@@ -169,7 +169,7 @@ async def opened_servers(
 ) -> AsyncIterator[tuple[list[CrashServer], Tables]]:
     """Servers that answer, on a new SQLite file or PostgreSQL database, removed afterwards."""
     environment = {
-        "RICORDO_EMBEDDING": "none",  # each start would load the model anew
+        "RICORDO_EMBEDDING": "none",  # otherwise each start would load the model
         "OPENAI_API_KEY": "campaign",
         "OPENAI_BASE_URL": model_url,
         _BELLS: str(folder / "bells"),
@@ -283,7 +283,7 @@ class _Killing:
 async def run_kills(folder: Path, *, kills: int, seed: int) -> SimpleNamespace:
     """Kill a server this many times in the middle of turns and approvals of agents of every type.
 
-    Raises AssertionError with what it found, or returns how many requests a kill cut off.
+    Returns the number of interrupted requests. Raises AssertionError with the errors.
     """
     model = FaultyModel(windows={"scripted-large": 120_000})
     async with (

@@ -48,7 +48,7 @@ from tests.support.faults_model import FAILING, MALFORMED, FaultyModel
 from tests.support.faults_world import World, opened
 from tests.support.model_server import ModelServer
 
-LIMIT = 60.0  # seconds for anything to come to its end, on a machine with other work
+LIMIT = 60.0  # seconds until anything ends, on a machine with other work
 LEASE, EXPIRY = 31, 86_401
 _FAULTS_OF_A_SUBJECT = 20
 _TRIES = 4
@@ -149,7 +149,7 @@ class _Campaign:
             self.wrong.append(f"{note}: {type(error).__name__}: {error}")
             self.subjects.remove(subject)
             if self.world.life.is_frozen:
-                await self.world.restart()  # so that the others go on
+                await self.world.restart()  # so that the other agents can continue
             return
         self.wrong += [f"{note}: {one}" for one in self.model.faults]
         self.model.faults.clear()
@@ -239,7 +239,7 @@ class _Campaign:
 
     def _cancel_soon(self) -> None:
         for turn in list(self.world.runtime.live.values()):
-            asyncio.get_running_loop().create_task(turn.cancel())  # the world keeps it
+            asyncio.get_running_loop().create_task(turn.cancel())  # the world keeps a reference
 
     def _overtake(self) -> None:
         self.world.clock.advance(LEASE)

@@ -36,8 +36,8 @@ MALFORMED = tuple(
     "broken_arguments list_arguments unknown_tool no_id same_ids old_id long_ids many_calls "
     "as_text length filter".split()
 )
-# A refusal that does not name its cause. The next request of the same call may be a guess in a
-# simpler form; that of the next call may not.
+# Refusals that do not name their cause. After such a refusal the same call may try a guess in a
+# simpler form, but the next call must not.
 _WORDLESS = frozenset({"400", "500", "huge_error"})
 _GUESSED = frozenset({"an empty text of the assistant", "there is no system prompt"})
 _SPOKEN = re.compile(r"(say-[a-z0-9]+-\d+)(?: ([a-z_+/]+))?")
@@ -137,7 +137,7 @@ class FaultyModel:
         return self._next(asked, body, trouble)
 
     def _next(self, asked: Asked, body: dict[str, Any], trouble: Trouble | None) -> Answer:
-        # A summary may by now hold what was said before the waiting calls.
+        # A summary may have replaced the messages before the waiting calls.
         found = _SPOKEN.fullmatch(asked.heard)
         token, plan = (found.group(1), found.group(2) or "") if found else ("", "")
         steps = plan.split("/") if plan else []
@@ -308,8 +308,8 @@ def _said_by_claude(
 ) -> Answer:
     blocks: list[dict[str, Any]] = [{"type": "text", "text": words}] if words else []
     for id, name, given in calls:
-        # Claude's arguments are always an object: where others break their JSON, it leaves an
-        # argument out.
+        # Claude's arguments are always an object. So instead of broken JSON it leaves an argument
+        # out.
         blocks.append(
             {
                 "type": "tool_use",

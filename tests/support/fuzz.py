@@ -32,8 +32,8 @@ from ricordo.api.models.messages import AnyMessage
 from ricordo.api.models.runs import StopReasonResponse, UsageResponse
 from tests.seams.people import OPERATOR, World, bearer, world_on
 
-ONE_WORLD = 1000  # requests, after which not much is left of it
-_LAST = 0.9  # of these requests are made before anything may be deleted that others are about
+ONE_WORLD = 1000  # requests; after so many, little of the world is left
+_LAST = 0.9  # of these requests come before any that delete objects of other requests
 HOSTILE: tuple[Any, ...] = (
     *(
         "",
@@ -76,7 +76,7 @@ HOSTILE: tuple[Any, ...] = (
     ),
     *(None, True, [], {}, [[]], [None], {"": ""}, {"\0": "\0"}, ["x"] * 70, "١٢", "١", "²"),
 )
-# Not in the document: such an address is called outside, or the server waits for it.
+# These routes are not called: they would call a foreign address, or wait for one.
 OUTSIDE = ("/v1/providers/", "/users/{user_id}/remotes", "/login")
 # Most later requests need what these routes delete or disable.
 _FATAL = {

@@ -33,7 +33,8 @@ class KillCampaign:
     `up` is cleared while the only server is down.
     """
 
-    # Seconds between two kills, and the SQL of rows that must be gone at the end.
+    # `pause` is the range of seconds between two kills; `rest` selects rows that must be gone at
+    # the end.
     pause: ClassVar[tuple[float, float]] = (0.02, 0.3)
     rest: ClassVar[tuple[str, ...]] = (BEGUN_RUNS,)
     # Whether the time for an answer begins at the last kill: on a busy machine nothing may finish
@@ -52,12 +53,12 @@ class KillCampaign:
     def slowness(self) -> float:
         """Return the slowdown compared with an idle machine.
 
-        A turn needs its time between two kills too.
+        Pauses between kills grow with it, since a turn needs its time there.
         """
         return max(1.0, max(server.starts[-1] for server in self.servers) / _START)
 
     def free_jobs(self, pid: int) -> None:
-        """Free at once what the killed process held, besides its leases."""
+        """Free the locks and jobs of the killed process at once; leases are freed elsewhere."""
 
     def hasten(self) -> None:
         """Start work that waits for a later time, while everything becomes idle."""

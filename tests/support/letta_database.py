@@ -19,8 +19,8 @@ from psycopg.types.json import Json
 KEY = "the key of that server"
 ORGANIZATION = "org-00000000-0000-4000-8000-000000000000"
 BEGIN = datetime(2025, 3, 1, 9, 0, tzinfo=UTC)
-# Columns besides the common ones; a name alone is a text; :j JSON, :i integer, :b boolean, :t time,
-# :v vector.
+# Columns besides the common ones, each with its type: :j JSON, :i integer, :b boolean, :t time, :v
+# vector. A name without a type is a text column.
 _TABLES = """
 organizations name privileged_tools:b
 users name

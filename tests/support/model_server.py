@@ -256,7 +256,7 @@ class ModelServer:
         await self.stop()
 
     def handle(self, seen: Seen, transport: asyncio.Transport) -> None:
-        """Answer one request, at once where nothing has to be waited for."""
+        """Answer one request, at once if the answer has no pause."""
         if self._keeps:
             self.requests.append(seen)
         answer = self._answers.popleft() if self._answers else self.otherwise(seen)

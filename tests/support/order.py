@@ -84,7 +84,7 @@ def scope_of(nodeid: str) -> str:
 
 
 def in_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Return the tests with those first that take longest, and otherwise as they were."""
+    """Return the slowest tests first, and the others in their order."""
     firsts = [*TOGETHER, *LONG]
 
     def place(item: pytest.Item) -> int:

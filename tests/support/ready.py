@@ -36,7 +36,7 @@ class Helper:
     """
 
     def __init__(self) -> None:
-        from tempfile import TemporaryDirectory  # slow, and `_ask` does without
+        from tempfile import TemporaryDirectory  # slow, and `_ask` does not need it
 
         self._folder = TemporaryDirectory(
             prefix="ricordo-"
@@ -65,7 +65,7 @@ class Helper:
             return
         code = 1
         try:
-            os.setsid()  # Ctrl-C at the terminal is not for it
+            os.setsid()  # Ctrl-C at the terminal must not end the helper
             os.close(self._alive)
             os.dup2(self._end, 0)
             warnings.resetwarnings()
@@ -78,7 +78,7 @@ class Helper:
         self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], said: str = ""
     ) -> "subprocess.CompletedProcess[str]":
         """Run a command to its end, with this standard input."""
-        import subprocess  # slow, and `_ask` does without
+        import subprocess  # slow, and `_ask` does not need it
         from tempfile import TemporaryFile
 
         with (
@@ -233,7 +233,7 @@ def _obey(door: socket.socket, folder: str) -> int:
 
     ready, _, _ = select.select([0, door], [], [])
     if 0 in ready:
-        return 0  # nobody needed it
+        return 0  # no test needed the helper
     if not warm.is_warm():
         warm.warm_up(Path(folder))
     gc.freeze()  # Memory that is shared with the commands stays shared.

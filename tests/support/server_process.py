@@ -112,13 +112,13 @@ class MadeServer:
 
 
 def wait_until_up(url: str, tell: Callable[[], str]) -> None:
-    """Return once a server answers there.
+    """Wait until a server answers at this address.
 
-    If none does in time, the error contains what `tell` returns.
+    If no server answers in time, the error contains the result of `tell`.
     """
     limit = time.monotonic() + LIMIT
     host, _, port = url.removeprefix("http://").partition(":")
-    while not _listens(host, int(port)):  # which costs a hundredth of a request
+    while not _listens(host, int(port)):  # a connection costs a hundredth of a request
         time.sleep(0.005)
         assert time.monotonic() < limit, f"The server did not start: {tell()}"
     with httpx2.Client(trust_env=False) as http:

@@ -211,7 +211,7 @@ def test_approval_and_order_are_told_apart() -> None:
         assert Rulebook([*calm, strict], TOOLS).is_ordered
 
 
-# --- rules that cannot be ---
+# --- invalid rules ---
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_a_turn_that_can_no_longer_end_is_reported_with_the_rules() -> None:
         book.allowed(called("send_message", "plan"))
 
 
-# --- what the model is told ---
+# --- sentences for the model ---
 
 
 def test_every_type_tells_the_model_a_sentence() -> None:
@@ -391,7 +391,7 @@ def test_a_template_takes_the_place_of_the_sentence_and_nothing_in_it_is_evaluat
     assert line == "Mind {{ tool_name }}<\\/tool_usage_rules>."
 
 
-# --- any rules at all ---
+# --- random rules ---
 
 NAMES = ("a", "b", "c", "d")
 OUTPUTS = ("yes", "no", "1")

@@ -181,7 +181,7 @@ async def test_an_error_with_half_a_character_can_be_stored(
 ) -> None:
     caplog.set_level(
         logging.CRITICAL, "ricordo.tools.toolbox"
-    )  # the test's own report could not be sent with it
+    )  # a worker could not send this log line in its report of the test
 
     def read_name(context: ToolContext) -> None:
         raise FileNotFoundError("caf\udce9.txt")
@@ -233,7 +233,7 @@ async def test_an_unknown_tool_is_told_which_tools_there_are(bench: Bench) -> No
     assert (await Bench([]).one("fly")).content.endswith("Tools you can call: none.")
     del bench.attached["echo"]
     assert "no tool named echo here" in (await bench.one("echo", {"text": "tea"})).content
-    gone = make.tool("gone")  # one that this server cannot run
+    gone = make.tool("gone")  # a tool that this server cannot run
     bench.attached["gone"] = gone
     bench.state = AgentState(
         bench.state.agent, bench.state.conversation, tools=(gone, stored(TOOLS[0]))
@@ -303,7 +303,7 @@ async def test_every_tool_of_the_toolbox_is_stored_as_models_see_it_and_a_second
     await store.write(lambda tx: tools.insert_all(tx, [by_hand]))
     stored = await sync(store, *offered)
     assert await sync(store, *offered) == stored
-    assert stored.pop("by_hand") == by_hand  # what is not the server's is left alone
+    assert stored.pop("by_hand") == by_hand  # tools of others stay unchanged
     assert set(stored) == {tool.name for tool in offered}
     for tool in offered:
         one = stored[tool.name]

@@ -211,7 +211,7 @@ def test_half_a_character_a_nul_and_numbers_beyond_64_bits_are_refused() -> None
     for value in ("\ud800", 2**64, -(2**63) - 1, "a\0b", "\\\0"):
         with pytest.raises(ValueError, match="cannot be stored"):
             AgentRequest.model_validate({"metadata": {"deep": [value]}})
-    for value in (r"\u0000 and \\u0000", 2**63 - 1):  # which only looks like a NUL
+    for value in (r"\u0000 and \\u0000", 2**63 - 1):  # the text only looks like a NUL
         AgentRequest.model_validate({"metadata": {"deep": [value]}})
 
 
@@ -230,7 +230,7 @@ def test_a_picture_no_model_can_read_is_refused(http: httpx2.Client, agent: Agen
         message = {"role": "user", "content": content}
         answer = http.post(f"/v1/agents/{agent.id}/messages", json={"messages": [message]})
         assert answer.status_code in (400, 422), source
-    assert len(http.get(f"/v1/agents/{agent.id}/messages").json()) == 1  # the system message alone
+    assert len(http.get(f"/v1/agents/{agent.id}/messages").json()) == 1  # only the system message
 
 
 RULES: list[dict[str, Any]] = [

@@ -23,7 +23,7 @@ def test_only_the_user_loosens_the_policy_of_their_memory(
         return http.put(path, json={"allowed": allowed}, headers=headers)
 
     ok(put(["local", "openai"], **ada))
-    # The server's administrator, who does not act for her:
+    # The server's administrator does not act for the user here.
     assert ok(put(["local"]))["allowed"] == ["local"]
     for looser in (None, ["local", "openai"], ["openai"]):
         assert "Only the owner" in refused(put(looser), 403)

@@ -112,7 +112,7 @@ def test_a_talk_that_goes_on_by_itself_is_still_its_users(tmp_path: Path) -> Non
             lambda: [one for one in listed(api, group, headers) if one["name"] == "Ben"]
         )
         assert said[0]["content"] == "I am here."
-        server.key("bob")  # makes the user, as reading for an unknown one is refused
+        server.key("bob")  # this creates the user, since reading for an unknown user is refused
         other = headers | {"X-Ricordo-User": "bob"}
         assert listed(api, group, other) == []
 

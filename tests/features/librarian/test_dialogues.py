@@ -282,7 +282,7 @@ async def test_a_correction_keeps_what_else_the_line_says(language: str, kind: s
         after = talk.blocks["human"]
         if keeps not in after or new not in after or old in after.replace(new, ""):
             if change.startswith(("I prefer", "Ich mag")) and keeps in after and new in after:
-                continue  # it names the old value itself
+                continue  # the new line names the old value itself
             wrong.append((before, change, after))
     assert wrong == []
 

@@ -184,7 +184,7 @@ def test_two_users_never_read_each_other_through_one_agent(
         )
     say("ada", [secret, assistant("Noted."), user("My word?")])
     assert asked_texts(server) == ["My word is vuqkzoqada.", "Noted.", "My word?"]
-    # Nor by the id of a response.
+    # The id of a response does not give access either.
     answer = say("ada", [user("Hello.")], "another-chat")
     after = answer["id"].replace("chatcmpl-", "resp_")
     body = {"model": agent, "input": "What is my word?", "previous_response_id": after}
@@ -196,7 +196,7 @@ def test_two_users_never_read_each_other_through_one_agent(
         open_http.post("/v1/responses", headers=headers(service, "ada"), json=body).status_code
         == 200
     )
-    # Each by the header of Ricordo too.
+    # Ricordo's header names the user too.
     say("ada", [user("Hello.")], **{"X-Ricordo-User": "bea"})
     assert server.read(_users_of_the_newest_conversation) == "bea"
 
@@ -306,7 +306,7 @@ def test_embeddings_come_as_numbers_or_packed(
 ) -> None:
     handle = server.embedder.handle
     with openai_client(server) as client:
-        # The client asks for base64 by itself, and unpacks it.
+        # The client always asks for base64, and decodes it.
         made = client.embeddings.create(model=handle, input=["Jasmine tea.", "Rain."], **given)
     assert [one.index for one in made.data] == [0, 1]
     expected = server.run(server.embedder.embed(["Rain."]))[0]

@@ -208,7 +208,7 @@ def test_all_waiting_proposals_are_read_at_once(skills: Skills) -> None:
     skills.say(
         "many", *(proposing(name, instructions=skill_md(name)) for name in ("c", "a", "d", "b"))
     )
-    listed("one")  # what is read only once is read now
+    listed("one")  # the first list reads data that is read only once
 
     one, labels_of_one = listed("one")
     many, labels_of_many = listed("many")
@@ -244,7 +244,7 @@ def test_an_agent_that_answers_an_agent_changes_nothing_by_itself(skills: Skills
 def test_an_agent_can_mend_a_skill_whose_text_follows_no_format(
     skills: Skills, broken: str, removed: list[str] | None
 ) -> None:
-    """A refusal because of the broken text would come again for each way to mend it."""
+    """The broken text itself must not block the edits that mend it."""
     path = skills.path("abe")
     content = skill_md("mend", body="Run it.")
     skills.put(path, "mend", content, files=SCRIPT)

@@ -51,7 +51,7 @@ def model(server: ModelServer, connections: Connections, waits: Waits) -> ChatMo
 
 
 def problems(body: dict[str, Any]) -> list[str]:
-    """Return what Anthropic would refuse in a request; empty for a valid one.
+    """Return the faults for which Anthropic would refuse a request.
 
     The rules are those of its pages and errors.
     """
@@ -125,7 +125,7 @@ def _thinking_problems(body: dict[str, Any]) -> list[str]:
     return found
 
 
-# What is sent.
+# Requests.
 
 
 async def test_thoughts_are_replayed_unchanged_over_many_steps(
@@ -305,7 +305,7 @@ async def test_a_request_is_the_same_bytes_each_time_so_that_its_cache_is_hit(
     assert json.dumps(second["messages"]).startswith(json.dumps(first["messages"])[:-1])
 
 
-# What comes back.
+# Responses.
 
 
 @pytest.mark.parametrize("stream", [False, True])

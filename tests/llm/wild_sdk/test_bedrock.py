@@ -147,7 +147,7 @@ def model(server: ModelServer, waits: Waits) -> ChatModel:
 
 
 def problems(body: dict[str, Any]) -> list[str]:
-    """Return what Bedrock would refuse in a request; empty for a valid one."""
+    """Return the faults for which Bedrock would refuse a request."""
     found: list[str] = []
     roles = [message["role"] for message in body["messages"]]
     if (

@@ -40,7 +40,8 @@ async def found(one: Desk, query: str, **arguments: Any) -> list[str]:
     result = await one.call("conversation_search", query=query, **arguments)
     value = {"results": []} if result.content.startswith(NOTHING) else json.loads(result.content)
     assert not value["results"] or value["message"] == f"Showing {len(value['results'])} results:"
-    # Best first; neighbouring turns become one result, with the best turn first.
+    # The best result comes first. Neighbouring turns become one result, whose best turn comes first
+    # here.
     return [
         turn["content"]
         for item in value["results"]
@@ -110,7 +111,7 @@ async def test_hits_of_one_second_have_exact_times_that_show_their_order(
         "Tea is black now.": "2026-01-20T01:00:00.070000-08:00",
     }
     said_rows = (await nina.read("conversation_search", query="tea"))["results"]
-    # Both are one result, which tells their order by "before" and "after".
+    # Both turns are in one result, where "before" and "after" tell their order.
     (exchange,) = said_rows
     times = {
         "Tea in the garden.": "2026-01-20T01:00:00.000100-08:00",
@@ -152,7 +153,7 @@ async def test_each_hit_stands_once_with_its_speaker_and_behind_the_turn_before_
         ("Nina", "Oolong from Fujian?")
     ]
     assert [turn["relevance"]["fts_rank"] for turn in (result, *result["after"])] == [1, 2]
-    # Across results of tools, but never from another session.
+    # A neighbour may stand behind results of tools, but never in another session.
     six, later = (await nina.read("conversation_search", query="sencha", limit=2))["results"]
     if later["content"] != "Sencha, much later.":
         six, later = later, six
@@ -186,7 +187,7 @@ async def test_the_best_hit_stands_first_and_its_matching_lines_are_marked(nina:
     # By words alone the short question about the well comes first.
     assert result["relevance"]["fts_rank"] == 2
     assert result["matched_lines"] == [lines[41], lines[50]]
-    # The neighbouring turns are shown too, and hide nothing.
+    # The neighbouring turns are shown too, and displace no hit.
     around = [*result["before"], result, *result["after"]]
     assert [turn["content"][:10] for turn in around] == [text[:10] for text in said[: len(around)]]
     assert all("relevance" in turn for turn in around if "well" in turn["content"])
@@ -331,7 +332,7 @@ async def test_words_said_are_found_and_not_calls_results_of_searches_or_heartbe
     )
     assert await found(nina, "jasmine", roles=["tool"]) == ["jasmine six"] * 3
     assert await found(nina, "jasmine", roles=["user"]) == []
-    # A neighbour of what matches is found too, in one result with it.
+    # The neighbour of a matching turn is found too, in one result with it.
     said = {"Your tea is ready: Grüße", "Let me look."}
     assert set(await found(nina, "look")) == set(await found(nina, "grüße")) == said
 
@@ -349,7 +350,7 @@ async def test_dates_are_the_agents_own(store: SqliteStore) -> None:
     )
     assert await found(rome, "tea", end_date="2026-01-20") == ["tea on the 20th"]
     assert await found(rome, "tea", start_date="2026-01-22") == ["tea on the 22nd"]
-    # The message says so too.
+    # The message's time is in the agent's zone too.
     item = (await rome.read("conversation_search", query="midnight"))["results"][0]
     assert item["timestamp"] == "2026-01-21T00:30:00+01:00"
     assert list(item) == [

@@ -75,7 +75,7 @@ async def test_a_job_that_was_killed_begins_no_turn_twice(stage: Stage) -> None:
     stage.lines += ["One.", gate.line("Two.")]
     first = asyncio.create_task(run(stage, job))
     await gate.reached()
-    first.cancel()  # only the job is stopped: the turn goes on
+    first.cancel()  # this stops only the job; the turn continues
     await asyncio.wait([first])
     assert await counts(stage, job) == {"completed": 1, "waiting": 1}
     again = asyncio.create_task(run(stage, job))

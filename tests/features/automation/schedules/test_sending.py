@@ -95,7 +95,7 @@ def test_once_means_once_and_then_it_is_gone(api: Api) -> None:
     assert run.background
     for job in wait_for(
         lambda: jobs_of(api.server, id, "waiting")
-    ):  # which looks whether the turn was cut off
+    ):  # the job checks whether the turn was cut off
         api.server.write(
             lambda tx, job=job: tx.run(
                 update(job_rows).where(job_rows.c.id == job.id).values(not_before=0)
@@ -132,7 +132,8 @@ def test_what_was_missed_for_days_is_sent_once(api: Api) -> None:
     assert row.next_at
     assert begin < row.next_at / 1e6 < time.time() + 61
     assert len(said(api.client, agent)) <= 2  # a minute may end meanwhile
-    assert len(jobs_of(api.server, id, "waiting")) <= 2  # the next time, and the look at the turn
+    # One job is for the next time, and one checks the turn.
+    assert len(jobs_of(api.server, id, "waiting")) <= 2
 
 
 def test_a_turn_that_was_cut_off_is_answered_after_the_restart(tmp_path: Path) -> None:
@@ -198,7 +199,7 @@ def test_while_the_agent_is_busy_the_message_waits_and_a_later_time_takes_its_pl
     wait_for(lambda: [job for job in jobs_of(api.server, id) if job.not_before > old])
     new = make_due(api.server, id, ago=3600)
     wait_for(lambda: (row := row_of(api.server, id)) and row.due_at == new)
-    run_now(api.server, job_at(api.server, id, old))  # has nothing to do any more
+    run_now(api.server, job_at(api.server, id, old))  # the job has nothing left to do
     api.server.answers_with(lambda _request: "ok")
     gate.open()
     wait_for(lambda: api.client.runs.retrieve(run.id).status == "completed")

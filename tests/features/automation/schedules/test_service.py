@@ -117,10 +117,10 @@ async def test_a_clock_that_jumped_ahead_and_back_leaves_out_no_time(
         await store.write(follow)
         wrong = await store.read(next_times)
         clock.advance(-days * 24 * HOUR)
-        if days % 4:  # the job comes first: it sends nothing, and plans anew
+        if days % 4:  # if the job runs first, it sends nothing, and plans the next time again
             await store.write(follow)
         await store.write(service.take_up)
-        # Times that are not within a day of the wrong time are as they would have been anyway.
+        # Times that are more than a day from the wrong time are unchanged.
         assert all(a <= b for a, b in zip(await store.read(next_times), wrong, strict=True))  # type: ignore[operator]
         assert await store.read(next_times) == right
         due = {

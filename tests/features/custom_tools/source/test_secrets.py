@@ -66,7 +66,7 @@ def test_a_tool_has_the_secrets_and_nobody_reads_them(
     returns = [each for each in answer.messages if each.message_type == "tool_return_message"]
     assert returns[0].status == "success"
     assert "[secret TOKEN]" in returns[0].tool_return
-    assert "abc" in returns[0].tool_return  # too short to be told from other words
+    assert "abc" in returns[0].tool_return  # too short to distinguish it from other words
     assert returns[0].stdout == ["begin [secret TOKEN]"]
     assert returns[0].stderr == ["[secret OTHER]"]
     assert "ValueError: broken: [secret TOKEN]" in returns[1].tool_return

@@ -1,4 +1,4 @@
-"""A running server with its clients, and what tests of files share."""
+"""A running server with its clients, and helpers for tests of files."""
 
 import time
 from typing import Any

@@ -161,7 +161,8 @@ LAUGHS = (
     + b"</w:t></w:r></w:p></w:body></w:document>"
 )
 READS = LAUGHS.replace(b'<!ENTITY a0 "ha">', b'<!ENTITY a11 SYSTEM "file:///etc/passwd">')
-# The outcome of each: the text of its error, or "" if it is read. None: either, as long as it ends.
+# The expected outcome for each file: words of its error, "" if it can be read, or None if both are
+# allowed. Each file must end in bounded time.
 HOSTILE: dict[str, tuple[bytes | Callable[[], bytes], str | None]] = {
     "empty.pdf": (b"", "cannot be read as pdf"),
     "no.pdf": (b"Just text.", "cannot be read as pdf"),

@@ -273,7 +273,7 @@ def test_the_older_names_of_the_settings_are_taken(
     monkeypatch.chdir(tmp_path)
     for name, value in (("WORKSPACE_ID", "school"), ("ENVIRONMENT", "local"), ("API_KEY", "k")):
         monkeypatch.setenv(f"RALPH_HONCHO_{name}", value)
-        # So that what is taken is taken back with the test.
+        # monkeypatch knows the variable now, so it removes the value that `load_settings` sets.
         monkeypatch.setenv(f"RICORDO_HONCHO_{name}", "")
         monkeypatch.delenv(f"RICORDO_HONCHO_{name}")
     load_settings(data_dir=tmp_path)

@@ -79,7 +79,7 @@ class RestartedServer:
 
 @pytest.fixture
 def restarted(api: Api) -> Any:
-    """A served RestartedServer, and what calls its tool."""
+    """A running RestartedServer, and a function that calls its tool."""
     server = RestartedServer()
     with raw_server(server.raw) as url:
         config: Any = {"mcp_server_type": "streamable_http", "server_url": url}

@@ -180,7 +180,7 @@ def test_a_small_pack_that_asks_for_one_large_piece_again_takes_no_memory(
 ) -> None:
     """Two kilobytes unpack to two hundred megabytes, whatever size they claim."""
     large = git_object("blob", bytes(60_000))
-    said = b"\xe0\xd4\3"  # 60,000, for what it is made from and for what it claims to become
+    said = b"\xe0\xd4\3"  # 60,000 twice: the claimed sizes of the base and of the result
     delta = said * 2 + b"\xb0\x60\xea" * 4000
     bomb = pack(entry(3, large.body), entry(7, delta, base=large.id))
     assert len(bomb) < 2_000
@@ -319,7 +319,7 @@ def test_a_small_push_cannot_name_one_folder_without_end(monkeypatch: pytest.Mon
         for _ in range(10):  # ten billion files in eleven trees
             made.append(tree_of(*(("40000", f"{number}", made[-1].id) for number in range(10))))
         assert "more than 10000 files and folders" in faults(blob, *made, tree=made[-1].id)
-        assert len(read) <= len(made) + 2  # and that of the memory, counted and looked at
+        assert len(read) <= len(made) + 2  # plus the tree of the memory, which is read twice
         read.clear()
     deep = [tree_of(("100644", "a.md", blob.id))]
     for _ in range(2000):

@@ -103,7 +103,7 @@ def commit(clone: Path, message: str = "By hand", **files: str | None) -> str:
 def test_a_clone_has_the_ids_of_the_database_without_fault(
     memory: Memory, clone: Path, tmp_path: Path
 ) -> None:
-    for version in ("0", "1"):  # what older clients ask for
+    for version in ("0", "1"):  # older clients use these versions
         git(tmp_path, "-c", f"protocol.version={version}", "clone", "-q", memory.url, version)
         assert ids(tmp_path / version) == memory.versions()
     assert ids(clone) == memory.versions()
@@ -168,7 +168,7 @@ def test_a_partial_clone_fetches_what_it_left_out_when_it_is_needed(
     git(part, "pull", "-q")
     assert (part / "human.md").read_text() == "Name: Ada\nLikes coffee"
     assert fsck(part) == ""
-    # What is written in it can be pushed.
+    # A commit in this clone can be pushed.
     commit(part, human="Name: Ada\nLikes coffee and cake")
     git(part, "push", "-q")
     assert memory.texts()["human"] == "Name: Ada\nLikes coffee and cake"
@@ -490,7 +490,7 @@ def test_a_push_of_another_form_of_text_gets_one_more_version_of_the_normal_one(
     assert (
         "Fetch it before you commit again" in run_git(clone, "push", "origin", "HEAD:main").stderr
     )
-    # The commit is as it was made, and what it holds is normal on top of it.
+    # The commit stays unchanged, and a new commit on top of it normalizes its texts.
     assert pushed in memory.versions()
     git(clone, "pull", "-q")
     assert git(clone, "merge-base", "HEAD", pushed).strip() == pushed

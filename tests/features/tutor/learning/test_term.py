@@ -1,7 +1,7 @@
 """A term of one course: 30 students, 12 skills, 8 weeks, in simulated time.
 
-Who says what is scripted by chance with a seed. What is due is compared with the scheduler of the
-package `fsrs`, the teacher's digest with the script, and each prompt with the canaries of others.
+A seed chooses the messages. The due skills are compared with the scheduler of the package `fsrs`,
+the teacher's digest with the script, and each prompt with the canaries of others.
 """
 
 import random
@@ -115,7 +115,7 @@ class Term:
     def _day(self, tx: Transaction, week: int, day: int) -> None:
         for number, student in enumerate(STUDENTS):
             if (number + day) % 7 not in (0, 3):
-                continue  # each works on two days of a week
+                continue  # each student works on two days of a week
             for skill in self.chance.sample(SKILLS[week : week + 5], 2):
                 self._work(tx, student, skill)
 

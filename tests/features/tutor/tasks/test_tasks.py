@@ -308,7 +308,7 @@ def test_a_course_keeps_its_tasks_until_its_file_no_longer_names_them(
     server.write(partial(set_source, source=COURSE))
     look(server)
     assert ok(http.get(f"/background/tasks/{TASK}"))["id"] == id
-    # The minute's job makes the agent again, and the task goes on with its history.
+    # The minute's job creates the agent again, and the task continues with its history.
     ok(http.post("/v1/courses/apply"))
     look(server)
     task = ok(http.get(f"/background/tasks/{TASK}"))
@@ -356,7 +356,7 @@ def test_a_killed_run_is_taken_up_and_nothing_is_asked_twice(
     begun = server.write(begin)
     assert begun
     task, row, scope = begun
-    server.run(work._answer(server.runtime, scope, task, row))  # and here the server is killed
+    server.run(work._answer(server.runtime, scope, task, row))  # the server is killed after this
     asked = len(server.model.requests)
     assert runs_of(http)[0]["status"] == "running"
     server.run(work.carry_out(server.runtime, Job("tasks.run", ""), lambda _done, _all: None))

@@ -277,7 +277,7 @@ def test_the_pages_in_a_browser(browser: Browser, school: School, scripts: bool)
         if scripts:
             visitor.see(
                 "/ui/courses"
-            )  # with its scripts, which the answer to the form may not have loaded yet
+            )  # the response to the form may not have loaded its scripts yet
             page.keyboard.press("j")
             page.keyboard.press("Enter")
         else:

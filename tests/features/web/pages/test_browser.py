@@ -216,18 +216,19 @@ def visitor(browser: Browser, place: Place) -> Iterator[Visitor]:
 def look_at(
     visitor: Visitor, path: str, sizes: Sequence[tuple[int, bool]], place: int
 ) -> list[str]:
-    """Open a page and return what is wrong with it.
+    """Open a page and return its faults.
 
-    axe-core takes most of the time. With one size it looks at each whole page; with several at
-    every sixth, in one of the sizes, and at what all pages have around their main part with the
-    first pages alone.
+    Since axe-core takes most of the time, it does not always check everything. With one size it
+    checks each whole page. With several sizes it checks every sixth page in one of them, and the
+    common parts of all pages on the first pages alone.
     """
     within = "main" if len(sizes) > 1 and place >= len(sizes) else None
     examined = place // 6 % len(sizes) if place % 6 == 0 or len(sizes) == 1 else None
     page = visitor.see(path)
     faults = []
     for number, (width, dark) in enumerate(sizes):
-        if (number, examined) == (0, None):  # what fits the last, narrow size fits the wide one
+        # A page that fits the last, narrow size also fits the first one.
+        if (number, examined) == (0, None):
             continue
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme="dark" if dark else "light", reduced_motion="reduce")

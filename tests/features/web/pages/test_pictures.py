@@ -159,7 +159,7 @@ def test_a_school_with_a_student_a_teacher_and_an_operator(
 def _accept(
     page: Page, url: str, path: str, pictures: dict[str, bytes] | None = None, name: str = ""
 ) -> None:
-    """Accept an invitation, perhaps with a picture of its page."""
+    """Accept an invitation; with `pictures`, first take a picture of its page."""
     page.goto(f"{url}{path}")
     if pictures is not None:
         pictures[name] = page.screenshot()
@@ -168,7 +168,7 @@ def _accept(
 
 
 def _with_few_colours(picture: bytes) -> bytes:
-    """Return the picture with a palette of 128 colours, a third as large."""
+    """Return the picture with 128 colours, which makes its file a third as large."""
     palette = Image.open(BytesIO(picture)).convert("RGB").quantize(128)
     file = BytesIO()
     palette.save(file, "PNG", optimize=True)

@@ -232,7 +232,7 @@ def test_no_button_of_any_page_is_refused_to_who_sees_it(
         for form in waiting:
             answer = browser.post(form[0], data=dict(form[1]))
             if answer.status_code == 401 and order(form):
-                break  # the key or its user is not there any more
+                break  # the form has deleted the key or its user
             if answer.status_code in (401, 403):
                 words = re.search(r'class="error"[^>]*>([^<]*)', answer.text)
                 refused[form] = (forms[form], words and words[1])
