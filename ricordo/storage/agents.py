@@ -166,8 +166,16 @@ def load(
 ) -> AgentState:
     """Return the agent with its blocks, tools, archives and a conversation.
 
-    Without a conversation id, the caller's default conversation is loaded. It may be new and empty.
-    Raises NotFound.
+    Args:
+        tx: The transaction.
+        scope: The caller. The blocks and archives are those for the caller's user, or else for the
+            conversation's user.
+        agent_id: The agent.
+        conversation_id: A conversation of the agent. None or "" loads the caller's default
+            conversation, which may be new and empty.
+
+    Raises:
+        NotFound: The agent or the conversation does not exist, or the caller may not use it.
     """
     agent, conversation, rows = _load_conversation(tx, scope, agent_id, conversation_id)
     user_id = scope.subject_id or conversation.user_id
@@ -186,9 +194,12 @@ def load(
 
 
 def blocks_seen(tx: Transaction, scope: Scope, agent_id: str) -> tuple[Block, ...]:
-    """Return the agent's blocks in the caller's default conversation. Raises NotFound.
+    """Return the agent's blocks in the caller's default conversation.
 
     It takes two statements.
+
+    Raises:
+        NotFound: The agent does not exist, or the caller may not use it.
     """
     agent, conversation, _ = _load_conversation(tx, scope, agent_id)
     return blocks.of_agent(
@@ -391,6 +402,17 @@ def page(
     """Return one page of agents with their attachments, ordered by creation or `position`.
 
     Long texts of blocks are cut.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; agents that the caller may not use are left out.
+        page: The part of the list.
+        *conditions: Further conditions, such as `has_block`; None is ignored.
+        tags: Only agents with one of these tags; without tags, all agents.
+        all_tags: Only agents with all of the tags.
+        position: The expression by which agents are ordered, as `place_of` returns it; None: by
+            creation.
+        **equal: Values by column; None is ignored.
     """
     listed = _ROWS.page_of_ids(
         tx,
@@ -521,7 +543,13 @@ def tags_of(tx: Transaction, agent_id: str) -> list[str]:
 
 
 def update(tx: Transaction, agent: Agent, tags: Sequence[str] | None = None) -> None:
-    """Store the changed fields of an agent, and its tags if they are passed."""
+    """Store the changed fields of an agent.
+
+    Args:
+        tx: The transaction.
+        agent: The agent with its new fields. Its organization and its creation never change.
+        tags: All tags that the agent is to have; None leaves them as they are.
+    """
     _update(tx, agent)
     if tags is not None:
         tx.run(_DELETE_TAGS, {"agent_id": agent.id})

@@ -85,7 +85,11 @@ def agents_used_last(tx: Transaction, scope: Scope, limit: int) -> list[str]:
 def summaries(tx: Transaction, scope: Scope, conversation_id: str, limit: int) -> Sequence[Message]:
     """Return summaries of messages that left the window, newest first.
 
-    Only the newest messages are searched.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        conversation_id: The conversation; messages that it shares as a fork are not searched.
+        limit: The most summaries. Only the newest 5,000 messages are searched for them.
     """
     by_time = (messages.c.created_at.desc(), messages.c.seq.desc())
     own_messages = select(messages.c.id, messages.c.role).where(
@@ -107,8 +111,12 @@ def recent_conversations(
 ) -> list[RecentConversation]:
     """Return the conversations with the newest messages.
 
-    With `waits`, only conversations in which a tool call waits for approval are returned; with
-    `is_own`, only those of the caller.
+    Args:
+        tx: The transaction.
+        scope: The caller; conversations that the caller may not see are left out.
+        limit: The most conversations.
+        waits: Only conversations in which a tool call waits for approval.
+        is_own: Only conversations of the caller's user.
     """
     own_id = scope.subject or scope.user_id
     newest = (

@@ -60,7 +60,14 @@ def own_conversations(tx: Transaction, scope: Scope, user_id: str) -> list[Liste
 def conversations_of_agent(
     tx: Transaction, scope: Scope, agent_id: str, user_id: str
 ) -> list[ListedConversation]:
-    """Return conversations with the agent that are not this user's, last used first."""
+    """Return conversations with the agent that are not this user's, last used first.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        agent_id: The agent.
+        user_id: The user whose conversations are left out.
+    """
     is_other = or_(conversations.c.user_id.is_(None), conversations.c.user_id != user_id)
     return _listed(tx, scope, conversations.c.agent_id == agent_id, is_other)
 
@@ -183,8 +190,14 @@ def versions_of_turns(
 ) -> Mapping[str, TurnVersions]:
     """Return the versions of turns, by the id of the turn's first message.
 
-    Turns with one version are left out. `message_ids` are the first messages of the shown turns in
-    order; the caller may see them. `before_id` is the message before them, None at the beginning.
+    Turns with one version are left out.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The shown conversation, which may be a version itself.
+        description: Its description, which names the first version.
+        message_ids: The first messages of the shown turns in order; the caller may see them.
+        before_id: The message before them; None at the beginning of the conversation.
     """
     root = root_of(conversation_id, description)
     rows = _family(tx, root)

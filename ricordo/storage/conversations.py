@@ -144,9 +144,9 @@ def default_id(agent_id: str) -> str:
 
 
 def users_default_id(agent_id: str, user_id: str) -> str:
-    """Return the id of a user's own default conversation with the agent.
+    """Return the id of a user's separate default conversation with the agent.
 
-    The user has one if the agent's default conversation belongs to somebody else.
+    The user has one if the agent's default conversation belongs to another user.
     """
     return f"conv-{uuid5(NAMESPACE_URL, f'{agent_id}/{user_id}')}"
 
@@ -208,7 +208,14 @@ def require(tx: Transaction, scope: Scope, id: str) -> Conversation:
 def page(
     tx: Transaction, scope: Scope, page: Page, filters: ConversationFilter
 ) -> list[Conversation]:
-    """Return one page of conversations, without the default and hidden ones."""
+    """Return one page of conversations, without the default and hidden ones.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; conversations that the caller may not see are left out.
+        page: The part of the list. Its cursor must be a conversation that the caller may see.
+        filters: The conditions and the order.
+    """
     position = _POSITIONS[filters.order_by]
     # The list is ordered by this column, and pages are cut by it under the name `created_at`.
     positions = select(
@@ -247,7 +254,13 @@ def ended_with(
 ) -> list[tuple[str, str]]:
     """Return organization and id of conversations whose last run ended for these reasons.
 
-    The oldest come first. The run ended at `since` or later. `among` selects the conversations.
+    The oldest come first.
+
+    Args:
+        tx: The transaction.
+        reasons: Stop reasons of runs.
+        since: The earliest end of the run in microseconds UTC.
+        among: A select of conversation ids; others are left out.
     """
     statement = (
         select(conversations.c.organization_id, conversations.c.id)
@@ -266,7 +279,10 @@ def with_summary_like(
 ) -> list[tuple[str, str, str | None]]:
     """Return id, summary and description of the user's conversations.
 
-    Only those whose summary begins with the prefix are returned.
+    Args:
+        tx: The transaction.
+        user_id: The user.
+        prefix: Only conversations whose summary begins with it.
     """
     statement = select(
         conversations.c.id, conversations.c.summary, conversations.c.description
@@ -367,7 +383,12 @@ def page_of_history(
 ) -> list[Message]:
     """Return one page of the conversation's messages, shared ones included.
 
-    See `page_of_kept` for `keeps`.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        conversation: The conversation, perhaps a fork.
+        page: The part of the history. It is full if enough messages are accepted.
+        keeps: Accepts a message; others are left out (see `page_of_kept`).
     """
     spans = lineage(tx, conversation)
 
@@ -399,8 +420,15 @@ def save_window(
 ) -> None:
     """Store the window after a step.
 
-    `added` counts the new messages. `ended` is the run if it has ended. `token_percent` is the
-    provider's token count in percent of our estimate.
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+        window: The ids of the messages in the window, in order.
+        prompt_key: The key of the stored system prompt (see `SystemPrompt.key`).
+        added: The number of new messages in the conversation.
+        token_percent: The provider's token count in percent of our estimate; None leaves the stored
+            one.
+        ended: The run if it has ended; None while it continues.
     """
     parameters = {
         "conversation_id": conversation_id,
@@ -419,7 +447,14 @@ def save_window(
 def start_over(
     tx: Transaction, conversation_id: str, window: Sequence[str], prompt_key: str
 ) -> None:
-    """Replace the window by new messages."""
+    """Replace the window by new messages.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+        window: The ids of the new messages, in order. They are added to the message count.
+        prompt_key: The key of the stored system prompt (see `SystemPrompt.key`).
+    """
     parameters = {
         "conversation_id": conversation_id,
         "new_window": list(window),
@@ -433,7 +468,11 @@ def start_over(
 def add_past(tx: Transaction, conversation_id: str, added: int, newest: int) -> None:
     """Count messages that were stored outside the window.
 
-    `newest` is the creation time of the newest.
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+        added: The number of messages.
+        newest: The creation time of the newest one, in microseconds UTC.
     """
     tx.run(_ADD_PAST, {"conversation_id": conversation_id, "added": added, "newest": newest})
 

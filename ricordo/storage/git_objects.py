@@ -84,9 +84,14 @@ def chain_of(tx: Transaction, chain_id: str) -> Any:
 
 
 def versions_after(tx: Transaction, chain_id: str, number: int, limit: int) -> list[Any]:
-    """Return the rows of `limit` versions behind this number.
+    """Return the rows of the chain's next versions, in order.
 
-    All rows of the last commit are returned, so there may be more.
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        number: The versions have greater numbers than this.
+        limit: The number of rows. There may be more, since all rows of the last commit are
+            returned.
     """
     rows = list(tx.all(_NEXT, {"chain_id": chain_id, "after": number, "limit": limit}))
     if len(rows) == limit:

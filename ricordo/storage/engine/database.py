@@ -134,9 +134,19 @@ def address(settings: Settings) -> str:
 def exclusive_access(
     settings: Settings, *, is_new: bool = False, force: bool = False
 ) -> Iterator[Connection]:
-    """Connect while no server uses the database; with `force` even if one does.
+    """Connect while no server uses the database.
 
-    `is_new` creates the database. Raises Conflict, NotFound, Unavailable.
+    Args:
+        settings: The settings that name the database.
+        is_new: Create the file of an SQLite database if it is missing. On PostgreSQL the database
+            must exist in any case.
+        force: Connect even while a server uses the database. Another program that opens or copies a
+            PostgreSQL database is still refused.
+
+    Raises:
+        Conflict: A server, or another such program, uses the database.
+        NotFound: There is no SQLite file, and `is_new` is not set.
+        Unavailable: The database cannot be opened or written, or its last writes are missing.
     """
     if settings.postgres_url is not None:
         with _exclusive_postgres(settings, settings.postgres_url, force=force) as connection:

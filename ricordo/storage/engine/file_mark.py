@@ -175,8 +175,13 @@ def write_mark(
 ) -> None:
     """Write the mark file from the database.
 
-    `identity` is the identity that the database will get next, if it changes. On a full disk the
-    old mark stays. It is only older than the database.
+    On a full disk the old mark stays. It is only older than the database.
+
+    Args:
+        connection: A connection to the database.
+        path: The database's file; the mark is next to it.
+        identity: The identity that the database will get next; None: it keeps its identity.
+        former: The identity that it has until then. It is only used with `identity`.
     """
     session, phase = _session(connection)
     if identity is None:

@@ -235,7 +235,11 @@ def bulk_insert(
 ) -> BulkInsert | None:
     """Return the insert of one row, compiled for many rows; None if it has no such form.
 
-    `names` are the row's columns, in order.
+    Args:
+        statement: An insert of the parameters of a row, or an insert from a select.
+        names: The names of a row's parameters in order. They are columns, unless the insert is from
+            a select.
+        dialect: The dialect of PostgreSQL.
     """
     if statement._values or statement._returning:
         return None
