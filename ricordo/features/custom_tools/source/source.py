@@ -58,9 +58,16 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def read_source(source: str, name: str | None = None, description: str | None = None) -> ToolSchema:
-    """Return the schema of the function `name`, or else of the last public function.
+    """Return the schema of a function in the source.
 
-    Raises Invalid, which names the missing part.
+    Args:
+        source: The source in Python.
+        name: The name of the function. If it is None or missing in the source, the last public
+            function is read.
+        description: The description of the tool; None or "" takes it from the docstring.
+
+    Raises:
+        Invalid: The source cannot be read, or a docstring, a type or a name is missing.
     """
     tree = _parsed(source)
     function = function_of(tree, name)

@@ -625,7 +625,13 @@ def custom_tool(
 ) -> tuple[ToolCreateRequest, ToolSchema]:
     """Return the request and the schema for a tool with source code.
 
-    Raises Invalid if the source cannot be run here.
+    Args:
+        tool: The tool's fields as the file or another database has them, with its `source_code`.
+        name: The name of the tool, for the notes.
+        notes: Gets notes on the changes.
+
+    Raises:
+        Invalid: The source cannot be run here.
     """
     fields = {
         field_name: tool[field_name]

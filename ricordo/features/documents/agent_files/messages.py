@@ -68,7 +68,16 @@ class Home:
 
 
 def from_whole(file_message: FileMessage, id: str, home: Home) -> Message:
-    """Convert a message from this server's format. Raises Invalid."""
+    """Convert a message from this server's format.
+
+    Args:
+        file_message: The message in the file.
+        id: The id of the new message.
+        home: The conversation that gets it.
+
+    Raises:
+        Invalid: A part of the message cannot be read.
+    """
     try:
         parts = parts_from_json(file_message.parts)
         _PARTS.validate_python(parts)
@@ -96,7 +105,17 @@ def _listed_pieces(content: Any) -> list[Json]:
 
 
 def from_af(raw: Mapping[str, Any], id: str, home: Home, now: int) -> Message:
-    """Convert a message from the format of other servers. Raises Invalid."""
+    """Convert a message from the format of other servers.
+
+    Args:
+        raw: The message as the file has it. Parts of unknown types are dropped.
+        id: The id of the new message.
+        home: The conversation that gets it.
+        now: The time in microseconds of a message without `created_at`.
+
+    Raises:
+        Invalid: The role, the content or the time cannot be read.
+    """
     role = raw.get("role")
     if role not in _ROLES:
         raise Invalid(
@@ -131,6 +150,10 @@ def with_own_otids(raw_messages: list[Json], notes: ImportNotes) -> list[Json]:
     """Return the messages; drop otids that an earlier message already has.
 
     An otid is unique in its conversation.
+
+    Args:
+        raw_messages: The messages of one conversation, in order.
+        notes: Gets notes on the dropped otids.
     """
     seen_otids: set[str] = set()
     unique = []

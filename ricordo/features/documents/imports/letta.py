@@ -71,7 +71,19 @@ async def import_letta(
 ) -> dict[str, Any]:
     """Import all items that are not imported yet, and return the report.
 
-    `model` replaces the model of every agent. Raises Invalid, Unavailable.
+    Args:
+        runtime: The server's parts.
+        scope: The caller, whose organization gets the items.
+        letta: The opened database. If it has several organizations, its `organization` chooses one.
+        report: Gets the number of examined rows, and of all.
+        model: The handle of a model that replaces the model of every agent; None keeps their
+            models.
+        key: The LETTA_ENCRYPTION_KEY of that server, which decrypts secrets. Without it their
+            values are left out.
+
+    Raises:
+        Invalid: The database has agents of several organizations.
+        Unavailable: The database cannot be read.
     """
     run = LettaRun(runtime, scope, letta, report)
     await run.begin(_COUNTED_TABLES)
@@ -136,7 +148,11 @@ async def import_agents(
 ) -> None:
     """Import the agents with their conversations and messages.
 
-    `model` replaces the model of every agent; `key` decrypts their secrets.
+    Args:
+        run: The import.
+        blocks_of: The Letta ids of each agent's blocks, by the Letta id of the agent.
+        model: The handle of a model that replaces the model of every agent, or None.
+        key: The LETTA_ENCRYPTION_KEY of that server, or None.
     """
     tool_names = {row["id"]: str(row["name"]) for row in await run.rows("tools", "id name")}
     for row in await run.rows("agents", _AGENT, order="created_at id"):
