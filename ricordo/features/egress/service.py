@@ -48,7 +48,19 @@ def set_block_policy(
 ) -> Block:
     """Set a block's policy, or remove it if `names` is None.
 
-    Raises Forbidden, Invalid, NotFound.
+    Only its owner may make the policy of a user's block less strict.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        block_id: The block.
+        names: Providers, kinds of tools or "local", in any case; an empty list allows no
+            destination.
+
+    Raises:
+        NotFound: if the caller does not see the block.
+        Forbidden: if the caller may not change it, or not in this direction.
+        Invalid: if a name cannot be a destination, or there are too many.
     """
     block = blocks.get(tx, scope, block_id)
     label = label_of(names)
@@ -73,7 +85,18 @@ def set_block_policy(
 def set_conversation_policy(
     tx: Transaction, scope: Scope, conversation_id: str, names: Sequence[str] | None
 ) -> str | None:
-    """Set the policy of a conversation and all its messages; return the label."""
+    """Set the policy of a conversation and all its messages; return the label.
+
+    Args:
+        tx: The transaction.
+        scope: The caller, who may write in the conversation.
+        conversation_id: The conversation.
+        names: As in `set_block_policy`.
+
+    Raises:
+        NotFound, Forbidden, Invalid: as in `set_block_policy`.
+        Busy: while a turn runs in the conversation.
+    """
     conversation = require_own(scope, conversations.require(tx, scope, conversation_id))
     label = label_of(names)
     if conversation.user_id and conversation.user_id != scope.subject:
@@ -88,7 +111,17 @@ def set_conversation_policy(
 def set_folder_policy(
     tx: Transaction, scope: Scope, folder_id: str, names: Sequence[str] | None
 ) -> Folder:
-    """Set the policy of a folder. The chunks of its files get it too."""
+    """Set the policy of a folder. The chunks of its files get it too.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        folder_id: The folder.
+        names: As in `set_block_policy`.
+
+    Raises:
+        NotFound, Forbidden, Invalid: as in `set_block_policy`.
+    """
     folder = folder_queries.get_folder(tx, scope, folder_id)
     label = label_of(names)
     if folder.user_id and folder.user_id != scope.subject:
@@ -109,7 +142,19 @@ def preview(
     model: str,
     destination: Destination,
 ) -> Preview:
-    """Return the shown and withheld parts of the agent's next prompt for this model."""
+    """Return the shown and withheld parts of the agent's next prompt for this model.
+
+    Args:
+        tx: The transaction.
+        runtime: The running server.
+        scope: The caller, whose default conversation with the agent is taken.
+        agent_id: The agent.
+        model: The model's handle; it is only repeated in the answer.
+        destination: The provider of the model.
+
+    Raises:
+        NotFound: if the caller may not use the agent.
+    """
     state = effective(agents.load(tx, scope, agent_id))
     (state,) = runtime.complete(tx, (state,))
     clearance = runtime.new_clearance()

@@ -67,7 +67,11 @@ class Source:
 
 
 async def look(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Undo readings of detached folders and deleted files, and add jobs for unread files."""
+    """Undo readings of detached folders and deleted files, and add jobs for unread files.
+
+    Args:
+        runtime: The running server.
+    """
     await _undo_readings(runtime)
 
     def plan(tx: Transaction) -> None:
@@ -160,7 +164,16 @@ def _block(tx: Transaction, organization_id: str, block_id: str | None) -> Block
 async def read(runtime: Runtime, job: Job, report: Report) -> None:
     """Let a one-off agent read a file.
 
-    After a kill, the job continues with the current portion. Raises ModelError, Unavailable.
+    After a kill, the job continues with the current portion.
+
+    Args:
+        runtime: The running server.
+        job: A job with the reading's id as `reading_id`.
+        report: Counts the portions.
+
+    Raises:
+        ModelError: if a portion has to be sent again.
+        Unavailable: if the server stops.
     """
     reading = await runtime.store.write(lambda tx: queries.lock(tx, job.payload["reading_id"]))
     if reading is None or reading.status not in ("waiting", "read"):
@@ -207,7 +220,11 @@ async def _read_all(runtime: Runtime, reading: Reading, report: Report) -> Readi
 def portions_of(content: str, window: int) -> list[str]:
     """Return the text in portions of whole lines that fit the window.
 
-    A line that does not fit is cut.
+    A line that does not fit is cut. Text after the first 100 portions is left out.
+
+    Args:
+        content: The file's text.
+        window: The size of the agent's context window in tokens.
     """
     limit = max(min(_CHARACTERS, window * 3 // 4), 500)
     portions = []

@@ -34,6 +34,12 @@ def page_of_group_messages(
     """Return one page of a group's messages, without the members' copies.
 
     Copies have no step and are in no conversation of talks.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; only messages that the caller sees are returned.
+        page: The part of the list.
+        group_id: The group.
     """
     of_talks = select(talks.c.conversation_id).where(talks.c.group_id == group_id)
     is_original = message_lookup.IS_OF_STEP | message_lookup.is_in_conversations(of_talks)

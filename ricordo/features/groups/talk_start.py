@@ -106,8 +106,19 @@ async def start_talk(
 ) -> StartedTalk | str:
     """Start the talk. If the request was accepted before, return the id of its run.
 
-    `answered_run` is a member's run that continued after an approval. With it, the talk that waited
-    for that member is resumed. Raises NotFound, Busy, Conflict, Invalid.
+    Args:
+        runtime: The running server.
+        group_id: The group.
+        request: The messages or the approval. It names the group's leader and the conversation of
+            talks.
+        answered_run: A member's run that continued after an approval. With it, the talk that waited
+            for that member is resumed.
+
+    Raises:
+        NotFound: if the caller may not use all agents of the group.
+        Invalid: if the group cannot talk, or no call waits for the approval.
+        Conflict: while a member waits for an approval, or if no talk waits for `answered_run`.
+        Busy: while another talk of this user with the group runs.
     """
     require_own_otids(request)
     repeated: Run | None = None

@@ -133,6 +133,10 @@ def complete(call: LibrarianCall, schema: ToolSchema) -> LibrarianCall:
     """Return the call with arguments that match its schema.
 
     Missing required arguments are added, and unknown ones are dropped.
+
+    Args:
+        call: The planned call, with the newest names of arguments.
+        schema: The schema of the agent's tool, which may be an older one.
     """
     properties: dict[str, Any] = schema.parameters.get("properties") or {}
     arguments = {name: value for name, value in call.arguments.items() if name in properties}
@@ -180,6 +184,10 @@ def matching(view: LibrarianView, phrase: str) -> list[Statement]:
     """Return the statements of notes that match the words best.
 
     If several match equally well, all are returned.
+
+    Args:
+        view: The notes; those in read-only blocks are left out.
+        phrase: A wish or question in a person's words.
     """
     terms = topic(phrase)
     kinds = facts_asked(phrase) | facts_told(phrase)
@@ -219,7 +227,13 @@ def _is_said_in(wish: str, text: str) -> bool:
 
 
 def points_of(text: str, terms: frozenset[str], kinds: set[str]) -> int:
-    """Return one point for each shared term, and two for a shared kind of fact."""
+    """Return one point for each shared term, and two for a shared kind of fact.
+
+    Args:
+        text: The statement to rate.
+        terms: The terms of a question or wish, from `topic`.
+        kinds: The kinds of facts that it asks for or states, such as "home".
+    """
     return shared(terms, text) + 2 * bool(kinds & facts_told(text))
 
 

@@ -74,7 +74,13 @@ class _Sink(list[bytes]):
 
 
 async def archive_of(runtime: Runtime, scope: Scope, memory: UserMemory) -> AsyncIterator[bytes]:
-    """Yield the bytes of the archive of this memory."""
+    """Yield the bytes of the archive of this memory.
+
+    Args:
+        runtime: The running server.
+        scope: The caller, who may read this memory.
+        memory: The person and the chain. Its chain is the state that texts and history show.
+    """
     store, chain = runtime.store, memory.chain
     sink = _Sink()
     made_at = store.clock.now()

@@ -99,7 +99,12 @@ class VersionRecord(_Record):
 
     @staticmethod
     def of(version: BlockVersion, text: str | None) -> Json:
-        """Return the record of a version: the fields of the API, the author's name and the text."""
+        """Return the record of a version: the fields of the API, the author's name and the text.
+
+        Args:
+            version: The version, with its author.
+            text: The block's whole text in this version; None if the version deleted the block.
+        """
         return {
             **VersionResponse.of(version),
             "author_name": version.author.name,
@@ -166,7 +171,12 @@ class BlockRecord(_Record):
 
     @staticmethod
     def of(block: Block, pending: int) -> Json:
-        """Return the record of a block: the fields of the API except the text, and others."""
+        """Return the record of a block: the fields of the API except the text, and others.
+
+        Args:
+            block: The stored block.
+            pending: The number of proposals that wait for its owner.
+        """
         response = UserBlockResponse.of(block, pending=pending)
         return {
             **{name: field for name, field in response.items() if name != "body"},
@@ -181,7 +191,13 @@ class BlockRecord(_Record):
         }
 
     def block(self, organization_id: str, chain_id: str, text: str) -> Block:
-        """Return the block, with this text, in this chain."""
+        """Return the recorded block in this chain.
+
+        Args:
+            organization_id: The organization of the importing user.
+            chain_id: The chain that receives the block.
+            text: The block's text, from the record of the version in `version`.
+        """
         return Block(
             id=self.id,
             organization_id=organization_id,
@@ -344,7 +360,14 @@ class ManifestBuilder:
         self._hashes[name] = digest
 
     def manifest(self, user: ArchivedUser, head: bytes | None, made_at: int, made_by: str) -> Json:
-        """Return the manifest as JSON. `made_at` is in microseconds."""
+        """Return the manifest of the files that were added.
+
+        Args:
+            user: The person to whom the memory belongs.
+            head: The id of the newest version as 20 bytes; None if there are no versions.
+            made_at: The time of the export in microseconds.
+            made_by: The program that wrote the archive, such as "Ricordo 1.0".
+        """
         return {
             "format": FORMAT,
             "version": FORMAT_VERSION,

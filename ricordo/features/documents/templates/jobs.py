@@ -69,6 +69,11 @@ def job_of(template: Template, author: Actor, options: TemplateSaveRequest) -> J
     """Return the job that brings the template's agents to its newest version.
 
     Jobs of one template never overlap.
+
+    Args:
+        template: The template after its newest version was saved.
+        author: The author of the changes in the agents' memory.
+        options: The parts of the agents that the migration replaces or leaves.
     """
     version_fields = {"name": template.name, "template_id": template.id, "number": template.version}
     payload = {**version_fields, "author": asdict(author), "options": options.model_dump()}
@@ -76,7 +81,19 @@ def job_of(template: Template, author: Actor, options: TemplateSaveRequest) -> J
 
 
 async def migrate(runtime: Runtime, job: Job, report: Report) -> None:
-    """Bring the template's older agents to the version. Raises Unavailable."""
+    """Bring the template's older agents to the version of the job.
+
+    A deleted template ends the job without an error.
+
+    Args:
+        runtime: The running server.
+        job: A job of `job_of`.
+        report: Counts the agents.
+
+    Raises:
+        NotFound, Invalid: if the version's model or agent file can no longer be used.
+        Unavailable: if some agents could not be changed. The others have the new version.
+    """
     payload = job.payload
     scope = Scope(job.organization_id)
     name = payload["name"]
@@ -137,7 +154,18 @@ def bring(
 ) -> None:
     """Bring one agent to the version that the mark names.
 
-    A second call changes nothing.
+    A second call changes nothing; neither does a call for a deleted agent.
+
+    Args:
+        tx: The transaction of this one agent.
+        runtime: The running server.
+        migration: The version's content and the options.
+        mark: The agent setting `MARK` without its variables and deployment: `template_id` (of the
+            version), `version` (its number) and `entity_id`.
+        agent_id: The agent to change.
+
+    Raises:
+        RicordoError: if one of the changes is refused.
     """
     scope = migration.scope
     agents.lock(tx, scope, agent_id)
@@ -165,7 +193,19 @@ def rework(
     settings: Json,
     variables: Mapping[str, str],
 ) -> None:
-    """Apply the migration to a locked agent, and also store these settings."""
+    """Apply the migration to a locked agent, and also store these settings.
+
+    Args:
+        tx: The transaction that locked the agent.
+        runtime: The running server.
+        migration: The version's content and the options.
+        state: The agent before the change, from `agents.load_whole`.
+        settings: Agent settings that replace those of the same names.
+        variables: The values of `{{name}}` in the texts of the template's blocks, by name.
+
+    Raises:
+        RicordoError: if one of the changes is refused.
+    """
     scope = migration.scope
     agent_id = state.agent.id
     _migrate_blocks(tx, state.agent, migration, variables)

@@ -65,9 +65,16 @@ def find(tx: Transaction, scope: Scope, name: str) -> Template | None:
 
 
 def get(tx: Transaction, scope: Scope, name: str, *, locks: bool = False) -> Template:
-    """Return the template. Raises NotFound.
+    """Return the template with this name.
 
-    With `locks`, the row stays locked until this transaction ends.
+    Args:
+        tx: The transaction.
+        scope: The caller, whose organization is searched.
+        name: The whole name, case-sensitive.
+        locks: Lock the row until this transaction ends.
+
+    Raises:
+        NotFound: if there is none.
     """
     if locks:
         tx.lock(_LOCK, {"organization_id": scope.organization_id, "name": name})
@@ -121,7 +128,13 @@ def delete_template(tx: Transaction, template_id: str) -> None:
 
 
 def agents_before(tx: Transaction, template: Template, number: int) -> list[str]:
-    """Return the ids of the template's agents with an older version, oldest first."""
+    """Return the ids of the template's agents with an older version, oldest first.
+
+    Args:
+        tx: The transaction.
+        template: The template.
+        number: A version's number; agents with this version are left out.
+    """
     return agent_lookup.of_older_version(tx, template.organization_id, template.id, number)
 
 

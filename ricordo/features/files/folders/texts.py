@@ -60,6 +60,9 @@ class FileText:
         """Return the file's type with the guessed encoding, and a note.
 
         The note is None if the guess is certain.
+
+        Args:
+            type: The MIME type that the file's name shows, or None.
         """
         if self.encoding is None:
             return type, None
@@ -105,7 +108,14 @@ def is_readable(name: str, content: bytes) -> bool:
 async def text_of(sandbox: Sandbox, name: str, content: bytes) -> FileText:
     """Return the text of a file, with line feeds as line ends.
 
-    Raises Invalid or Unavailable with the reason if there is no text.
+    Args:
+        sandbox: The sandbox that parses documents. Text files are decoded without it.
+        name: The file's name; its suffix decides how the content is read.
+        content: The whole file.
+
+    Raises:
+        Invalid: if there is no text, or more than `MOST_CHARACTERS`.
+        Unavailable: if the sandbox or the extra for this type is missing.
     """
     kind = PARSED.get(PurePosixPath(name).suffix.lower())
     encoding = None

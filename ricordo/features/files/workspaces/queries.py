@@ -188,7 +188,19 @@ def has_within(tx: Transaction, space: Space, folder: str) -> bool:
 
 
 def put(tx: Transaction, space: Space, path: str, content: bytes) -> WorkspaceFile:
-    """Store the content of a file, which is created if it does not exist. Raises Forbidden."""
+    """Store the content of a file, which is created if it does not exist.
+
+    Quotas are not checked.
+
+    Args:
+        tx: The transaction.
+        space: The workspace, with the rights of the writer.
+        path: A path from `service.path_of`.
+        content: The whole content.
+
+    Raises:
+        Forbidden: if only teachers may change the file.
+    """
     space.require_may_change(path)
     stored = find(tx, space, path)
     now = tx.clock.now()

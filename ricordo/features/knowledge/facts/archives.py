@@ -114,7 +114,17 @@ class FactRecord(BaseModel):
 def read_facts(
     tx: Transaction, scope: Scope, user_id: str, after: str | None
 ) -> tuple[Sequence[Json], str | None]:
-    """Return the next facts of the user, oldest first, and the id of the last."""
+    """Return the next facts of the user, oldest first, and the id of the last.
+
+    Args:
+        tx: The transaction.
+        scope: The caller, who may read the user's memory.
+        user_id: The user.
+        after: The id that the previous call returned; None at the start.
+
+    Returns:
+        Records for `FactRecord`, and the next `after`; None at the end.
+    """
     page = Page(limit=_PORTION, after=after, order="asc")
     facts = queries.page(tx, scope, user_id, page, FactFilter())
     records = [

@@ -43,7 +43,18 @@ def require_owner(scope: Scope, user: User) -> None:
 def require(
     tx: Transaction, scope: Scope, user: User, fact_id: str, *, locks: bool = True
 ) -> UserFact:
-    """Return a fact of this user; for a change the user is locked. Raises NotFound."""
+    """Return a fact of this user.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        user: The user to whom the fact must belong.
+        fact_id: The fact.
+        locks: Lock the user until this transaction ends, for a change.
+
+    Raises:
+        NotFound: if the caller does not see the fact, or it is another user's.
+    """
     if locks:
         users.lock(tx, user.id)
     fact = queries.get(tx, scope, fact_id)
@@ -53,7 +64,16 @@ def require(
 
 
 def approve(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
-    """Make a proposed fact current, and end the facts that it contradicts. Raises Conflict."""
+    """Make a proposed fact current, and end the facts that it contradicts.
+
+    Args:
+        tx: The transaction, which has locked the user.
+        fact: The proposed fact.
+        by: The id of the person who decides; None if unknown.
+
+    Raises:
+        Conflict: if the fact is not proposed.
+    """
     _require_proposed(fact)
     live = queries.of_states(tx, fact.user_id, "current", "proposed")
     draft = _draft_of(fact)
@@ -68,7 +88,16 @@ def approve(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
 
 
 def reject(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
-    """Reject a proposed fact; it is not proposed again soon. Raises Conflict."""
+    """Reject a proposed fact; it is not proposed again soon.
+
+    Args:
+        tx: The transaction, which has locked the user.
+        fact: The proposed fact.
+        by: The id of the person who decides; None if unknown.
+
+    Raises:
+        Conflict: if the fact is not proposed.
+    """
     _require_proposed(fact)
     rejected = replace(fact, state="rejected", resolved_at=tx.clock.now(), resolved_by=by)
     queries.update(tx, rejected)
@@ -76,9 +105,17 @@ def reject(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
 
 
 def change(tx: Transaction, fact: UserFact, changed: FactChange, by: str | None) -> UserFact:
-    """Store the corrected fact; the old one is kept as its earlier wording.
+    """Store the corrected fact; the old one stays as its earlier wording.
 
-    Raises Invalid, and Conflict for a fact that is neither current nor proposed.
+    Args:
+        tx: The transaction, which has locked the user.
+        fact: The fact before the change.
+        changed: The new values.
+        by: The id of the person who corrects; None if unknown.
+
+    Raises:
+        Invalid: if the sentence is empty or too long, or the end is before the start.
+        Conflict: for a fact that was replaced or rejected.
     """
     if fact.state not in ("proposed", "current", "ended"):
         raise Conflict(f"This fact is {fact.state} already. Change the current one instead.")
@@ -117,7 +154,20 @@ def change(tx: Transaction, fact: UserFact, changed: FactChange, by: str | None)
 def add(
     tx: Transaction, user: User, sentence: str, kind: FactKind | None, by: str | None
 ) -> UserFact:
-    """Store a fact that its user wrote. It ends the facts that it contradicts. Raises Invalid."""
+    """Store a fact that its user wrote. It ends the facts that it contradicts.
+
+    If a fact says the same already, that one is returned; it is approved if it was proposed.
+
+    Args:
+        tx: The transaction.
+        user: The user whom the fact is about, who is locked here.
+        sentence: The fact. Secrets in it are redacted.
+        kind: The kind; None for the one that the rules find, or else "who".
+        by: The id of the person who adds it; None if unknown.
+
+    Raises:
+        Invalid: if the sentence is empty or too long.
+    """
     users.lock(tx, user.id)
     sentence = _sentence(sentence)
     now = tx.clock.now()

@@ -20,7 +20,12 @@ MOST_EVIDENCE = 10  # pieces of one fact
 
 
 def is_evidence(message: Message, user_id: str) -> bool:
-    """Return whether the user wrote the message."""
+    """Return whether the user wrote the message.
+
+    Args:
+        message: A message of any role.
+        user_id: The user whom the facts are about.
+    """
     return (
         message.is_said
         and not message.is_untrusted
@@ -45,8 +50,14 @@ def is_shown(message: Message, user_id: str) -> bool:
 def checked(draft: FactDraft, messages: Sequence[Message], user_id: str) -> FactDraft | None:
     """Return the draft with its valid evidence; None if no evidence is valid.
 
-    `messages` are the messages that were read, in order. A model's sentence may contain no numbers
-    or names that its messages lack, and only few other such words.
+    A model's sentence may contain no numbers or names that its messages lack, and only few other
+    such
+    words.
+
+    Args:
+        draft: The fact as it was read.
+        messages: The messages from which it was read, in order.
+        user_id: The user whom the fact is about.
     """
     places = {message.id: index for index, message in enumerate(messages)}
     pieces: dict[Evidence, None] = {}

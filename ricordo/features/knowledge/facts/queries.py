@@ -106,7 +106,15 @@ class FactFilter:
 def page(
     tx: Transaction, scope: Scope, user_id: str, page: Page, filters: FactFilter
 ) -> list[UserFact]:
-    """Return one page of the user's facts."""
+    """Return one page of the user's facts.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; only facts that the caller sees are returned.
+        user_id: The user.
+        page: The part of the list.
+        filters: The filter. With `as_of` (microseconds), only facts that held at that time.
+    """
     conditions = []
     if filters.as_of is not None:
         columns = user_facts.c
@@ -123,7 +131,14 @@ def page(
 def of_states(
     tx: Transaction, user_id: str, *states: FactState, limit: int = _MOST_COMPARED
 ) -> list[UserFact]:
-    """Return the user's newest facts in these states."""
+    """Return the user's newest facts in these states, newest first.
+
+    Args:
+        tx: The transaction.
+        user_id: The user.
+        *states: The states, at least one.
+        limit: The most facts.
+    """
     return FACTS.all(tx, _OF_STATES, {"user_id": user_id, "states": list(states), "limit": limit})
 
 
@@ -153,7 +168,13 @@ def remove(tx: Transaction, fact: UserFact) -> int:
 
 
 def read_to(tx: Transaction, conversation_id: str, user_id: str) -> int:
-    """Return the seq of the conversation's last message that was read for facts."""
+    """Return the seq of the conversation's last message that was read for facts, or 0.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+        user_id: The user whose messages were read.
+    """
     row = tx.first(_MARK, {"conversation_id": conversation_id, "user_id": user_id})
     return row.read_to if row else 0
 
@@ -165,8 +186,10 @@ def set_mark(tx: Transaction, conversation_id: str, user_id: str, read_to: int) 
 def unread(tx: Transaction, since: int, idle_since: int) -> list[Unread]:
     """Return idle conversations with unread messages, the longest waiting first.
 
-    Only messages after `since` count; a conversation is idle if it has no message after
-    `idle_since`.
+    Args:
+        tx: The transaction.
+        since: Only messages after this time count, in microseconds.
+        idle_since: A conversation is idle if it has no message after this time, in microseconds.
     """
     unread_rows: list[Unread] = []
     parameters = {"since": since, "idle_since": idle_since, "after": 0, "limit": MOST_AT_ONCE}
@@ -183,7 +206,15 @@ def unread(tx: Transaction, since: int, idle_since: int) -> list[Unread]:
 def unread_of(
     tx: Transaction, user_id: str, agent_id: str, since: int, idle_since: int
 ) -> list[Unread]:
-    """Return a user's idle conversations with one agent that have unread messages."""
+    """Return a user's idle conversations with one agent that have unread messages.
+
+    Args:
+        tx: The transaction.
+        user_id: The user.
+        agent_id: The agent.
+        since: As in `unread`.
+        idle_since: As in `unread`.
+    """
     parameters = {
         "since": since,
         "idle_since": idle_since,
@@ -206,7 +237,13 @@ def insert(tx: Transaction, *facts: UserFact) -> None:
 
 
 def kind_labels(tx: Transaction, organization_id: str, user_id: str) -> dict[str, str]:
-    """Return the egress labels of a user's facts by kind."""
+    """Return the egress labels of a user's facts by kind.
+
+    Args:
+        tx: The transaction.
+        organization_id: The user's organization.
+        user_id: The user. Kinds without a label are left out.
+    """
     statement = select(fact_egress.c.kind, fact_egress.c.egress).where(
         fact_egress.c.organization_id == organization_id, fact_egress.c.user_id == user_id
     )
@@ -216,7 +253,16 @@ def kind_labels(tx: Transaction, organization_id: str, user_id: str) -> dict[str
 def set_kind_label(
     tx: Transaction, organization_id: str, user_id: str, kind: FactKind, label: str | None
 ) -> None:
-    """Set the egress label of a kind of facts, including stored facts; None removes it."""
+    """Set the egress label of a kind of facts, also for stored facts.
+
+    Args:
+        tx: The transaction.
+        organization_id: The user's organization.
+        user_id: The user.
+        kind: The kind of facts.
+        label: The label from `label_of`, which replaces the labels of stored facts; None for no
+            limit.
+    """
     is_kind = (
         (fact_egress.c.organization_id == organization_id)
         & (fact_egress.c.user_id == user_id)
@@ -236,7 +282,13 @@ def set_kind_label(
 
 
 def policy_of(tx: Transaction, organization_id: str, user_id: str) -> FactPolicy:
-    """Return the policy for a user: the choice of the user, the organization or the server."""
+    """Return the policy for a user: the choice of the user, the organization or the server.
+
+    Args:
+        tx: The transaction.
+        organization_id: The user's organization.
+        user_id: The user.
+    """
     choices = policies(tx, organization_id, user_id)
     choice = choices.get(user_id) or choices.get(EVERYBODY)
     return choice or FactSettings.current().facts
@@ -251,7 +303,14 @@ def policies(tx: Transaction, organization_id: str, user_id: str) -> dict[str, F
 def set_policy(
     tx: Transaction, organization_id: str, user_id: str, policy: FactPolicy | None
 ) -> None:
-    """Store the choice of a user or of EVERYBODY; None removes it."""
+    """Store the choice of a user or of the organization.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization.
+        user_id: The user, or `EVERYBODY` for the organization's choice.
+        policy: The choice; None removes it.
+    """
     if policy is None:
         is_choice = (fact_policies.c.organization_id == organization_id) & (
             fact_policies.c.user_id == user_id

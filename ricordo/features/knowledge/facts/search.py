@@ -32,7 +32,12 @@ def matching_facts(
 ) -> list[tuple[UserFact, float]]:
     """Return the user's facts that match a query, best first, each with a score from 0 to 1.
 
-    `message_ids` are the best messages for the query; facts that are based on them match too.
+    Args:
+        tx: The transaction.
+        user_id: The user.
+        query: The words to look for.
+        limit: The most facts.
+        message_ids: The best messages for the query, best first. Facts based on them match too.
     """
     facts = queries.of_states(tx, user_id, "current", "ended", limit=_MOST_SEARCHED)
     return ranked(facts, query, message_ids)[:limit]
@@ -41,7 +46,13 @@ def matching_facts(
 def ranked(
     facts: Sequence[UserFact], query: str, message_ids: Sequence[str] = ()
 ) -> list[tuple[UserFact, float]]:
-    """Return the facts that match a query, best first, each with its score. Pure."""
+    """Return the facts that match a query, best first, each with its score from 0 to 1. Pure.
+
+    Args:
+        facts: The facts to compare with the query.
+        query: The words to look for.
+        message_ids: As in `matching_facts`.
+    """
     by_words = line_scores([fact.sentence for fact in facts], query)
     by_message = {id: _BEST_HIT - _STEP * rank for rank, id in enumerate(message_ids[:_HITS])}
     scored: list[tuple[UserFact, float]] = []
@@ -57,7 +68,13 @@ def ranked(
 def beside(
     facts: Sequence[UserFact], query: str, message_ids: Sequence[str] = ()
 ) -> list[UserFact]:
-    """Return the facts that match well enough to be shown with the hits, best first. Pure."""
+    """Return the facts that match well enough to be shown with the hits, best first. Pure.
+
+    Args:
+        facts: The facts to compare with the query.
+        query: The words to look for.
+        message_ids: As in `matching_facts`.
+    """
     return [fact for fact, score in ranked(facts, query, message_ids) if score >= _MATCHES * _ENDED]
 
 

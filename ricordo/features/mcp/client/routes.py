@@ -100,7 +100,19 @@ async def add(context: RequestContext, body: ServerRequest) -> McpServer:
 
 
 async def change(context: RequestContext, before: McpServer, body: ServerUpdate) -> McpServer:
-    """Store a change of a server, and read its tools again."""
+    """Store a change of a server, and read its tools again.
+
+    Args:
+        context: The request's context.
+        before: The server as it was read before the change.
+        body: The changes; omitted fields keep their values.
+
+    Raises:
+        Invalid, Forbidden: if no connection to the changed server is possible.
+        Unavailable: if its stored secrets cannot be read.
+        NotFound: if it was deleted.
+        Conflict: if it was changed since it was read, or its new name is taken.
+    """
     settings = context.runtime.settings
     server, secrets = body.applied(before, service.secrets_of(settings, before))
     service.require_usable(settings, server)

@@ -63,7 +63,14 @@ class McpRunner:
     ) -> ToolOutput:
         """Run one call.
 
-        Raises Unavailable if the server fails or no longer offers the tool.
+        Args:
+            tool: The stored tool.
+            context: The agent's call, whose user has a separate session with the server.
+            arguments: The arguments, checked against the tool's schema.
+
+        Raises:
+            NotFound: if the tool or its server was deleted.
+            Unavailable: if the server fails or no longer offers the tool.
         """
         return await self.call(
             context.store, context.scope, tool.id, arguments, user=context.subject_id
@@ -78,7 +85,22 @@ class McpRunner:
         *,
         user: str = NOBODY,
     ) -> ToolOutput:
-        """Call a tool of a server in the session of this user."""
+        """Call a tool of a server in the session of this user.
+
+        Args:
+            store: The database.
+            scope: The caller.
+            tool_id: The stored tool.
+            arguments: The arguments, checked against the tool's schema.
+            user: The id of the user whose session is used, or NOBODY.
+
+        Returns:
+            The server's result; it may be the server's refusal (`is_error`).
+
+        Raises:
+            NotFound: if the tool or its server was deleted.
+            Unavailable: if the server fails or no longer offers the tool.
+        """
         server, _ = await store.read(lambda tx: queries.of_tool(tx, scope, tool_id))
 
         async def send() -> tuple[ToolOutput | None, ServedTool]:
@@ -112,6 +134,17 @@ class McpRunner:
         """Read the server's tools again.
 
         New tools are stored, changes are held, and missing tools are deleted or switched off.
+
+        Args:
+            store: The database.
+            scope: The caller, who becomes the creator of new tools.
+            server: The server. Its sessions are closed first.
+
+        Returns:
+            The names of the tools that were added, updated and deleted, by these three words.
+
+        Raises:
+            Unavailable: if the server fails.
         """
         await self.forget(server.id)
         try:
@@ -244,7 +277,14 @@ class McpRunner:
     async def connect(self, store: Store, server: McpServer, callback: str) -> str:
         """Return the address where a person consents to this server's use.
 
-        Raises Unavailable, Conflict.
+        Args:
+            store: The database, which gets the tokens.
+            server: The server, reached by HTTP.
+            callback: The address of this server to which the browser returns.
+
+        Raises:
+            Unavailable, Conflict: as `Consents.begin` does.
+            Invalid: if the server's address may not be called.
         """
         require_extra()
         service.require_usable(self._settings, server)

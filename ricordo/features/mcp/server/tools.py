@@ -302,8 +302,14 @@ def schema_of_tool(name: str) -> ToolSchema:
 async def call(memory: Memory, name: str, arguments: Mapping[str, Any]) -> str:
     """Run a tool.
 
-    Raises Invalid for arguments that do not fit, and RicordoError with the API's sentence if the
-    API refuses.
+    Args:
+        memory: The memory of the client's person.
+        name: The tool's name, as the client sent it.
+        arguments: The arguments, not yet checked.
+
+    Raises:
+        Invalid: if the client may not call the tool, or the arguments do not fit.
+        RicordoError: with the API's sentence, if the API refuses.
     """
     tool = offered(memory).get(name)
     if tool is None:

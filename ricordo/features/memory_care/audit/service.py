@@ -91,7 +91,11 @@ def audit(
 ) -> Audit:
     """Audit all blocks and passages of the organization, and the texts of these sources.
 
-    With `only`, it audits the blocks of this chain.
+    Args:
+        tx: The transaction.
+        scope: The organization.
+        only: The id of a chain: only its blocks are audited, and no passages; None for everything.
+        sources: Audits of features. They are always called for all owners.
     """
     findings: list[Finding] = []
     growth: list[Growth] = []
@@ -179,7 +183,12 @@ def _of_text(
 
 
 def junk_in(line: str, label: str = "") -> str | None:
-    """Return the reason why a line is junk; None if it is not."""
+    """Return the reason why a line is junk; None if it is not.
+
+    Args:
+        line: One line of text.
+        label: The label of its block, which the line must not contain as a tag; "" without a block.
+    """
     if _NOTHING.match(line):
         if _HEADING.match(line):
             return None

@@ -109,6 +109,12 @@ def may_read(scope: Scope, organization_id: str, subject: str, asked_by: str) ->
     """Return whether the caller may read a receipt about the user with this hash.
 
     That user, the caller who asked, and administrators may read it.
+
+    Args:
+        scope: The caller.
+        organization_id: The organization in the receipt.
+        subject: The hash of the user's id (`subject_of`).
+        asked_by: The id of the user who asked; "" if it was the forgotten user.
     """
     if organization_id != scope.organization_id:
         return False
@@ -160,8 +166,12 @@ def signed(secret: Secret, receipt: Receipt) -> Receipt:
 def verify(receipt: Mapping[str, Any], secret: Secret | None = None) -> bool:
     """Return True if the receipt is unchanged since it was signed.
 
-    With `secret`, it must also have been signed by this installation. Raises Invalid for other
-    files.
+    Args:
+        receipt: The content of a receipt's file.
+        secret: If given, the receipt must also have been signed by this installation.
+
+    Raises:
+        Invalid: for other files.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
