@@ -25,7 +25,7 @@ async def measure_turns(model_url: str, server: Server, rounds: int) -> AsyncIte
     """Yield the costs of turns without the model's time, and of a small request in the same run."""
     limits = httpx2.Limits(max_connections=64, max_keepalive_connections=64)
     async with httpx2.AsyncClient(timeout=60, limits=limits, trust_env=False) as client:
-        # The first turns load what is loaded on first use.
+        # The first turns load data that later ones use.
         await plain_turns(client, server, window=10, rounds=3)
         body = {"model": "bench", "messages": []}
         model = await call_cost(client, f"{model_url}/chat/completions", body=body)

@@ -38,7 +38,7 @@ def add(http: httpx2.Client) -> dict[str, str]:
 
     agent = first("/v1/agents/")[
         "id"
-    ]  # that with 10,000 messages, as copies are as old as what they were copied from
+    ]  # the agent with 10,000 messages, since its copies keep its creation time
     ask("PATCH", f"/v1/agents/{agent}", {"enable_sleeptime": True})
     archive = ask("POST", "/v1/archives/", {"name": "Books"})["id"]
     ask("PATCH", f"/v1/agents/{agent}/archives/attach/{archive}")

@@ -140,7 +140,7 @@ def pages(http: httpx2.Client) -> Iterator[tuple[str, str]]:
     def first(path: str, **query: Any) -> Any:
         return http.get(path, params={"limit": 1, **query}).raise_for_status().json()[0]
 
-    long = first("/v1/agents/")["id"]  # the copies are as old as what they were copied from
+    long = first("/v1/agents/")["id"]  # the copies keep the creation time of the original
     agent = f"/ui/agents/{long}"
     run, job = first("/v1/runs/", agent_id=long)["id"], first("/v1/jobs/")["id"]
     waiting = first("/users/person 0/diffs")["id"]

@@ -42,7 +42,7 @@ class Report:
         self._began = time.perf_counter()
 
     def begin(self, title: str) -> None:
-        """Say what is measured next, and how many seconds have passed."""
+        """Print the title of the next measurement, and the seconds so far."""
         print(f"\n[{time.perf_counter() - self._began:4.0f} s] {title}", flush=True)
 
     def add(self, figures: Iterable[Figure]) -> None:

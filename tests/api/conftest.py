@@ -30,7 +30,7 @@ def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerI
 
 @pytest.fixture
 def server(running_server: ServerInThread) -> ServerInThread:
-    """A running server, whose model says "ok" until it is told what to say."""
+    """A running server. Its model says "ok" until a test sets its answers."""
     running_server.forget()
     return running_server
 

@@ -180,7 +180,7 @@ def test_a_second_server_refuses_a_revoked_key_within_a_second(
             people.ask(OPERATOR, "DELETE", f"/v1/keys/{stored['id']}")
             assert (
                 people.send(key, "GET", "/v1/agents/").status_code == 401
-            )  # where it was revoked at once
+            )  # this server has revoked the key
             assert other.get("/v1/agents/", headers=bearer(key)).status_code == 200
             now[0] += SECOND
             assert other.get("/v1/agents/", headers=bearer(key)).status_code == 401

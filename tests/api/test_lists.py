@@ -19,7 +19,7 @@ MOST = 4
 # more for all agents: the folders, the files opened in a turn, the newest files, the open files,
 # and the beginnings of their texts.
 FOLDERS = 5
-GROUPS = 5  # the groups, their members, blocks, counters, and what was read
+GROUPS = 5  # the groups, their members, blocks, counters, and read positions
 MORE = {
     "/v1/agents/": 5 + FOLDERS + GROUPS,  # one more where calls wait for an answer
     "/v1/groups/": GROUPS,

@@ -464,7 +464,7 @@ def is_shared(cell: Cell) -> bool:
 def in_order(cells: list[Cell]) -> list[Cell]:
     """Return the cells with deletions and detachments last.
 
-    What is detached is attached again.
+    A detached object is attached again afterwards.
     """
     places = sorted(
         cells, key=lambda cell: cell.path, reverse=True

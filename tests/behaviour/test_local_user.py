@@ -88,7 +88,7 @@ def approve_all(scene: Scene, agent: str) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_approving_everything_gives_the_lines_that_the_agent_kept(scene: Scene, seed: int) -> None:
-    """Facts are told, replaced, deleted and approved in any order; each waits in one proposal."""
+    """Facts are told, replaced, deleted and approved in any order. Each waits in one proposal."""
     random = Random(seed)  # noqa: S311 -- a test that can be repeated
     agent = new_agent(scene, human="Her name is Ada.")
     kept = ["I sing."]

@@ -214,7 +214,7 @@ def canary(user: str | None) -> str:
 
 
 def run_campaign(folder: Path, seed: int, calls: int) -> Counter[str]:
-    """Make this number of calls; return what was asked and how often.
+    """Make this number of calls; return the counts by kind of call.
 
     Raises AssertionError with the seed and the leaks.
     """

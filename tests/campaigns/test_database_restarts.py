@@ -20,7 +20,7 @@ from tests.support import postgres
 
 _AGENTS = 4
 _BETWEEN = 12  # acknowledged turns between two crashes
-# What is acknowledged is in the write-ahead log, as an operator has it.
+# Acknowledged writes are in the write-ahead log, as with an operator's settings.
 _SETTINGS = {"synchronous_commit": "on", "fsync": "on", "full_page_writes": "on"}
 
 

@@ -51,7 +51,7 @@ def environment(data: Path, **variables: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Shell:
-    """Runs `ricordo` in a folder of its own."""
+    """Runs `ricordo` in a separate folder."""
 
     folder: Path
     command: Sequence[str] = COMMAND

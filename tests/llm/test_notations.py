@@ -395,7 +395,7 @@ OLDER: Call = ("correct", {"old": "He is 4.", "new": "He is 5."})
         ('<correct>"old": "He is 4.", "new": "He is 5."}</correct>', OLDER),
         ('<correct>"old": "He is 4.", "new": "He is 5."</correct>', OLDER),
         ("<correct><old>He is 4.</old><new>He is 5.</new></correct>", OLDER),
-        # A 1.5B model wrote this one. Nobody can know which argument the text is meant for.
+        # A 1.5B model wrote this text. It does not say which argument the value is for.
         ('<correct>old": "He is 4", "new": "He is 5"}</correct>', None),
         ("<correct>He is 5.</correct>", None),
         ("<search></search>", None),

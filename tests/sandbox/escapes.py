@@ -40,8 +40,8 @@ def connects(host: str, port: str, family: str = "AF_INET") -> str:
     )
 
 
-# Programs by what they try. {data}, {port}, {pid} and {other} are the server's folder, a loopback
-# port, a process and another workspace.
+# Programs by the name of their attempt. {data}, {port}, {pid} and {other} are the server's folder,
+# a loopback port, a process and another workspace.
 ESCAPES: dict[str, str] = {
     "read /etc/shadow": reads("/etc/shadow"),
     "read /etc/passwd of the machine": "s = open('/etc/passwd').read(); print('ESCAPED' if 'root' in s else s)",

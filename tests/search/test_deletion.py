@@ -130,7 +130,7 @@ async def test_what_is_written_anew_is_found_by_its_new_words_alone(store: Sqlit
     await take_out(store)
     await store.write(flush_all)
     assert await hits(store, "only0") == set()
-    assert "message-0" in await hits(store, "coffee")  # with those beside it
+    assert "message-0" in await hits(store, "coffee")  # it is found with its neighbours
 
 
 async def test_nothing_is_written_where_the_partition_was_rebuilt_meanwhile(

@@ -292,7 +292,7 @@ async def test_a_term_that_is_remembered_is_read_on_after_a_flush_and_anew_after
     await store.write(lambda tx: flush(tx, agent.id))
     assert sorted(await find(store, "tea", agent)) == ["rain tea", "tea"]
     here = dict(store.cache)  # type: ignore[attr-defined]
-    # Another server knows nothing of what this one remembers, and the other way round.
+    # The test swaps the caches of two servers, since neither knows the other's cache.
     store.cache.clear()  # type: ignore[attr-defined]
     (deleted,) = await say(store, agent, "tea house", minute=5)
     await store.write(lambda tx: flush(tx, agent.id))

@@ -117,7 +117,7 @@ async def test_an_exact_search_of_a_partition_that_has_grown_and_is_quiet_gets_i
 ) -> None:
     await index.upsert("archive-1", "model", records(50))
     assert (await documents(index))[0] == 1  # written a moment ago
-    other = PgVectorIndex(store, QUICK)  # as after a restart: nobody writes any more
+    other = PgVectorIndex(store, QUICK)  # after a restart nothing is written
     assert (await documents(other))[0] == 1
     await until(lambda: list(indexes().values()) == [True])
     assert (await documents(other))[0] == 1

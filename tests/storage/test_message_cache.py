@@ -350,7 +350,7 @@ def long_message(seed: int) -> Message:
     }
     stored = parts_to_json(chance.choice(list(parts.values())))
     agent = make.agent()
-    # As they are read: each with texts of its own.
+    # Parts that are read from the database have separate texts, so these do too.
     return make.message(agent, parts=parts_from_json(stored), id=f"message-{seed}")
 
 

@@ -1,8 +1,8 @@
 """The results of campaigns as JSON, for the table of promises in `docs/operate/trust.md`.
 
 `pytest --campaigns FILE` writes the result of each test of `tests/campaigns/promises.py` into FILE,
-beside the results of other tests that the file holds already. A test tells its counts and its seed
-with pytest's `record_property`; parameters that are counts are told without it.
+and keeps the file's results of other tests. A test records its counts and its seed with pytest's
+`record_property`. Parameters of the test that are counts are recorded without it.
 """
 
 import json
@@ -100,12 +100,12 @@ def _added(earlier: Mapping[str, Any] | None, result: Mapping[str, Any]) -> dict
 
 
 def continued(request: pytest.FixtureRequest, name: str, usual: int) -> tuple[int, int]:
-    """Return how many trials earlier runs of this test made, and how many it is to make now.
+    """Return the number of trials of earlier runs of this test, and that of this run.
 
     Args:
         request: Pytest's fixture of the test, which is recorded as one that continues.
-        name: The name of its count.
-        usual: How many it makes without the option `--count`.
+        name: The name of the count.
+        usual: The number of trials without the option `--count`.
     """
     request.node.user_properties.append((_CONTINUES, True))
     path: Path | None = request.config.getoption("campaigns")

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-# apt-get waits so many seconds for another one that installs something.
+# apt-get waits for another apt-get for this number of seconds.
 _APT_GET = ("apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300")
 
 
@@ -25,7 +25,7 @@ def program(*names: str, package: str, tests: str) -> str:
         raise RuntimeError(
             f"{tests} need {package}. Install it, for example with: apt-get install {package}"
         )
-    # Several processes of one run come here at once.
+    # Several processes of one run may install at once.
     with (Path(tempfile.gettempdir()) / "ricordo-tests-apt-get.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not any(map(shutil.which, names)):

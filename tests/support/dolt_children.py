@@ -71,7 +71,7 @@ def fork_child(child: Path, path: Path, pipe: int) -> ForkedChild:
 
 
 def _fork_for_all(child: str, descriptor: int) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks here
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for the forks
     main = runpy.run_path(child, run_name="child")["main"]
     asking = socket.socket(fileno=descriptor)
     asking.send(READY)

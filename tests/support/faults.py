@@ -171,7 +171,7 @@ class _Campaign:
         return chosen
 
     async def _play(self, subject: Subject, kind: str) -> tuple[str, int]:
-        """Let a turn fail once; return what was done, and whether the fault happened."""
+        """Let a turn fail once; return the kind of fault, and whether it happened."""
         plan = self.luck.choice(_WAITING_PLANS if kind == "unanswered" else _PLANS)
         if kind == "hang":
             plan = "hang"

@@ -1,8 +1,8 @@
 """Tests in forks of the process that collected them: `pytest --workers 3`.
 
-Collection takes longer than any module, so one process does it for all. Each worker takes a scope
-(see `order`) when it has done the one before, and sends the reports of its tests; the process that
-collected shows them.
+Collection takes longer than any module, so one process does it for all. Each worker takes one scope
+after another (see `order`), and sends the reports of its tests. The collecting process shows the
+reports.
 """
 
 import os
@@ -30,7 +30,7 @@ _SHOWING = ("terminalreporter", "terminalprogress")  # plugins for the process t
 
 Location: TypeAlias = tuple[str, int | None, str]
 at_end: list[Callable[[], None]] = []
-"""Calls at the end of a worker, which leaves without those that are registered by `atexit`."""
+"""Calls at the end of a worker, which does not run the functions registered by `atexit`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -118,11 +118,11 @@ class _Worker:
 
 
 def _show_reports(session: pytest.Session, workers: Sequence[_Worker]) -> None:
-    """Show what the workers send until the last has ended.
+    """Show the workers' reports until the last worker has ended.
 
     Raises:
-        Failed: Where too many tests failed, or a worker ended by itself.
-        Interrupted: Where the session is to stop.
+        Failed: If too many tests failed, or a worker ended by itself.
+        Interrupted: If the session has to stop.
     """
     with selectors.DefaultSelector() as selector:
         for worker in workers:
@@ -183,7 +183,9 @@ def _fork(
     folder.mkdir(mode=0o700)
     receiving, sending = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # Python warns of forks in a process with threads.
         pid = os.fork()
     if not pid:
         os.close(receiving)

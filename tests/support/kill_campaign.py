@@ -139,7 +139,7 @@ async def begun(
 ) -> AsyncIterator[C]:
     """Open the servers of a campaign, two of them on PostgreSQL.
 
-    Raise AssertionError at the end with what was wrong.
+    Raises AssertionError with the errors at the end.
     """
     seed = random.randrange(10**6)  # noqa: S311
     count = 2 if database == "postgresql" else 1

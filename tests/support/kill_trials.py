@@ -59,7 +59,7 @@ class Child:
             os.close(self._answers_end)
             asyncio.run(serve(folder, database, number, os.fdopen(orders), os.fdopen(answers, "w")))
             code = 0
-        except BaseException as error:  # the parent tells it
+        except BaseException as error:  # the parent reports the error
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         finally:
             os._exit(code)
@@ -177,7 +177,7 @@ class Trials:
 
 
 def run_trials(asked: Json) -> Json:
-    """Kill processes as asked for, and return what was done and what was wrong as JSON.
+    """Run a series of kills; return its counts and errors as JSON.
 
     Args:
         asked: The `folder`, the address of the `database` (None for SQLite), the `count` of kills,
@@ -207,11 +207,11 @@ def _warm_up(folder: Path, database: str | None) -> None:
     asyncio.run(write_each(folder, None))
     if database:
         asyncio.run(write_each(folder, database))
-    offload._THREADS.shutdown()  # a fork would wait for its threads, which are here alone
+    offload._THREADS.shutdown()  # a fork has no threads, so it would wait for them forever
     offload._THREADS = ThreadPoolExecutor(2, "offload")
     assert threading.active_count() == 1, f"no process may be forked beside {threading.enumerate()}"
     gc.collect()
-    gc.freeze()  # so that forks do not copy what is never changed
+    gc.freeze()  # so that forks do not copy unchanged memory
 
 
 def main() -> None:

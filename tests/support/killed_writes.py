@@ -91,11 +91,11 @@ class Write:
     """One kind of write.
 
     Attributes:
-        act: What is killed.
-        counts: How often each thing that it stores is there: 1 once it was acknowledged, and at
-            most 1 before.
-        prepare: What is done before, and not killed.
-        check: What else has to be so of what is left.
+        act: The action that is killed.
+        counts: Counts the stored rows of each kind: 1 after an acknowledgement, and at most 1
+            before it.
+        prepare: An action before `act`, which is not killed.
+        check: Further checks of the stored data.
     """
 
     act: Act
@@ -402,7 +402,7 @@ class Process:
         self.answer(is_over=True)
 
     async def check(self, order: Mapping[str, Any]) -> None:
-        """Check what a killed process left, and that its agent answers."""
+        """Check the data that a killed process left, and that its agent answers."""
         self.clock.advance(_LEASE)
         await self.scene.stage.store.write(close_expired)
         wrong = []
@@ -469,7 +469,7 @@ async def serve(
 
 
 async def write_each(folder: Path, database: str | None) -> None:
-    """Do each write once, with a separate agent, and check what it stored."""
+    """Do each write once, with a separate agent, and check the stored rows."""
     store = _open_store(folder, database, ManualClock())
     stage = await Stage(store, folder, Hooks(_tools(folder))).open()
     for number, (name, write) in enumerate(WRITES.items()):

@@ -1,14 +1,15 @@
 """A mock of local model servers with their faults.
 
-Strict templates, odd words, refused fields, clipped counts, written calls.
+The faults are strict templates, odd errors, refused fields, clipped counts and calls as text.
 
-Each model's name stands for one set of faults: `servers = LocalModels()`, `servers.add("m1",
-LocalModel(...))`, and `ModelServer(servers.answer)` serves them over real HTTP.
-`random_model(luck)` puts one together from all FAMILIES. A new kind of fault is a field of
-`LocalModel` and a family here; a new notation of calls is one row in NOTATIONS.
+Each model of the mock has one set of faults. Make `servers = LocalModels()`, add models with
+`servers.add("m1", LocalModel(...))`, and serve them over real HTTP with
+`ModelServer(servers.answer)`. `random_model(luck)` makes a model with faults of all FAMILIES. A new
+kind of fault needs a field of `LocalModel` and a family here; a new notation of calls needs one row
+in NOTATIONS.
 
-What a model says depends on what it is told: "do NAME ARGUMENTS" makes it call that tool once, all
-else it answers in words.
+If the user's message says "do NAME ARGUMENTS", a model calls that tool once. It answers all other
+messages with text.
 """
 
 import itertools
@@ -40,11 +41,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Notation:
-    """How a model writes a call.
+    """The form in which a model writes a call.
 
-    The fields of its message, and the deltas of a stream where those differ.
-
-    Without `deltas` a stream brings the message's fields in two or three pieces.
+    `message` returns the fields of the whole message, and `deltas` the pieces of a stream. Without
+    `deltas` a stream sends the message's fields in two or three pieces.
     """
 
     message: Callable[[Call], Json]
@@ -128,32 +128,29 @@ NOTATIONS: dict[str, Notation] = {
 
 @dataclass(frozen=True)
 class LocalModel:
-    """One model with its faults. Everything is off by default: such a model is well-behaved.
+    """One model with its faults. By default it has no faults.
 
     Attributes:
         template: The rule of roles, a name in TEMPLATES.
-        template_words: What a broken rule of roles is answered with; None takes the template's own
-            words.
-        status: The status of refused roles.
-        body: How error bodies are written, a name in BODIES.
-        refused_fields: Paths of fields in the request's body that are refused, such as
-            "stream_options".
-        field_body: How a refused field is named, a name in FIELD_BODIES.
-        window: Tokens it takes at all, with what it shall answer; None for no limit.
-        window_words: What too long a request is answered with; {n}, {limit} and {budget} are filled
-            in.
+        template_words: The error text if a request breaks the rule of roles; None for the
+            template's usual text.
+        status: The status of that error.
+        body: The form of error bodies, a name in BODIES.
+        refused_fields: Paths of refused fields in the request's body, such as "stream_options".
+        field_body: The form of errors about such a field, a name in FIELD_BODIES.
+        window: The most tokens of a request with its answer; None for no limit.
+        window_words: The error text for a request that is too long, with {n}, {limit} and {budget}.
         budget_counts: The output budget counts towards the window.
-        most_output: The largest output budget that is taken.
-        only_streams: Whole answers are refused with these words.
-        usage: What it reports, a name in USAGES.
-        passing: Answers given before all others, one a request; None in it is a proper answer.
-        notation: How it writes calls, a name in NOTATIONS.
-        is_silent: It says nothing where a tool's result is the last message.
-        copies: It says again what it reads in an answer of its own that is the text of a call or a
-            result.
-        takes_tools: A request with tools is refused where this is false.
-        text: What it says; None for a sentence that begins with "I heard you".
-        refuses: A rule of a test's own: the bodies that are refused with `refusal_words`.
+        most_output: The largest accepted output budget.
+        only_streams: The error text for requests of whole answers; None accepts them.
+        usage: The form of reported token counts, a name in USAGES.
+        passing: The first answers, one for each request; None stands for a correct answer.
+        notation: The form of calls, a name in NOTATIONS.
+        is_silent: The model returns nothing if the last message is a tool's result.
+        copies: The model repeats an unreadable answer that it finds in the messages.
+        takes_tools: If False, requests with tools are refused.
+        text: The model's answer; None for a sentence that begins with "I heard you".
+        refuses: A rule of the test: it selects the bodies to refuse with `refusal_words`.
     """
 
     template: str = "any"
@@ -193,7 +190,7 @@ class Serving:
 
 
 class LocalModels:
-    """The models of one mock server, by name; `answer` is what a ModelServer asks."""
+    """The models of one mock server, by name; a ModelServer calls `answer`."""
 
     def __init__(self, *, keeps_bodies: bool = True) -> None:
         self.serving: dict[str, Serving] = {}
@@ -238,7 +235,7 @@ def size_of(body: Json) -> int:
     ) // _CHARACTERS_PER_TOKEN
 
 
-# --- rules of roles, as the templates of models have them ---
+# --- rules of roles in the templates of models ---
 
 ALTERNATE = (
     "After the optional system message, conversation roles must alternate "
@@ -344,7 +341,7 @@ TEMPLATE_WORDS: tuple[str | None, ...] = (
 )
 
 
-# --- how errors are written ---
+# --- forms of errors ---
 
 
 def _openai_body(words: str, param: str | None, status: int) -> Answer:
@@ -485,7 +482,7 @@ _CHECKS = (
 )
 
 
-# --- what it says ---
+# --- answers ---
 
 USAGES: dict[str, Callable[[int], Json | None]] = {
     "honest": lambda size: {
@@ -596,7 +593,7 @@ def _text(row: Json) -> str:
     )
 
 
-# --- models put together by chance ---
+# --- random models ---
 
 TOO_LONG_WORDS = (
     (

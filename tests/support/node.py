@@ -27,7 +27,7 @@ def packages() -> Path:
     lock = (TYPESCRIPT / "package-lock.json").read_bytes()
     installed = TYPESCRIPT / "node_modules/.installed"
     digest = hashlib.sha256(lock).hexdigest()
-    # Several processes of one run come here at once.
+    # Several processes of one run may install at once.
     with (TYPESCRIPT / ".npmrc").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         if not installed.is_file() or installed.read_text() != digest:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-# Modules, or prefixes of their paths, by what they share.
+# Modules that run on one worker, as prefixes of their paths, by the thing that they share.
 TOGETHER: dict[str, tuple[str, ...]] = {
     "the OpenAPI document": (
         *(
@@ -78,7 +78,7 @@ LONG = (
 
 
 def scope_of(nodeid: str) -> str:
-    """Return what the test's module shares, or else the module."""
+    """Return the name of the thing that the test's module shares, or else the module."""
     module = nodeid.partition("::")[0]
     return next((name for name, paths in TOGETHER.items() if module.startswith(paths)), module)
 

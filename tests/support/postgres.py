@@ -254,7 +254,7 @@ def _with_kept_connections(engine: Engine) -> Engine:
 
     @event.listens_for(engine.pool, "checkin")
     def _as_new(connection: "psycopg.Connection[Any] | None", _record: object) -> None:
-        # Statements that reset what the end of a session would.
+        # These statements reset a session as its end would.
         if connection is not None and not connection.closed:
             with suppress(psycopg.Error):
                 connection.execute(

@@ -57,7 +57,7 @@ class Helper:
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore", DeprecationWarning
-            )  # of forks beside threads: these hold no lock of ours
+            )  # Python warns of forks in a process with threads; these threads hold no lock of ours.
             self._pid = os.fork()
         if self._pid:
             os.close(self._end)

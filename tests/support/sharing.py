@@ -72,8 +72,8 @@ def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
     _hurry_uvicorn(patch)
     patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_args, **_options: None)
     patch.setattr(store, "SLOW_WRITE", 3600)
-    # Normally the index is flushed half a second after a message, in the middle of what a test
-    # counts. Tests of the delay restore it.
+    # Normally the index is flushed half a second after a message, which may be while a test counts
+    # statements. Tests of the delay restore it.
     patch.setattr(write_buffer, "QUICK_DELAY", write_buffer.FLUSH_DELAY)
 
 

@@ -4,8 +4,8 @@ from tests.support.debian import program
 
 
 def tesseract() -> str:
-    """The path of tesseract, which is installed where it is missing.
+    """Return the path of tesseract, which is installed if it is missing.
 
-    Raises RuntimeError where that cannot be.
+    Raises RuntimeError if it cannot be installed.
     """
     return program("tesseract", package="tesseract-ocr", tests="The tests of texts of pictures")

@@ -29,7 +29,7 @@ def is_warm() -> bool:
 
 
 def warm_up(folder: Path) -> None:
-    """Share what servers of one process share, import what they need, and run one of them.
+    """Prepare the work that the servers of one process share, and run one server.
 
     Args:
         folder: An empty folder, which stays until the forks have ended.

@@ -1,4 +1,4 @@
-"""The agent's model describes pictures, within its budget, and what it costs is noted."""
+"""The agent's model describes pictures within its budget, and the ledger has the cost."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The commands of `ricordo skill`, beside a server."""
+"""The commands of `ricordo skill`, while a server runs."""
 
 from pathlib import Path
 

@@ -139,7 +139,7 @@ async def test_two_servers_may_make_the_same_space_at_the_same_time(
 async def test_a_large_write_goes_in_requests_the_service_takes(
     kind: Kind, index: VectorIndex, servers: dict[str, JsonServer]
 ) -> None:
-    size = 2_501 if kind.server else 501  # a database of this machine takes as much as it is given
+    size = 2_501 if kind.server else 501  # a local database accepts any number of records
     records = [record(number) for number in range(1, size + 1)]
     await index.upsert("agent-1", "model", records)
     await agree(index, records, VectorFilter(start=NOON + size - 101))

@@ -234,7 +234,7 @@ def test_a_file_forges_nobody(api: Api) -> None:
         ok(api.http.get(f"/v1/blocks/{block}/diffs")),
     ):
         assert {(one["author"], one["author_kind"]) for one in found} == {("remote:Root", "remote")}
-    # A pending proposal of the file is not applied, whoever is its author.
+    # A pending proposal of the file is not applied, whatever author it names.
     assert api.client.agents.blocks.retrieve("person", agent_id=made).value == TEXT
 
 

@@ -309,7 +309,7 @@ async def test_a_program_that_starts_a_server_itself_reaches_the_same_memory(
     command, *arguments = [*quick_command, "mcp", "--user", "ada"]
     for round in range(2):
         server = StdioServerParameters(command=command, args=arguments, env=environment)
-        # The client's own default is what was captured while its module was imported.
+        # The client's default is the stream that was captured while its module was imported.
         async with Client(stdio_client(server, errlog=sys.__stderr__)) as client:
             before = await said(client, "read_memory")
             assert "Her name is Ada." in before if round else before == "Nothing is remembered yet."

@@ -439,7 +439,7 @@ async def test_a_text_that_came_with_a_merge_too_outlives_its_proposal(
         return made
 
     kept, gone = await store.write(offer)
-    # She fetches his branch, and merges it with a text of her own.
+    # She fetches his branch, and merges it with her text.
     side, more = commit_of({"human": theirs}, root)
     tip, merge = commit_of({"human": "Name: Ada Byron"}, root, side)
     await push(after, tip, new | more | merge)
@@ -462,7 +462,7 @@ async def test_a_text_that_came_with_a_merge_too_outlives_its_proposal(
 
 
 class Outside:
-    """An outside index that records what it was told to remove."""
+    """An outside index that records the removals."""
 
     name = "outside"
 

@@ -1,1 +1,1 @@
-"""Tests of what is synced with Open WebUI."""
+"""Tests of the sync with Open WebUI."""

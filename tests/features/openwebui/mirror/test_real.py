@@ -1,12 +1,9 @@
 """Open WebUI 0.12.4 itself, in a browser and by its API.
 
-What docs/tutor/open-webui.md promises, row by row.
-
-Run it by `make openwebui`.
-
-It needs minutes and 3 GB of packages, so it is no part of the suite, whose tests use
-tests/support/open_webui.py. Where this file finds that the real one behaves differently, correct
-that one first.
+The tests check each promise of docs/tutor/open-webui.md. Run them with `make openwebui`. They need
+minutes and 3 GB of packages, so they are no part of the suite, whose tests use
+tests/support/open_webui.py. If the real Open WebUI behaves differently from that module, correct
+the module first.
 """
 
 import json
@@ -259,7 +256,7 @@ def send(page: Page, text: str) -> None:
 
 
 def answer_to(page: Page, text: str) -> list[str]:
-    """Wait for the whole answer; return what was shown of it meanwhile."""
+    """Wait for the whole answer; return the text that was shown meanwhile."""
     seen: list[str] = []
     until = time.monotonic() + 120
     while not seen or text not in seen[-1] or not seen[-1].endswith("the end."):

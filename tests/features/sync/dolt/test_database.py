@@ -116,7 +116,7 @@ def test_doltlite_runs_beside_the_server_and_leaves_its_sqlite_alone(tmp_path: P
     engine.close()
     assert engine.process.returncode == 0
     engine = Doltlite(read_address(f"doltlite://{tmp_path / 'memory.db'}", folders=(tmp_path,)))
-    engine.process.kill()  # which is told of
+    engine.process.kill()  # the next call reports this
     engine.process.wait()
     with pytest.raises(Unavailable, match="doltlite has stopped"):
         engine.run("SELECT 1")

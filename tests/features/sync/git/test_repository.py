@@ -215,7 +215,7 @@ class World:
 
 @pytest.fixture
 async def world(store: SqliteStore, tmp_path: Path) -> World:
-    """Each version in a pack of its own."""
+    """Each version is in a separate pack."""
     chain = await a_chain(store)
     block = make.block("human", "", chain_id=chain.id)
     await store.write(lambda tx: blocks.insert_all(tx, [block], [], make.change_metadata()))

@@ -56,7 +56,7 @@ async def test_all_versions_lose_it_and_the_remote_follows(world: World) -> None
     await world.put("human", f"Name: Ada\n{SECRET}\nLikes coffee")
     world.commit(human=f"Name: Ada\n{SECRET}\nLikes coffee", garden=f"Roses\n- {SECRET.lower()}")
     await world.sync()
-    # Two merged branches, so that there are commits beside the main line.
+    # Two merged branches, so that some commits are not on the main line.
     world.commit(human=f"Name: Ada\n{SECRET}\nLikes cocoa", pulls=True)
     await world.put("goals", f"Rest\n{SECRET}")
     await world.sync()

@@ -1,6 +1,6 @@
 """The pictures of the README and of the pages for students, teachers and operators.
 
-`make pictures` makes them anew.
+`make pictures` makes the pictures again.
 """
 
 import os

@@ -1,6 +1,7 @@
 """The SQL statements of the pages.
 
-None reads all agents where a few are named, although SQLite would do so for an organization.
+If a page names a few agents, no statement reads all agents. For an organization, SQLite would
+choose to read all of them.
 """
 
 import re

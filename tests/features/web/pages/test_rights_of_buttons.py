@@ -126,7 +126,7 @@ def crawl(browser: httpx2.Client) -> dict[Form, str]:
         page = browser.get(address)
         if not page.headers.get("content-type", "").startswith("text/html"):
             continue
-        # What a page links to is not refused either.
+        # Links of a page are not refused either.
         assert page.status_code != 403, f"{address} is linked, and refused: {page.text[-600:]}"
         found = Forms()
         found.feed(page.text)
