@@ -353,6 +353,10 @@ async def finish_turns(runtime: Runtime, *, must_hurry: Callable[[], bool] = lam
     """Accept no new turn, let running turns finish for a while, then stop them.
 
     The end of each turn is saved.
+
+    Args:
+        runtime: The server's parts; its setting `shutdown_grace` is the time for running turns.
+        must_hurry: Asked often; if it returns True, running turns are stopped at once.
     """
     runtime.is_stopping = True
     if runtime.live:

@@ -176,7 +176,10 @@ def traits_of(agent_type: AgentType) -> TypeTraits:
 def base_tools(agent_type: AgentType, *, has_sleeptime: bool = False) -> tuple[str, ...]:
     """Return the names of the tools that an agent of this type gets.
 
-    Tools that edit memory are left out if a sleep-time agent edits this agent's memory.
+    Args:
+        agent_type: The type of the agent.
+        has_sleeptime: A sleep-time agent edits this agent's memory, so tools that edit memory are
+            left out.
     """
     traits = traits_of(agent_type)
     if not has_sleeptime or traits.speaks_aloud:
@@ -201,6 +204,10 @@ def rules_in_force(agent: Agent, tool_names: Iterable[str]) -> tuple[ToolRule, .
     """Return the rules of the agent's type if it has their tools, else the agent's rules.
 
     Rules that require approval always apply.
+
+    Args:
+        agent: The agent.
+        tool_names: The names of all tools of the turn, with those of the client.
     """
     type_rules = traits_of(agent.agent_type).rules
     if not type_rules or {rule.tool_name for rule in type_rules} - set(tool_names):
@@ -298,7 +305,14 @@ def chosen_system(system: str | None, default_key: str, data_dir: Path) -> str:
 def system_text(key: str, folder: Path) -> str:
     """Return the prompt with this key: a built-in one, else `<folder>/<key>.txt`.
 
-    Raises NotFound, Invalid, Unavailable.
+    Args:
+        key: The key: letters, digits, "_", "-" and ".", at most 100.
+        folder: The operator's folder of prompts, which is created if missing.
+
+    Raises:
+        NotFound: There is no such prompt.
+        Invalid: The key cannot be used, or the file is empty or not UTF-8.
+        Unavailable: The file cannot be read.
     """
     if key in BUILT_IN:
         return text(key)

@@ -70,7 +70,16 @@ def require_budget(
 
 
 def require_common_budget(tx: Transaction, settings: Settings, organization_id: str) -> None:
-    """Raise BudgetSpent if the budget of all agents is used up."""
+    """Raise BudgetSpent if the budget of all agents is used up.
+
+    Args:
+        tx: The transaction, or a read.
+        settings: The server's settings, with the common budget.
+        organization_id: The organization whose tokens of this day (UTC) are counted.
+
+    Raises:
+        BudgetSpent: The budget is used up.
+    """
     for owner, budget in _budgets(tx, settings, organization_id, None):
         if budget.is_spent(100):
             raise BudgetSpent(owner, budget, 100)

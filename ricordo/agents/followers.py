@@ -45,9 +45,17 @@ class AgentFollower(Protocol):
         """
 
     def delete(self, tx: Transaction, scope: Scope, agent: Agent) -> Sequence[str]:
-        """Prepare for the agent's deletion. Raises Conflict.
+        """Prepare for the agent's deletion.
 
         Returns the ids of agents that are deleted with it.
+
+        Args:
+            tx: The transaction that hides the agent.
+            scope: The caller.
+            agent: The agent that is deleted.
+
+        Raises:
+            Conflict: The agent cannot be deleted now, for example because it manages a group.
         """
 
     def groups(

@@ -482,10 +482,14 @@ def _first_messages(
 
 
 def rules_of(spec: AgentSpec, agent_tools: Sequence[Tool]) -> tuple[ToolRule, ...]:
-    """Return the agent's tool rules.
+    """Return the agent's tool rules, each once.
 
     They are the rules of the spec, those of its base tools if requested, and approvals that its
     tools need.
+
+    Args:
+        spec: The spec. Its rules about the end of a turn override those of base tools.
+        agent_tools: All tools of the agent.
     """
     traits = traits_of(spec.agent_type)
     uses_base_rules = traits.has_base_rules if spec.has_base_rules is None else spec.has_base_rules

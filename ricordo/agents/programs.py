@@ -28,7 +28,9 @@ _NO_RESULT = "The client gave no result for this call."
 def repeatable_otid(protocol: str, seed: Sequence[Any]) -> str:
     """Return the `otid` of a program's message, which is the same when it is sent again.
 
-    `seed` is JSON that is equal both times: the program's id of the message, and its content.
+    Args:
+        protocol: The prefix of the otid, such as "a2a".
+        seed: JSON that is equal both times: the program's id of the message, and its content.
     """
     return f"{protocol}-{blake2b(orjson.dumps(seed), digest_size=16).hexdigest()}"
 
@@ -36,9 +38,12 @@ def repeatable_otid(protocol: str, seed: Sequence[Any]) -> str:
 def decision_about(call_id: str, answer: Any) -> ApprovalPart:
     """Return a program's decision about a waiting call; without a clear yes the call is denied.
 
-    `answer` is any JSON, for example `{"approved": false, "reason": "Not now."}`. A call runs with
-    the agent's arguments, or not at all. If the program changed them, the call is denied, and the
-    reason names the changed arguments.
+    A call runs with the agent's arguments, or not at all. If the program changed them, the call is
+    denied, and the reason names the changed arguments.
+
+    Args:
+        call_id: The waiting call.
+        answer: Any JSON, for example `{"approved": false, "reason": "Not now."}`.
     """
     if not isinstance(answer, dict):
         return ApprovalPart(call_id, answer is True, None)

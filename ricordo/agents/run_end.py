@@ -134,9 +134,14 @@ def _outcome_of_open_calls(reason: StopReason | None, error: dict[str, Any] | No
 
 
 def heal(tx: Transaction, run: Run, *, is_gone: bool = False) -> bool:
-    """Close a run whose lease has expired or whose process is gone (`is_gone`).
+    """Close a run whose lease has expired or whose process is gone.
 
     Returns False if the run has ended or its lease was renewed.
+
+    Args:
+        tx: The transaction.
+        run: The run as the caller read it.
+        is_gone: Its process is gone, so the lease does not matter.
     """
     locked_run = runs.lock(tx, run.id)
     if locked_run is None or locked_run.ended_at is not None:
@@ -182,6 +187,11 @@ def denied(tx: Transaction, request: Message, reason: str) -> Message:
     """Return the message that answers every call of this request with a denial.
 
     It is not stored yet.
+
+    Args:
+        tx: The transaction, for its time.
+        request: The message whose calls wait.
+        reason: The text of each result, which the agent reads.
     """
     message = replace(
         request, id=new_id("message"), role="tool", otid=None, seq=0, created_at=tx.clock.now()

@@ -145,7 +145,12 @@ END = NextAction("end_turn")
 def rulebook(state: AgentState, client_tools: Sequence[ToolSchema] = ()) -> Rulebook:
     """Return an agent's rules over its tools in a turn.
 
-    Raises Invalid for rules that would let no turn end.
+    Args:
+        state: The agent with its tools.
+        client_tools: Tools that the client sent with the turn.
+
+    Raises:
+        Invalid: The rules would let no turn end.
     """
     names = [*(tool.name for tool in state.tools), *(tool.name for tool in client_tools)]
     return Rulebook(rules_in_force(state.agent, names), names)
@@ -381,6 +386,10 @@ def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
 
     Take thoughts out of the arguments, and put fixed arguments in. Refuse calls that must not run,
     and mark calls that wait.
+
+    Args:
+        reply: The model's reply, which is not changed.
+        offered: The tools that the model was offered.
     """
     parts: list[Part] = []
     calls: list[ToolCallPart] = []
@@ -446,6 +455,11 @@ def parse_approved(answer: AnsweredApproval, offered: OfferedTools) -> ParsedRep
     """Parse a waiting reply after it was answered.
 
     The calls may run now; calls that must not run get results.
+
+    Args:
+        answer: The request for approval with its answer.
+        offered: The tools that may be called now, which may differ from those at the time of the
+            request.
     """
     calls: list[ToolCallPart] = []
     refused: list[ToolReturnPart] = []

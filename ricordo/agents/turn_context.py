@@ -124,7 +124,10 @@ class ContextWindow:
     def with_answer(self, answer: Message, new_messages: Sequence[Message]) -> "ContextWindow":
         """Return the window with the stored answer to the calls that wait.
 
-        Messages sent with the answer follow the results of the calls.
+        Args:
+            answer: The stored message with the decisions and the client's results.
+            new_messages: Stored messages that came with the answer. They follow the results of the
+                calls.
         """
         window = self.with_input([answer])
         return replace(
@@ -212,6 +215,11 @@ class RepeatedReads:
         """Count the calls, and return notices by call id for repeated ones.
 
         Calls with a notice are not run.
+
+        Args:
+            calls: The calls of one step.
+            read_only: The names of tools for which equal calls have equal results. A call of any
+                other tool resets all counts.
         """
         notices: dict[str, ToolReturnPart] = {}
         for call in calls:

@@ -70,7 +70,12 @@ class RequestLimits:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def count(self, limits: Limits, now: float | None = None) -> int:
-        """Count a request; return 0, or the seconds until the next request is allowed."""
+        """Count a request; return 0, or the seconds until the next request is allowed.
+
+        Args:
+            limits: The limits of the caller's key. All keys with the same name share one count.
+            now: The monotonic time in seconds; None reads the clock.
+        """
         per_minute = limits.requests_per_minute or self._per_minute
         if per_minute is None:
             return 0
@@ -241,7 +246,10 @@ class Authentication:
     async def local(self, runtime: Runtime | None, *, asks: bool = True) -> Scope | None:
         """Return the local administrator if the server is local, without keys and login.
 
-        Without `asks`, only the cached result is used and the database is not read.
+        Args:
+            runtime: The server's parts; None before the server has started, when no key is looked
+                up.
+            asks: Read the database if the cached result is old. False: use only the cached result.
         """
         if self._key is not None or self._has_login or self._host not in LOOPBACK:
             return None

@@ -346,7 +346,12 @@ def types_of(names: Sequence[str] | None) -> frozenset[str] | None:
 
 
 def turn_response(turn: Answer, body: SendRequest) -> Response:
-    """Return an ended turn as the answer to this body."""
+    """Return an ended turn as the answer to this body.
+
+    Args:
+        turn: The whole turn. A failed one becomes the failure of a model.
+        body: The request, for the format of the messages and warnings about probabilities.
+    """
     if turn.failure:
         return model_failure(turn.failure.kind, turn.failure.message, turn.failure.detail)
     if body.logprobs is None and body.top_logprobs is not None:

@@ -371,8 +371,14 @@ class Routes(APIRouter):
     def add_api_route(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         """Add a route; it needs the scope of the family, or the scopes that its function declares.
 
+        Args:
+            path: The path below the common prefix.
+            endpoint: The function of the route. A plain function gets a transaction first: a read
+                with GET, otherwise a write.
+            **options: Options of FastAPI.
+
         Raises:
-            TypeError: if no scope is known, or if a plain function has no context.
+            TypeError: No scope is known, or a plain function has no context.
         """
         if self._family is None and getattr(endpoint, "scopes", None) is None:
             raise TypeError(

@@ -121,7 +121,10 @@ async def sse_stream(
 async def with_pauses(events: AsyncGenerator[Event], pause: float) -> AsyncGenerator[Event | None]:
     """Yield a turn's events to its end, and None after every silence of `pause` seconds.
 
-    The events are closed at the end, also when the reader leaves before.
+    Args:
+        events: The events of the turn. They are closed at the end, also when the reader leaves
+            before.
+        pause: Seconds.
     """
     upcoming: asyncio.Future[Event] | None = None
     event: Event | None = None

@@ -175,7 +175,16 @@ def set_model(name_or_id: str, handle: str | None, server: str | None) -> None:
 
 
 def run_command(chat: Chat, line: str) -> None:
-    """Run a slash command. Raises Invalid for an unknown one."""
+    """Run a slash command.
+
+    Args:
+        chat: The running chat.
+        line: The line with its slash: the command's name, then its argument.
+
+    Raises:
+        Invalid: There is no such command, or its argument is missing.
+        RicordoError: The server refused the request.
+    """
     name, _, argument = line[1:].partition(" ")
     command = COMMANDS.get(name.lower())
     if command is None:

@@ -76,10 +76,17 @@ class Chain:
     history_bytes: int = 0
 
     def require_distinct_label(self, label: str, old_label: str | None = None) -> None:
-        """Raise Conflict if a user's new label equals another one except for case.
+        """Raise Conflict if a user's new label is too similar to another one.
 
-        A clone on macOS or Windows would have one file for both. `old_label` is the label that is
-        replaced; it does not count.
+        Labels that differ only in case or in invisible characters would be one file in a clone on
+        macOS or Windows.
+
+        Args:
+            label: The new label, in normal form.
+            old_label: The label that is replaced, which does not count; None for a new block.
+
+        Raises:
+            Conflict: Another label of a user's chain is too similar.
         """
         if self.owner_kind != "user":
             return

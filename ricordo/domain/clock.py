@@ -148,10 +148,14 @@ class Backoff:
     spread: tuple[float, float] = (0.5, 1.0)
 
     def seconds(self, attempt: int, chance: Callable[[], float] = random.random) -> float:
-        """Return the wait after this attempt (1 is the first).
+        """Return the wait after this attempt.
 
         >>> Backoff(2, 4, 600, spread=(1, 1)).seconds(3)
         32.0
+
+        Args:
+            attempt: The number of the attempt, from 1.
+            chance: Returns a number from 0 to 1, which chooses a factor in `spread`.
         """
         low, high = self.spread
         steps = min(attempt - 1, 100)  # beyond that a float overflows

@@ -206,7 +206,12 @@ def join(*labels: str | None) -> str | None:
 
 
 def permits(label: str | None, destination: Destination) -> bool:
-    """Return whether the destination may see a text with this label."""
+    """Return whether the destination may see a text with this label.
+
+    Args:
+        label: The egress label of the text; None or "" limits nothing.
+        destination: The receiver.
+    """
     if not label:
         return True
     names = destination.names
@@ -400,6 +405,10 @@ class Clearance:
         If its label forbids a message, a notice replaces its texts. The message keeps its role and
         its calls, so that the transcript stays valid. In other messages, notices replace the lines
         that repeat a forbidden text.
+
+        Args:
+            messages: The messages, which are not changed. Shown and withheld ones are recorded.
+            destination: The receiver.
         """
         if not self.texts and not [message for message in messages if message.egress]:
             return messages
@@ -443,7 +452,12 @@ class Clearance:
         return replace(message, egress=join(message.egress, *labels)) if labels else message
 
     def spills(self, text: str, label: str | None) -> str | None:
-        """Return the source of a text that this text repeats under a looser label, or None."""
+        """Return the source of a text that this text repeats under a looser label, or None.
+
+        Args:
+            text: The text that is to be stored.
+            label: The egress label under which it is to be stored; None limits nothing.
+        """
         for entry in self.texts:
             if not is_as_strict(label, entry.label) and self._repeats(entry, text):
                 return entry.source

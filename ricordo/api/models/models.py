@@ -221,7 +221,12 @@ def whole_settings_response(settings: ModelSettings, info: ModelInfo) -> Json:
 
 
 def settings_response(settings: ModelSettings, endpoint_type: str) -> Json:
-    """Return the settings that are set, tagged by provider as clients expect."""
+    """Return the settings that are set, tagged by provider as clients expect.
+
+    Args:
+        settings: The settings of a model.
+        endpoint_type: The type of the model's endpoint, such as "openai".
+    """
     effort = settings.reasoning_effort
     budget = settings.max_reasoning_tokens
     plain = ("temperature", "max_output_tokens", "parallel_tool_calls", "response_format")

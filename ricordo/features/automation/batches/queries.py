@@ -58,7 +58,13 @@ def waiting(tx: Transaction, job_id: str) -> dict[str, list[int]]:
 
 
 def request(tx: Transaction, job_id: str, number: int) -> dict[str, Any] | None:
-    """Return a request; None if it was deleted together with its agent."""
+    """Return a request; None if it was deleted together with its agent.
+
+    Args:
+        tx: The transaction, or a read.
+        job_id: The batch.
+        number: The position of the request in the batch, from 0.
+    """
     row = tx.first(select(_c.request).where(_c.job_id == job_id, _c.number == number))
     return None if row is None else dict(row.request)
 

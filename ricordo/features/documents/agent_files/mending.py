@@ -128,7 +128,12 @@ class MendedFile:
 def mend(content: Any, notes: ImportNotes) -> MendedFile:
     """Return the file without the parts that cannot be stored.
 
-    Raises Invalid if it contains no agent.
+    Args:
+        content: The decoded JSON of the file.
+        notes: Gets notes on the changes.
+
+    Raises:
+        Invalid: It contains no agent.
     """
     content = storable(content, notes)
     if not isinstance(content, dict) or not isinstance(content.get("agents"), list):

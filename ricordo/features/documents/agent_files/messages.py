@@ -50,7 +50,12 @@ _PARTS = TypeAdapter(tuple[Part, ...], config=ConfigDict(revalidate_instances="a
 
 
 def whole(message: Message, id: str) -> Json:
-    """Return all fields of the message."""
+    """Return all fields of the message, in this server's format.
+
+    Args:
+        message: The message.
+        id: The id of the message in the file.
+    """
     fields = {
         name: value for name in _FIELDS if (value := getattr(message, name)) not in (None, False)
     }
@@ -170,7 +175,12 @@ def with_own_otids(raw_messages: list[Json], notes: ImportNotes) -> list[Json]:
 
 
 def readable(raw_messages: list[Json], notes: ImportNotes) -> list[Json]:
-    """Return the messages that can be stored; note the others."""
+    """Return the messages that can be stored; note the others.
+
+    Args:
+        raw_messages: The messages of one conversation in this server's format, each with an id.
+        notes: Gets notes on the others.
+    """
     storable = []
     for message in with_own_otids(raw_messages, notes):
         try:

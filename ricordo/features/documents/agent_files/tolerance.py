@@ -200,8 +200,12 @@ _MOST_INTEGER = 2**63
 def storable(content: Any, notes: ImportNotes) -> Any:
     """Return JSON without values that a database cannot store.
 
-    These are NUL characters, lone surrogates, integers beyond 64 bits, and nesting beyond 100
-    levels.
+    NUL characters are removed, and lone surrogates become "?". Integers beyond 64 bits become None;
+    so do levels beyond 100 in a content that is nested too deeply for JSON.
+
+    Args:
+        content: Decoded JSON, which is not changed.
+        notes: Gets a note if something was removed.
     """
     try:
         text = orjson.dumps(content)

@@ -98,7 +98,12 @@ class LettaRun:
         )
 
     def id(self, kind: str, letta_id: str) -> str:
-        """Return the id that a Letta item has on this server."""
+        """Return the id that a Letta item has on this server.
+
+        Args:
+            kind: The prefix of the id here, such as "source" for a folder.
+            letta_id: The id of the item in the Letta database.
+        """
         return queries.kept_id(self.organization, kind, letta_id)
 
     def step(self, count: int = 1) -> None:

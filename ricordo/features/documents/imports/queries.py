@@ -117,7 +117,13 @@ def kept_id(organization_id: str, kind: str, id: str) -> str:
 
 
 def done_items(tx: Transaction, organization_id: str, source: str) -> dict[str, str]:
-    """Return the items imported from a source, each with its state at the time of import."""
+    """Return the items imported from a source, each with its state at the time of import.
+
+    Args:
+        tx: The transaction, or a read.
+        organization_id: The organization that got the items.
+        source: The source, such as "letta".
+    """
     rows = tx.all(_ITEMS, {"organization_id": organization_id, "source": source})
     return {row.item: row.outcome["state"] for row in rows}
 
@@ -230,7 +236,13 @@ def report_text(report: dict[str, Any]) -> str:
 
 
 def insert_parts(tx: Transaction, job: Job, upload: bytes) -> None:
-    """Store the upload of a job; delete uploads of jobs that have ended."""
+    """Store the upload of a job; delete uploads of jobs that have ended.
+
+    Args:
+        tx: The transaction.
+        job: The job that imports the upload.
+        upload: The bytes of the upload, which are stored in rows of 1 MB.
+    """
     tx.run(_DELETE_LEFT)
     starts = range(0, max(len(upload), 1), _PART)
     owner_fields = {"job_id": job.id, "user_id": job.user_id}
