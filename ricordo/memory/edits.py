@@ -109,9 +109,13 @@ class EditGuard:
     def require_new(self, added: str, block_text: str = "", *, is_archived: bool = False) -> None:
         """Raise Invalid if nearly all of the added text repeats the sources.
 
-        The lines of `block_text`, the block's text so far, may be reordered. A block may quote
-        earlier texts of the user, but a passage of the archive may not, since a search finds those
-        texts already.
+        A block may quote earlier texts of the user, but a passage of the archive may not, since a
+        search finds those texts already.
+
+        Args:
+            added: The added text; a short one is not checked.
+            block_text: The block's text so far, whose lines may be reordered.
+            is_archived: Whether the text is a passage of the archive.
         """
         added_words = _words(added)
         if len(added_words) < _FEWEST_CHECKED_WORDS or len(added) < _FEWEST_CHARACTERS:
@@ -257,7 +261,11 @@ class KnownLine:
 def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> list[KnownLine]:
     """Return existing lines, in this block or in others, that a write adds again.
 
-    `others` are the texts of other blocks by label.
+    Args:
+        label: The label of the block that is written.
+        before: The block's text before the write.
+        after: The block's text after the write.
+        others: The texts of other blocks by label.
     """
     added = [line for line in added_lines(before, after) if _is_checked(line)]
     if not added:
@@ -293,7 +301,11 @@ def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> 
 def only_repeats(label: str, before: str, after: str, repeated_lines: Sequence[KnownLine]) -> bool:
     """Return whether a write only adds lines that the block has already.
 
-    `repeated_lines` is the result of `repeated`.
+    Args:
+        label: The label of the block that is written.
+        before: The block's text before the write.
+        after: The block's text after the write.
+        repeated_lines: The result of `repeated` for this write.
     """
     new = [line for line in added_lines(before, after) if line.strip()]
     if (
@@ -491,7 +503,9 @@ class EditContext:
     def metadata(self, reasons: Iterable[EditReason], otherwise: str) -> ChangeMetadata:
         """Return the metadata of one change by these calls.
 
-        If the calls gave no reason, `otherwise` is used.
+        Args:
+            reasons: The calls' reasons, which are joined.
+            otherwise: The reason if the calls gave none.
         """
         all_reasons = list(reasons)
         texts = dict.fromkeys(reason.text.strip() for reason in all_reasons if reason.text.strip())
@@ -596,7 +610,21 @@ class WorkingMemory:
     ) -> str:
         """Give the block another text in this step; saving applies its policy.
 
-        Raises NotFound, Forbidden, Invalid.
+        Args:
+            label: The label by which the agent sees the block.
+            text: The whole new text. Secrets and hidden text are removed.
+            call_id: The tool call that writes it.
+            result_kind: The kind of result that the agent reads.
+            reason: The reason of this edit; what it lacks comes from the call's reason.
+
+        Returns:
+            The text as it was written.
+
+        Raises:
+            NotFound: if there is no such block.
+            Forbidden: if the block is read-only, or the text may not be copied into it.
+            Invalid: if the text cannot be stored, only repeats others, or violates the schema.
+            TooLong: if the text is longer than the block's limit.
         """
         block = self._writable(label)
         require_storable(text, reason.text)
@@ -631,7 +659,18 @@ class WorkingMemory:
     ) -> None:
         """Add a block for the conversation's user, or for the agent.
 
-        Raises Conflict, Invalid.
+        Args:
+            label: The label of the new block.
+            text: Its text. Secrets and hidden text are removed.
+            description: Its description for the agent; None for a block without one.
+            call_id: The tool call that creates it.
+            reason: The reason of this edit; what it lacks comes from the call's reason.
+
+        Raises:
+            Conflict: if the agent sees a block with this label.
+            Forbidden: if the label is that of a skill.
+            Invalid: if label or text cannot be stored, or the text only repeats others.
+            TooLong: if the text is longer than the usual limit.
         """
         require_storable(text, description, label, reason.text)
         label = _require_no_skill(require_label(label))
@@ -673,14 +712,30 @@ class WorkingMemory:
     def remove(self, label: str, call_id: str) -> None:
         """Take the block out of the agent's memory.
 
-        Raises NotFound, Forbidden.
+        Args:
+            label: The label by which the agent sees the block.
+            call_id: The tool call that removes it.
+
+        Raises:
+            NotFound: if there is no such block.
+            Forbidden: if the block is read-only, or others use it too.
         """
         self._edit(self._reshapable(label), None, call_id)
 
     def rename(self, label: str, new_label: str, call_id: str) -> None:
         """Give the block another label.
 
-        Raises NotFound, Forbidden, Invalid, and Conflict if the new label is taken.
+        Args:
+            label: The label by which the agent sees the block.
+            new_label: The new label. The present label changes nothing.
+            call_id: The tool call that renames it.
+
+        Raises:
+            NotFound: if there is no such block.
+            Forbidden: if the block is read-only, others use it too, or the label is that of a
+                skill.
+            Invalid: if the new label is not allowed.
+            Conflict: if the new label is taken.
         """
         block = self._reshapable(label)
         new_label = normal_name(new_label)
@@ -693,7 +748,15 @@ class WorkingMemory:
     def describe(self, label: str, description: str, call_id: str) -> None:
         """Give the block another description.
 
-        Raises NotFound, Forbidden, Invalid.
+        Args:
+            label: The label by which the agent sees the block.
+            description: The new description. Secrets and hidden text are removed.
+            call_id: The tool call that changes it.
+
+        Raises:
+            NotFound: if there is no such block.
+            Forbidden: if the block is read-only.
+            Invalid: if the description cannot be stored.
         """
         block = self._writable(label)
         require_storable(description)
@@ -724,7 +787,8 @@ class WorkingMemory:
     def archive(self, draft: PassageDraft) -> None:
         """Queue a passage for the archive; the step's save stores it.
 
-        Raises Invalid.
+        Raises:
+            Invalid: if text or tags cannot be stored, or the text only repeats others.
         """
         require_storable(draft.text, *draft.tags, subject="A passage and its tags")
         require_tags(draft.tags)
@@ -871,7 +935,15 @@ def require_storable(*texts: str | None, subject: str = "A memory block") -> Non
 def replaced_piece(block: Block, old: str, new: str, *, everywhere: bool) -> str:
     """Return the block's text with one piece replaced, or every equal piece.
 
-    Raises Invalid, TooLong.
+    Args:
+        block: The block; it is not changed.
+        old: The piece, in which look-alike signs and spaces may differ. Empty for an empty block.
+        new: The new piece.
+        everywhere: Whether to replace every equal piece. Otherwise the piece must occur once.
+
+    Raises:
+        Invalid: if the piece does not occur, occurs several times, or is the same as the new one.
+        TooLong: if the new text is longer than the block's limit.
     """
     label = block.shown_label
     text = block.value

@@ -20,7 +20,13 @@ def spans_of(data_dir: Path, block: Block) -> list[LabelledSpan]:
 def block_view(
     data_dir: Path, destination: Destination, clearance: Clearance
 ) -> Callable[[Block], Block]:
-    """Return a function that returns blocks as the destination may see them."""
+    """Return a function that returns blocks as the destination may see them.
+
+    Args:
+        data_dir: The data folder, which has the schemas.
+        destination: The destination that reads the blocks.
+        clearance: Records the labelled texts that are shown or withheld.
+    """
     find_spans = partial(spans_of, data_dir)
 
     def view(block: Block) -> Block:

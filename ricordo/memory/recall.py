@@ -114,8 +114,11 @@ class Recall:
     def for_reader(self, clearance: Clearance, reader: Destination) -> "Recall":
         """Return this recall for results that this destination will read.
 
-        Hits that the destination may not see are left out. The clearance records which hits were
-        shown and which were left out.
+        Hits that the destination may not see are left out.
+
+        Args:
+            clearance: Records which hits were shown and which were left out.
+            reader: The destination.
         """
         recall = copy(self)
         recall._clearance = clearance
@@ -146,7 +149,15 @@ class Recall:
     ) -> list[FoundMessage]:
         """Return the best messages after the first `offset`; the newest for an empty query.
 
-        The filter may be a function that builds it inside the transaction.
+        If the query cannot be embedded, the search uses words alone.
+
+        Args:
+            query: The words or the question.
+            message_filter: The messages to search, or a function that builds the filter inside the
+                transaction.
+            limit: The most messages that are returned.
+            mode: Whether to search by words, by meaning, or by both.
+            offset: The number of best messages to skip.
         """
         search_query = await self._make_query(query, mode)
         if self._messages_index in self._indexes:
@@ -214,8 +225,15 @@ class Recall:
     ) -> list[FoundPassage]:
         """Return the best passages after the first `offset`; the newest for an empty query.
 
-        Without an archive the page is empty. The filter may be a function that builds it inside the
-        transaction.
+        If the query cannot be embedded, the search uses words alone.
+
+        Args:
+            query: The words or the question.
+            passage_filter: The passages to search, or a function that builds the filter inside the
+                transaction. Without an archive no passage is found.
+            limit: The most passages that are returned.
+            mode: Whether to search by words, by meaning, or by both.
+            offset: The number of best passages to skip.
         """
         if isinstance(passage_filter, PassageFilter) and not passage_filter.archive_ids:
             return []
@@ -414,7 +432,13 @@ async def passages_like(
 ) -> list[Passage]:
     """Return passages of these archives that may be like the text.
 
-    They are visible to the subject, and are the first hits of a search for the text itself.
+    They are the first hits of a search for the text itself, by words.
+
+    Args:
+        recall: The search.
+        archives: The archives to search.
+        text: The new text.
+        subject_id: The user whose passages and shared ones are found; None finds all.
     """
     passage_filter = PassageFilter(tuple(archive.id for archive in archives), subject_id=subject_id)
     if archives:
@@ -429,7 +453,13 @@ def most_alike(
 ) -> Likeness | None:
     """Return the equal text, or the text that shares the most words.
 
-    Returns None if there is no such text.
+    Args:
+        text: The new text.
+        tags: The new text's tags. Of equal texts, one with all of them is preferred.
+        existing: Stored passages and earlier drafts of the step.
+
+    Returns:
+        The most similar text; None if no text shares 80 percent of all words.
     """
     own_words = set(terms(text[:MOST_CHARACTERS]))
     plain_words = text.split()

@@ -98,7 +98,10 @@ def write_sections(
 ) -> str:
     """Return the text of these values, in their order.
 
-    Every name must be one of the schema's, and every value must fit its field.
+    Args:
+        fields: The values by the names of the schema's fields. Each must fit its field.
+        schema: The schema, which must have all these fields.
+        layout: The empty lines between sections and below headings.
     """
     titles = {field.name: field.title for field in schema.fields}
     sections: list[str] = []
@@ -175,7 +178,13 @@ def read_sections(text: str, schema: BlockSchema) -> ParsedSections:
 def layout_of(text: str, schema: BlockSchema, reading: ParsedSections) -> Layout | None:
     """Return the layout of a text.
 
-    Returns None if every layout would change the text.
+    Args:
+        text: The block's text.
+        schema: The block's schema.
+        reading: The result of `read_sections` for both.
+
+    Returns:
+        The layout; None if every layout would change the text.
     """
     if reading.problems:
         return None

@@ -38,7 +38,13 @@ log = logging.getLogger(__name__)
 
 
 async def look(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Add a run for each user of each due task."""
+    """Add a run for each user of each due task.
+
+    Args:
+        runtime: The running server.
+        _job: Not used, since one job serves all organizations.
+        _report: Not used.
+    """
     store = runtime.store
     await store.write(service.follow_courses)
     for task_id in await store.read(queries.enabled_ids):
@@ -47,7 +53,16 @@ async def look(runtime: Runtime, _job: Job, _report: Report) -> None:
 
 
 async def carry_out(runtime: Runtime, _job: Job, report: Report) -> None:
-    """Do all open runs, including another server's unfinished ones."""
+    """Do all open runs, including another server's unfinished ones.
+
+    Args:
+        runtime: The running server.
+        _job: Not used, since one job serves all organizations.
+        report: Reports the finished and the started runs.
+
+    Raises:
+        Unavailable: if the server stops or loses the database meanwhile.
+    """
     started_ids: list[str] = []
     finished_count = 0
 
@@ -70,7 +85,17 @@ async def carry_out(runtime: Runtime, _job: Job, report: Report) -> None:
 
 
 async def do(runtime: Runtime, run_id: str) -> None:
-    """Carry out one run to its end. Raises Unavailable if the server stops meanwhile."""
+    """Carry out one run to its end.
+
+    A failure of the task is stored with the run.
+
+    Args:
+        runtime: The running server.
+        run_id: The id of a task's run. A run that has ended is left as it is.
+
+    Raises:
+        Unavailable: if the server stops meanwhile.
+    """
     start = await runtime.store.write(lambda tx: service.begin(tx, run_id, _conversation_of))
     if start is None:
         return

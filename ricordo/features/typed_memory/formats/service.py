@@ -78,6 +78,11 @@ def to_markdown(block_label: str, text: str, schema: BlockSchema | None) -> str:
     """Write the text below a front matter with the block's label and schema.
 
     The front matter has a `format` if the text does not follow the schema.
+
+    Args:
+        block_label: The label, which is quoted if YAML could misread it.
+        text: The canonical text, which is written unchanged.
+        schema: The schema that the block names; None for a block without one.
     """
     label = block_label
     if not _WORDS.fullmatch(block_label):
@@ -94,8 +99,12 @@ def to_markdown(block_label: str, text: str, schema: BlockSchema | None) -> str:
 def from_markdown(text: str, schema: BlockSchema | None) -> ParsedText:
     """Parse a text from `to_markdown` that people may have edited.
 
-    If the text names no other schema, it is read by the given one. Raises Invalid with a sentence
-    for each faulty line.
+    Args:
+        text: The text. One without a front matter is the block's text alone.
+        schema: The block's schema. It is not used if the text names another schema.
+
+    Raises:
+        Invalid: with a sentence for each faulty line.
     """
     text = text.removeprefix("\ufeff")
     head, below, problems = _front_matter(text)
@@ -121,6 +130,11 @@ def to_toml(label: str, text: str, schema: BlockSchema | None) -> str:
     """Write the label and the fields as TOML.
 
     Without a schema, or if fields could not reproduce the text, the label and a `body` are written.
+
+    Args:
+        label: The block's label.
+        text: The canonical text.
+        schema: The schema that the block names; None for a block without one.
     """
     entries: dict[str, FieldValue] = {"block": label}
     if schema is None:
@@ -140,7 +154,12 @@ def to_toml(label: str, text: str, schema: BlockSchema | None) -> str:
 def from_toml(text: str, schema: BlockSchema | None) -> ParsedText:
     """Parse a text from `to_toml` that people may have edited.
 
-    Fields without a schema become sections. Raises Invalid with a sentence for each faulty line.
+    Args:
+        text: The TOML.
+        schema: The block's schema. Without one, fields become sections.
+
+    Raises:
+        Invalid: with a sentence for each faulty line.
     """
     text = text.removeprefix("\ufeff")
     table = read_toml(text)

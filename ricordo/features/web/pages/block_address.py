@@ -139,7 +139,12 @@ def counted(
 ) -> list[TimelineEntry]:
     """Return the versions, each with its numbers of added and removed words.
 
-    The newest version comes first. Each is compared with the version after it in the list.
+    Each is compared with the version after it in the list, and the last with an empty text.
+
+    Args:
+        tx: The transaction.
+        address: The block.
+        block_versions: Versions of the block without gaps, the newest first.
     """
     length = len(address.block.value) if address.block else 0
     if length * len(block_versions) > _MOST_COUNTED:
@@ -160,7 +165,14 @@ def counted(
 def read_versions(
     tx: Transaction, address: BlockAddress, limit: int, before: int | None = None
 ) -> tuple[list[TimelineEntry], bool]:
-    """Return a page of the block's versions, newest first, and whether more exist."""
+    """Return a page of the block's versions, newest first, and whether more exist.
+
+    Args:
+        tx: The transaction.
+        address: The block.
+        limit: The most versions that are returned.
+        before: The number of a version; only older ones are returned. None begins at the newest.
+    """
     rows = history.page(tx, address.chain.id, label=address.label, limit=limit + 1, before=before)
     return counted(tx, address, rows)[:limit], len(rows) > limit
 

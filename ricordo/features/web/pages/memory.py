@@ -272,8 +272,10 @@ def _block_variables(
 async def show_block_page(request: Request, **changes: Any) -> Response:
     """Render the page of the request's block.
 
-    `typed` is a text that could not be saved, and `words` is the reason. `opened` is the piece of
-    the text that shows its form or its source.
+    Args:
+        request: The request.
+        **changes: Variables of the page. `typed` is a text that could not be saved, and `words` is
+            the reason. `opened` is the piece of the text that shows its form or its source.
     """
     scope: Scope = request.scope[REQUEST_SCOPE]
     path_params = request.path_params
@@ -584,7 +586,10 @@ def _waits_for(address: BlockAddress) -> str:
 def outcome_of(address: BlockAddress, saved: dict[str, Any], verb: str) -> str:
     """Return the notice for a saved change: it waits for approval, or the block was changed.
 
-    `verb` names the change, such as "changed".
+    Args:
+        address: The block as it was before.
+        saved: The answer of the API to the change.
+        verb: The change in the past tense, such as "changed".
     """
     is_proposed = saved.get("proposal_id") or "base_body" in saved
     return _waits_for(address) if is_proposed else f"{address.label} was {verb}."

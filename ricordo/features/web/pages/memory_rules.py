@@ -20,7 +20,17 @@ _MOST_PUT_OFF = 200
 
 
 async def add_rule(api: Api, user_id: str, rule: str) -> None:
-    """Add a rule to the user's rules. Raises Invalid for an empty one."""
+    """Add a rule to the user's rules.
+
+    Args:
+        api: The API, called as the request's caller.
+        user_id: The user.
+        rule: The rule as it was typed. One that exists already is not added.
+
+    Raises:
+        Invalid: if the rule is empty.
+        RefusedByApi: if the caller may not change the rules.
+    """
     rule = rule_of(rule)
     if not rule:
         raise Invalid("Write what agents must never remember.")
@@ -54,7 +64,13 @@ async def _rules(api: Api, user_id: str) -> list[str]:
 
 
 def put_off(request: Request, response: Response, ids: Sequence[str]) -> None:
-    """Let this browser show these proposals folded for a day; they still wait."""
+    """Let this browser show these proposals folded for a day; they still wait.
+
+    Args:
+        request: The request, whose cookie has the ids of earlier calls.
+        response: The response, which gets the new cookie.
+        ids: The proposals.
+    """
     ends = dict.fromkeys([*(id[-_ID_END:] for id in ids), *_ends(request)])
     response.set_cookie(
         _COOKIE,

@@ -43,7 +43,12 @@ class TextPiece:
 
 
 def pieces_of(text: str, schema: BlockSchema | None = None) -> list[TextPiece]:
-    """Return the pieces of a text: its fields if it follows a schema, else its Markdown."""
+    """Return the pieces of a text: its fields if it follows a schema, else its Markdown.
+
+    Args:
+        text: The block's text.
+        schema: The block's schema; None for a block without one.
+    """
     lines = text.split("\n")
     if schema and not read_sections(text, schema).problems:
         return _fields(lines, schema)
@@ -72,9 +77,16 @@ def lines_named(lines: str) -> tuple[int, int]:
 
 
 def with_lines(text: str, first: int, last: int, new_text: str | None) -> str:
-    """Return the text with these lines replaced by others; None removes them.
+    """Return the text with these lines replaced by others.
 
-    Raises Invalid if the text has no such lines.
+    Args:
+        text: The text.
+        first: The number of the first line to replace, from 1.
+        last: The number of the last line to replace.
+        new_text: The new lines; None removes the lines.
+
+    Raises:
+        Invalid: if the text has no such lines.
     """
     lines = text.split("\n")
     if last > len(lines):

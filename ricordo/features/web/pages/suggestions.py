@@ -80,7 +80,13 @@ class Suggestion:
 def joined(
     waiting: Iterable[WaitingProposal], titles: Mapping[str, str], *, is_self: bool
 ) -> list[Suggestion]:
-    """Join proposals for one memory that make equal changes, in their order."""
+    """Join proposals for one memory that make equal changes, in their order.
+
+    Args:
+        waiting: The proposals, the newest first.
+        titles: The titles of existing blocks by label. Other blocks get a title from their label.
+        is_self: Whether the caller owns the memory, so that titles address the caller.
+    """
     groups: dict[object, list[WaitingProposal]] = {}
     for member in waiting:
         groups.setdefault(_key(member), []).append(member)
@@ -96,7 +102,12 @@ def joined(
 def divided(
     suggestions: Sequence[Suggestion], put_off: Container[str]
 ) -> tuple[list[Suggestion], list[Suggestion]]:
-    """Divide suggestions into current and postponed ones."""
+    """Divide suggestions into current and postponed ones.
+
+    Args:
+        suggestions: The suggestions.
+        put_off: The ids of the proposals that were postponed.
+    """
     later = [suggestion for suggestion in suggestions if suggestion.first.id in put_off]
     now = [suggestion for suggestion in suggestions if suggestion not in later]
     return now, later
