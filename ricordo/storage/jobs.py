@@ -203,7 +203,14 @@ def failed_keys(tx: Transaction, kind: str, since: int) -> set[str]:
 
 
 def make_due(tx: Transaction, kind: str, key: str, at: int = 0) -> None:
-    """Let the waiting job run at this time at the latest, by default now."""
+    """Let the waiting single job run at this time at the latest.
+
+    Args:
+        tx: The transaction.
+        kind: The kind of the job.
+        key: The key of the job. If no such job waits, nothing happens.
+        at: A time in microseconds UTC; a past time, such as 0, means now.
+    """
     at = max(at, tx.clock.now())
     statement = update(jobs).where(
         jobs.c.kind == kind, jobs.c.key == key, _IS_WAITING, jobs.c.is_single
@@ -217,7 +224,13 @@ def is_due(tx: Transaction) -> bool:
 
 
 def claim(tx: Transaction, worker: str, limit: int) -> list[Job]:
-    """Claim at most `limit` due jobs, the longest waiting first, one for each key."""
+    """Claim at most `limit` due jobs, the longest waiting first, one for each key.
+
+    Args:
+        tx: The transaction.
+        worker: The name of the worker, unique among all servers of the database.
+        limit: The most jobs.
+    """
     claimed: list[Job] = []
     while len(claimed) < limit and (job := ROWS.first(tx, _NEXT, _times(tx))):
         claimed.append(_take(tx, job, worker))
@@ -238,9 +251,16 @@ def claim_one(tx: Transaction, worker: str, id: str) -> Job | None:
 def renew(
     tx: Transaction, worker: str, running: Iterable[Job], progress: Mapping[str, dict[str, int]]
 ) -> set[str]:
-    """Extend the claims on these jobs, and save their progress by id.
+    """Extend the claims on these jobs, and save their progress.
 
-    Returns the ids of the jobs that are still the worker's.
+    Args:
+        tx: The transaction.
+        worker: The name of the worker.
+        running: The jobs as the worker claimed them.
+        progress: The numbers `done` and `total` of jobs by job id; other jobs keep theirs.
+
+    Returns:
+        The ids of the jobs that are still the worker's.
     """
     now = tx.clock.now()
     rows = [
@@ -258,9 +278,18 @@ def finish(tx: Transaction, job: Job) -> bool:
 
 
 def fail(tx: Transaction, job: Job, error: dict[str, str], retry_after: int | None = None) -> bool:
-    """Retry the job after this delay (microseconds), or end it as failed without attempts left.
+    """Retry the job after a delay, or end it as failed without attempts left.
 
-    Without a delay it fails at once. Returns as `finish`.
+    A single job is cancelled instead of a retry if another one waits already.
+
+    Args:
+        tx: The transaction.
+        job: The job as the worker claimed it.
+        error: The `type` and the `message` of the failure.
+        retry_after: The delay in microseconds; None ends the job as failed at once.
+
+    Returns:
+        False if the worker has lost the job; then nothing changes.
     """
     if retry_after is None or job.attempts >= job.most_attempts:
         return _leave(tx, job, status="failed", error=error, ended_at=tx.clock.now())
@@ -268,18 +297,31 @@ def fail(tx: Transaction, job: Job, error: dict[str, str], retry_after: int | No
 
 
 def put_back(tx: Transaction, job: Job, after: int = 0) -> bool:
-    """Let the job wait again for this delay (microseconds), without counting the attempt.
+    """Let the job wait again, without counting the attempt.
 
-    Returns as `finish`.
+    A single job is cancelled instead if another one waits already.
+
+    Args:
+        tx: The transaction.
+        job: The job as the worker claimed it.
+        after: The delay in microseconds.
+
+    Returns:
+        False if the worker has lost the job; then nothing changes.
     """
     return _wait_again(tx, job, after, attempts=job.attempts - 1, error=job.error)
 
 
 def take_over(tx: Transaction, *, silent_for: int = 0, live: Collection[str] = ()) -> list[Job]:
-    """Free the jobs without a heartbeat for `silent_for` microseconds (0: all), and return them.
+    """Free the jobs of workers without a heartbeat, and return them.
 
-    Jobs without attempts left fail instead. `live` are the ids of jobs that run in this process.
-    They count as alive even if this process's clock jumped.
+    Jobs without attempts left fail instead.
+
+    Args:
+        tx: The transaction.
+        silent_for: The time without a heartbeat in microseconds; 0 frees all running jobs.
+        live: The ids of jobs that run in this process. They count as alive even if this process's
+            clock jumped.
     """
     freed = []
     # If the clock was set back after a lone server was killed, its heartbeats lie in the future.
@@ -304,7 +346,14 @@ def take_over(tx: Transaction, *, silent_for: int = 0, live: Collection[str] = (
 def cancel(tx: Transaction, scope: Scope, id: str) -> Job:
     """End a job that has not ended; its worker stops within seconds.
 
-    Raises NotFound, Conflict.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        id: The job; one that is cancelled already stays as it is.
+
+    Raises:
+        NotFound: There is no such job, or the caller may not change it.
+        Conflict: The job has ended.
     """
     job = get(tx, scope, id)
     scope.require_owns(job.user_id)
@@ -323,9 +372,18 @@ def release(tx: Transaction, job: Job) -> bool:
 
 
 def remove(tx: Transaction, scope: Scope, id: str) -> Job:
-    """Delete a job. Raises NotFound.
+    """Delete a job.
 
-    A running job is cancelled, and its row keeps the key until it is pruned.
+    A running job is only cancelled: its row holds the key until its worker has stopped, and `prune`
+    deletes it later. A cancelled job whose worker has not stopped yet stays for the same reason.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        id: The job.
+
+    Raises:
+        NotFound: There is no such job, or the caller may not change it.
     """
     job = get(tx, scope, id)
     scope.require_owns(job.user_id)

@@ -134,14 +134,29 @@ class KeyDraft:
 
 
 def hash_of(secret: bytes, key: str) -> str:
-    """Return the stored hash of a key. A random key needs no slow hash."""
+    """Return the stored hash of a key. A random key needs no slow hash.
+
+    Args:
+        secret: The key of the hash, derived from the installation's secret key.
+        key: The whole API key.
+    """
     return hmac.digest(secret, key.encode("utf-8", "surrogatepass"), "sha256").hex()
 
 
 def create(tx: Transaction, scope: Scope, secret: bytes, draft: KeyDraft) -> tuple[ApiKey, str]:
     """Store a new key, and return it with its secret, which is shown only once.
 
-    A new user is created. Raises Invalid, NotFound.
+    Args:
+        tx: The transaction.
+        scope: The creator, whose organization gets the key.
+        secret: The key of the stored hash (see `hash_of`).
+        draft: The key to create. Its `user` is an id or identifier, and a new user is created for
+            an unknown identifier.
+
+    Raises:
+        Invalid: The role, the user, the service or the time of expiry does not fit.
+        NotFound: The user does not exist, and the caller may not create it.
+        Collision: The name of a new user looks like that of another one.
     """
     now = tx.clock.now()
     if draft.role not in ROLE_SCOPES:
@@ -192,7 +207,14 @@ def get(tx: Transaction, scope: Scope, id: str) -> ApiKey:
 
 
 def page(tx: Transaction, scope: Scope, page: Page, user_id: str | None = None) -> list[ApiKey]:
-    """Return one page of an organization's or a user's keys, without sessions."""
+    """Return one page of an organization's or a user's keys, without sessions.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The part of the list.
+        user_id: Only keys of this user; None: those of all users and services.
+    """
     return _ROWS.page(tx, scope, page, kind="key", user_id=user_id)
 
 
@@ -319,6 +341,10 @@ def scope_of(key: ApiKey, user: User | None) -> Scope:
     A user or guardian sees the user's data and shared data. A service sees shared data until it
     names a user to act for. The same holds for a developer without `memory:read`. An administrator
     sees the whole organization.
+
+    Args:
+        key: The stored key.
+        user: The user of the key; None for the key of a service.
     """
     scopes = frozenset(key.scopes) or ROLE_SCOPES[key.role]
     sees_all = key.role == "admin" or (key.role == "developer" and "memory:read" in scopes)

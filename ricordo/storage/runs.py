@@ -265,9 +265,14 @@ def open_runs(
 def with_same_body(
     tx: Transaction, conversation_id: str, body_hash: str, since: int, *, other_than: str = ""
 ) -> Run | None:
-    """Return the conversation's newest run since this time with the same request body.
+    """Return the conversation's newest run with the same request body.
 
-    The run `other_than` is skipped.
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+        body_hash: The hash of the request's body, as it is stored with a run.
+        since: The earliest creation of the run in microseconds UTC.
+        other_than: The id of a run to skip; "" skips none.
     """
     parameters = {
         "conversation_id": conversation_id,
@@ -329,9 +334,16 @@ def page_of_steps(
     run_ids: Sequence[str] = (),
     **equal: Any,
 ) -> list[Step]:
-    """Return one page of steps, filtered by columns and feedback.
+    """Return one page of steps.
 
-    `run_ids` selects the steps of several runs.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The part of the list. Steps are ordered by their end, but those of one agent by
+            creation.
+        filters: The conditions; None matches any step.
+        run_ids: Only steps of these runs; without any, of all runs.
+        **equal: Values by column; None is ignored.
     """
     filters = filters or StepFilter()
     step_tags = each(steps.c.tags)
@@ -383,10 +395,16 @@ def delete_one(tx: Transaction, scope: Scope, run_id: str) -> None:
 
 
 def append_events(tx: Transaction, run_id: str, first: int, data: Sequence[str]) -> None:
-    """Store events, the first with this number.
+    """Store the next events of a run's stream.
+
+    Args:
+        tx: The transaction.
+        run_id: The run.
+        first: The number of the first event; the others follow it.
+        data: The text of each event as it is sent.
 
     Raises:
-        Collision: if a number is used already, or if the run does not exist.
+        Collision: A number is used already, or the run does not exist.
     """
     now = tx.clock.now()
     rows: list[dict[str, Any]] = [
@@ -430,7 +448,13 @@ def traces_of_run(tx: Transaction, scope: Scope, run_id: str, limit: int) -> lis
 def prune_traces(tx: Transaction, *, before: int, kept: int) -> int:
     """Delete some old traces, and return their number.
 
-    They are older than `before` (microseconds), or beyond the number of newest traces to keep.
+    Args:
+        tx: The transaction.
+        before: Traces from before this time (microseconds UTC) are deleted.
+        kept: The number of newest traces that stay; older ones are deleted too.
+
+    Returns:
+        The number of deleted traces. Call it until it is 0.
     """
     if deleted := tx.run(_DELETE_OLD, {"before": before}):
         return deleted
@@ -452,9 +476,16 @@ def add_expense(tx: Transaction, *spent: Expense) -> None:
 def used_since(
     tx: Transaction, organization_id: str, since: int, agent_id: str | None = None
 ) -> int:
-    """Return the tokens used since this time (microseconds) by an organization or an agent.
+    """Return the tokens used by an organization or an agent.
 
     It takes one statement.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization.
+        since: The earliest creation of a run or an expense, in microseconds UTC.
+        agent_id: Only tokens of this agent; the organization then does not matter. None or "": all
+            of the organization.
     """
     if agent_id:
         row = tx.first(_USED_BY_AGENT, {"agent_id": agent_id, "since": since})

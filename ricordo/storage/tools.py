@@ -106,7 +106,14 @@ def by_names(tx: Transaction, scope: Scope, names: Sequence[str]) -> dict[str, T
 def find(tx: Transaction, scope: Scope, names: Sequence[str], ids: Sequence[str]) -> list[Tool]:
     """Return the tools with these names, then the tools with these ids, each once.
 
-    Raises NotFound for missing tools.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        names: Names of tools.
+        ids: Ids of tools.
+
+    Raises:
+        NotFound: One of the tools does not exist. The message may name a replacement.
     """
     if not names and not ids:
         return []

@@ -211,8 +211,15 @@ def plan(
 ) -> VersionPlan:
     """Plan the changes of a locked chain.
 
-    A change without effect makes no version. Raises Invalid if git cannot store the change's
-    message.
+    Args:
+        chain: The chain as it was read under the lock.
+        changes: The changes in order. One without effect makes no version.
+        metadata: The author and the reason of all versions. Its `made_at` is used in place of
+            `now`, if set.
+        now: The time of the versions in microseconds UTC.
+
+    Raises:
+        Invalid: The reason has a NUL character, which git cannot store in a message.
     """
     if "\0" in metadata.reason:
         raise Invalid(
@@ -251,7 +258,15 @@ def store(
     metadata: ChangeMetadata,
     planned: VersionPlan,
 ) -> Chain:
-    """Store the planned changes of the chain, and return its new state."""
+    """Store the planned changes of the chain, and return its new state.
+
+    Args:
+        tx: The transaction, which holds the lock of the chain.
+        chain: The chain before the changes.
+        changes: The changes that were planned.
+        metadata: The metadata with which they were planned.
+        planned: The plan, as `plan` returned it.
+    """
     rows = []
     grown = 0
     for change, id in zip(changes, planned.ids, strict=True):
@@ -283,7 +298,17 @@ def store(
 def begin(
     tx: Transaction, chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata
 ) -> tuple[bytes | None, ...]:
-    """Store a new chain with its first versions, all of new blocks; return their ids."""
+    """Store a new chain with its first versions, all of new blocks; return their ids.
+
+    Args:
+        tx: The transaction.
+        chain: The chain, which is not stored yet.
+        changes: The new blocks, each with another label.
+        metadata: The author and the reason of all versions.
+
+    Raises:
+        Invalid: The reason has a NUL character.
+    """
     planned = plan(chain, changes, metadata, tx.clock.now())
     files = {label: (blob, 0) for label, (blob, _) in planned.chain.files.items()}
     texts = dict.fromkeys(change.value or "" for change in changes)
@@ -306,7 +331,18 @@ def record(
 ) -> tuple[Chain, tuple[bytes | None, ...]]:
     """Plan and store the changes.
 
-    Returns the chain's new state and the version of each change; None for a change without effect.
+    Args:
+        tx: The transaction, which holds the lock of the chain.
+        chain: The chain as it was read under the lock.
+        changes: The changes in order.
+        metadata: The author and the reason of all versions.
+
+    Returns:
+        The chain's new state, and the id of each change's version; None for a change without
+            effect.
+
+    Raises:
+        Invalid: The reason has a NUL character.
     """
     planned = plan(chain, changes, metadata, tx.clock.now())
     return store(tx, chain, changes, metadata, planned), planned.ids
@@ -317,7 +353,13 @@ def row_of(
 ) -> dict[str, Any]:
     """Return the row of a version of this chain, for `insert_rows`.
 
-    `blob` is the id of its text; None if the block is deleted.
+    Args:
+        chain: The chain right before the version.
+        change: The change of one block.
+        metadata: The author, the reason, the run and the step.
+        id: The id of the version's git commit.
+        blob: The id of the block's new text; None if the block is deleted.
+        now: The time of the version in microseconds UTC.
     """
     return {
         **_METADATA.values(metadata),
@@ -356,7 +398,19 @@ def advance(tx: Transaction, chain: Chain, grown: int) -> None:
 
 
 def put_text(tx: Transaction, chain_id: str, text: str, base: TextBase | None) -> StoredText:
-    """Store a text unless the chain has it; the caller adds its bytes to the chain's history."""
+    """Store a text unless the chain has it.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        text: The text.
+        base: A stored text of the chain, from which the text may be stored as a delta; None stores
+            it whole.
+
+    Returns:
+        The stored text. The caller adds its `added_bytes` to the chain's history; they are 0 if the
+            chain had it.
+    """
     row = _text_row(chain_id, text, base if base and base[1] + 1 < _DEEPEST else None)
     if tx.run(_INSERT_TEXT, row):
         return StoredText(row["id"], row["depth"], ROW_BYTES + len(row["data"]))
@@ -396,10 +450,20 @@ def _blob_rows(tx: Transaction, chain_id: str, text_ids: Sequence[bytes]) -> dic
 def read_texts(
     tx: Transaction, chain_id: str, ids: Iterable[bytes], most: int | None = None
 ) -> dict[bytes, str]:
-    """Return texts of the chain by their ids. Raises as `read_text` does.
+    """Return texts of the chain by their ids.
 
-    One statement reads hundreds of texts. `most` limits the bytes of the texts and their bases.
-    Then only the first texts that fit are returned, at least one.
+    One statement reads hundreds of texts.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        ids: The ids of the texts (git blobs).
+        most: About the most bytes of the texts and their bases. Then only the first texts that fit
+            are returned, at least one. None: all are returned.
+
+    Raises:
+        NotFound: The chain has no such text.
+        Conflict: A stored text is damaged.
     """
     text_ids = list(dict.fromkeys(ids))
     rows = _blob_rows(tx, chain_id, text_ids)
@@ -425,7 +489,12 @@ def read_texts(
 
 
 def read_text(tx: Transaction, chain_id: str, id: bytes) -> str:
-    """Return a text of the chain. Raises NotFound, and Conflict for a damaged text."""
+    """Return a text of the chain.
+
+    Raises:
+        NotFound: The chain has no such text.
+        Conflict: The stored text is damaged.
+    """
     return read_texts(tx, chain_id, [id])[id]
 
 

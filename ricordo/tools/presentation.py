@@ -116,6 +116,11 @@ def schema_for(
     """Return the schema of the tool that the model sees.
 
     It is cached by content, so do not change it.
+
+    Args:
+        tool: The tool's own schema.
+        presentation: The arguments to add.
+        is_terminal: The tool ends the turn, so it gets no `request_heartbeat`.
     """
     heartbeat = presentation.heartbeat and not is_terminal
     thinks = presentation.thinks_in_arguments
@@ -147,8 +152,14 @@ def parse_call(
 ) -> ParsedCall:
     """Return the call without the arguments that the style adds.
 
-    Broken JSON is returned unchanged. With `schema`, arguments that the tool itself declares are
-    kept. All other added arguments are removed, whatever the style is.
+    Broken JSON is returned unchanged.
+
+    Args:
+        call: The call as the model wrote it.
+        presentation: The arguments that the tools got in this request.
+        schema: The tool's own schema. Arguments that it declares stay. `thinking` and
+            `request_heartbeat` are removed otherwise, whatever the style is. None: the tool is
+            unknown, and only the style's arguments are removed.
     """
     # Most calls have no added argument and need not be parsed; only an escaped letter could hide
     # one.
@@ -285,8 +296,15 @@ def prefill(
 ) -> ToolCallPart:
     """Return the call with these arguments in place of the model's own.
 
-    Arguments that are not a JSON object are left as they are; the tool refuses them. Raises Invalid
-    for values that do not fit the schema.
+    Arguments that are not a JSON object are left as they are; the tool refuses them.
+
+    Args:
+        call: The call as the model wrote it.
+        fixed_arguments: The values by argument, from a tool rule.
+        schema: The tool's own schema.
+
+    Raises:
+        Invalid: The tool does not have an argument, or its schema does not allow the value.
     """
     properties = schema.parameters.get("properties", {})
     for name, fixed in fixed_arguments.items():

@@ -53,7 +53,10 @@ class Quoted:
     def add(self, id: str, *, is_untrusted: bool, is_said: bool = False) -> None:
         """Record that the result contains the text of this message or passage.
 
-        With `is_said`, the conversation's user wrote it.
+        Args:
+            id: The id of the message or passage.
+            is_untrusted: The text is untrusted, and so the whole result.
+            is_said: The conversation's user wrote it. This does not count for an untrusted text.
         """
         self.sources.append(id)
         self.is_untrusted |= is_untrusted
@@ -120,7 +123,13 @@ class ToolContext:
     runtime: Any = None
 
     def may_read(self, source: str, label: str | None, text: str = "") -> bool:
-        """Return whether the turn's model may see a labelled text; note it in both cases."""
+        """Return whether the turn's model may see a labelled text; note it in both cases.
+
+        Args:
+            source: The name of the text for notices, such as "block:human".
+            label: Its egress label; None: it has no policy.
+            text: The text itself. If the model sees it, later outgoing calls may not repeat it.
+        """
         return self.clearance.may_read(self.reader, source, label, text)
 
     def readable(self, messages: Sequence[Message]) -> Sequence[Message]:
@@ -256,7 +265,13 @@ class ToolRunner(Protocol):
     ) -> ToolOutput:
         """Run one call; it is cancelled with its turn.
 
-        Raises a RicordoError that the agent reads.
+        Args:
+            tool: The stored tool, of one of `tool_types`.
+            context: The context of the call.
+            arguments: The parsed arguments, which are not checked yet.
+
+        Raises:
+            RicordoError: The call failed; the agent reads the message.
         """
 
     async def close(self) -> None:
@@ -327,7 +342,12 @@ class Toolbox:
         """Run the calls of one step; the results are in the order of the calls.
 
         Neighbouring calls run in parallel if their tools allow it; all others run one after the
-        other.
+        other. A call that fails, or whose tool is unknown, has a result that says so.
+
+        Args:
+            calls: The calls, each with a unique id.
+            attached: The tools that the agent has, by the name that models call.
+            context: Returns the context of the call with this id.
         """
         results: list[ToolReturnPart] = []
         for group in _groups(calls, attached) if len(calls) > 1 else [calls]:
@@ -467,7 +487,13 @@ def schema_of(tool: Tool) -> ToolSchema:
 
 
 def failed_result(call: ToolCallPart, message: str, kind: str = "ValueError") -> ToolReturnPart:
-    """Return the result of a failed call; `kind` names the error in its trace."""
+    """Return the result of a failed call.
+
+    Args:
+        call: The call.
+        message: A sentence for the agent.
+        kind: The name of the error in its trace, such as "Forbidden".
+    """
     return ToolReturnPart(
         call.call_id, call.name, "error", _whole(message), stderr=_trace(call, f"{kind}: {message}")
     )

@@ -56,8 +56,17 @@ def results_of(
 ) -> tuple[dict[str, Any], list[Message]]:
     """Return the call's result and the messages that it quotes.
 
-    The result has at most `limit` bytes. `facts` are known facts about the user that fit the query.
-    The result shows them with the hits, each with the user's sentence.
+    Args:
+        all_hits: The hits, the best first.
+        query: The query, whose words mark lines of the hits.
+        agent: The agent, which is named as the speaker of its messages. An eighth of its context
+            window limits the result too.
+        timezone: The time zone of times in the result.
+        now: The time of the search in microseconds UTC.
+        limit: About the most bytes of the result. One hit is shown in any case, with shortened
+            texts.
+        facts: Known facts about the user that fit the query. The result shows as many as a quarter
+            of the room can hold, each with the user's sentence.
     """
     room = min(RESULT_BYTES, limit, agent.context_window * _TOKEN // _SHARE)
     headline = "Showing {} results:"
