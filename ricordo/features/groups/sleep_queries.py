@@ -142,8 +142,7 @@ def count_turn(
         user_id: The user of the turn, or None.
         frequency: The number of turns from one run to the next, at least 1.
         counted: The count that the caller read; None if no turn was counted yet. If another turn
-            was
-            counted since, the count is read again.
+            was counted since, the count is read again.
     """
     counter_key = {"of_group": group_id, "of_user": user_id or NO_USER}
     if counted is None:

@@ -288,8 +288,7 @@ async def continue_after(
 
     Raises:
         NotFound: if the caller does not see the run, it is another agent's, or its messages left
-            the
-            context window.
+            the context window.
     """
     run = await context.store.read(lambda tx: runs.get(tx, context.scope, run_id))
     tools = () if chat.is_answer else client_tools

@@ -256,8 +256,7 @@ def put(
         template: The template before the change, read in this transaction.
         content: The new content. It is not saved as a version.
         saves: The message of a version that first saves the present content, unless a version has
-            it.
-            With None or "", unsaved content is lost.
+            it. With None or "", unsaved content is lost.
     """
     if saves:
         present = current(tx, context, template)

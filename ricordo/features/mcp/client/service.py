@@ -84,8 +84,7 @@ async def keep_oauth(
         server: The server; its other secrets stay.
         oauth: The result of OAuth, as `Keep` gets it.
         is_new: The tokens come from a new consent, so open sessions are replaced. After a refresh
-            they
-            continue.
+            they continue.
     """
 
     def save(tx: Transaction) -> None:
@@ -164,8 +163,7 @@ def compare(
         listed: The tools that the server lists now.
         refused: The reasons for tools that it lists but that cannot be used, by name.
         adds: Add new tools, and remove missing tools that no agent has. Otherwise only states of
-            stored
-            tools change.
+            stored tools change.
     """
     stored = {served.remote_name: served for served, _ in queries.tools_of(tx, server.id)}
     allowed = server.config.get("allowed_tools")

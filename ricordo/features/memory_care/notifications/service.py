@@ -295,8 +295,7 @@ def decide(
     """Decide the link's proposal in the name of its owner, and use up the link.
 
     Both happen in one transaction. After a conflict the link stays usable, since its owner may
-    still
-    reject.
+    still reject.
 
     Args:
         tx: The transaction.
