@@ -39,6 +39,10 @@ def is_shown(message: Message, user_id: str) -> bool:
     """Return True if facts may be read from this message of the user or the agent.
 
     A message with an egress label gives no facts, since facts would not keep the label.
+
+    Args:
+        message: A message of any role.
+        user_id: The user whom the facts are about.
     """
     if message.egress:
         return False
@@ -78,7 +82,12 @@ def checked(draft: FactDraft, messages: Sequence[Message], user_id: str) -> Fact
 
 
 def stands_in(quote: str, message: Message) -> bool:
-    """Return whether a message contains the quoted words."""
+    """Return whether a message contains the quoted words.
+
+    Args:
+        quote: The quote. Case and blanks make no difference, and a single letter is no quote.
+        message: The message.
+    """
     folded_quote = _folded(quote)
     return len(folded_quote) >= _SHORTEST_QUOTE and folded_quote in _folded(message.spoken)
 
