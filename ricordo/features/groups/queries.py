@@ -329,7 +329,13 @@ def at_turn_end(tx: Transaction, run: Run) -> EndedTurn | None:
 def of_managers(
     tx: Transaction, organization_id: str, agent_ids: Sequence[str]
 ) -> dict[str, Group]:
-    """Return the groups that these agents manage, by the manager's id."""
+    """Return the groups that these agents manage, by the manager's id.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization of the agents.
+        agent_ids: The agents; those without a group are left out of the result.
+    """
     statement = _GROUPS.select.where(
         groups.c.manager_agent_id.in_(agent_ids), groups.c.organization_id == organization_id
     ).order_by(groups.c.seq)

@@ -142,8 +142,7 @@ def count_turn(
         user_id: The user of the turn, or None.
         frequency: The number of turns from one run to the next, at least 1.
         counted: The count that the caller read; None if no turn was counted yet. If another turn
-            was
-            counted since, the count is read again.
+            was counted since, the count is read again.
     """
     counter_key = {"of_group": group_id, "of_user": user_id or NO_USER}
     if counted is None:
@@ -160,7 +159,13 @@ def count_turn(
 
 
 def is_paused(tx: Transaction, group_id: str, user_id: str | None) -> bool:
-    """Return True if the user said "not now"."""
+    """Return True if the user said "not now".
+
+    Args:
+        tx: The transaction.
+        group_id: The group of the sleeptime agents.
+        user_id: The user; None for conversations without a user.
+    """
     row = tx.first(_COUNTER, {"group_id": group_id, "user_id": user_id or NO_USER})
     return bool(row and row.is_paused)
 
@@ -191,7 +196,13 @@ def set_paused(tx: Transaction, group_id: str, user_id: str | None, *, is_paused
 
 
 def skip(tx: Transaction, group_id: str, user_id: str | None) -> None:
-    """Skip all messages that were not read yet."""
+    """Skip all messages that were not read yet.
+
+    Args:
+        tx: The transaction.
+        group_id: The group of the sleeptime agents.
+        user_id: The user of the messages; None for conversations without a user.
+    """
     tx.run(_SKIP, {"of_group": group_id, "of_user": user_id or NO_USER})
 
 

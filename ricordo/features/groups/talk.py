@@ -362,8 +362,7 @@ class Talk(LiveRun):
             speaker: The agent that takes the turn.
             new_messages: The messages that it reads.
             note: A function of the talk's record and the id of the turn's run. It returns the
-                record with
-                this run, and is called in the transaction that starts the run.
+                record with this run, and is called in the transaction that starts the run.
             overrides: The settings of the turn.
             approval: The answer to waiting calls of the speaker, or None.
             callers: The agents that ask the speaker; there are none for a user's message.

@@ -86,9 +86,8 @@ def named_member(answer: str, members: Sequence[Speaker], last_id: str | None) -
     """Return the member whose name or id occurs in the manager's answer.
 
     If several occur, it is the last of them in the order of `members`. Case makes no difference. A
-    name
-    inside a member's longer name does not count: the answer "Anna" does not name "Ann" if both are
-    members.
+    name inside a member's longer name does not count: the answer "Anna" does not name "Ann" if both
+    are members.
 
     Args:
         answer: The manager's text.

@@ -72,8 +72,7 @@ async def ask_all(talk: "Talk", plan: TalkPlan, context: ToolContext, message: s
 
     Returns:
         For each member an object with `agent_id`, and as `response` its texts. The last text
-        explains a
-        failure.
+        explains a failure.
     """
     gate = asyncio.Semaphore(AT_ONCE)
 

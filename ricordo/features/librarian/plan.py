@@ -116,7 +116,12 @@ class Statement:
 
 
 def planned_calls(view: LibrarianView, intents: Sequence[Intent]) -> list[LibrarianCall]:
-    """Return the calls to make now; none if it is time to answer."""
+    """Return the calls to make now; none if it is time to answer.
+
+    Args:
+        view: The notes, the tools, and the calls that were made in this turn.
+        intents: The intents of the person's message.
+    """
     if view.rounds and (view.may_call_in_parallel or view.rounds >= _MAX_ROUNDS):
         return _asking(view, intents)
     planned = (*_forgetting(view, intents), *_filing(view, intents), *_searching(view, intents))
@@ -157,7 +162,12 @@ def _smallest_value(name: str, schema: Mapping[str, Any]) -> object:
 
 
 def known_note(view: LibrarianView, statement: str) -> Note | None:
-    """Return the note that says the same thing as the statement, if there is one."""
+    """Return the note that says the same thing as the statement, if there is one.
+
+    Args:
+        view: The notes to search.
+        statement: One statement of the person; for a very long one there is no such note.
+    """
     # The start of a longer text does not show whether all of it is known.
     if len(statement) > READ_LENGTH or not (text := _plain(statement)):
         return None
@@ -455,7 +465,12 @@ def _changed_line(
 
 
 def revised_words(old_words: str, statement: str) -> str:
-    """Return the note's text after this correction; "" if the statement corrects nothing in it."""
+    """Return the note's text after this correction; "" if the statement corrects nothing in it.
+
+    Args:
+        old_words: The note's text, without its date and quotes.
+        statement: The person's new statement.
+    """
     revised = revision_of([old_words], statement)
     return revised.line if revised else ""
 

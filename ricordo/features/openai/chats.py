@@ -175,7 +175,13 @@ class ChatNotes:
     _noted: set[str] = field(default_factory=set)
 
     def save(self, tx: Transaction, run: Run, run_messages: Sequence[Message]) -> None:
-        """Record the run when it starts or ends, with the agent's messages."""
+        """Record the run when it starts or ends, with the agent's messages.
+
+        Args:
+            tx: The run's transaction, at its start or its end.
+            run: The run in its present state.
+            run_messages: All messages of the run at its end; none at its start or after a failure.
+        """
         texts = [
             message.text for message in run_messages if message.role == "assistant" and message.text
         ]
@@ -288,8 +294,7 @@ async def continue_after(
 
     Raises:
         NotFound: if the caller does not see the run, it is another agent's, or its messages left
-            the
-            context window.
+            the context window.
     """
     run = await context.store.read(lambda tx: runs.get(tx, context.scope, run_id))
     tools = () if chat.is_answer else client_tools

@@ -95,8 +95,7 @@ async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | N
     """Return the agent and the user that an export of this kind is imported for.
 
     If no agent is named, one is created with an id computed from the kind and the user. A pasted
-    list
-    needs no agent.
+    list needs no agent.
 
     Args:
         runtime: The running server.

@@ -269,7 +269,12 @@ class ProposalRecord(_Record):
         }
 
     def proposal(self, organization_id: str, chain_id: str) -> Proposal:
-        """Return the proposal in this chain."""
+        """Return the recorded proposal in this chain.
+
+        Args:
+            organization_id: The organization of the importing user.
+            chain_id: The chain that receives the proposal.
+        """
         return Proposal(
             id=self.id,
             organization_id=organization_id,
@@ -381,7 +386,11 @@ class ManifestBuilder:
 
 
 def content_hash(hashes: Mapping[str, str]) -> str:
-    """Return the SHA-256 over the sorted lines `<hash>  <name>`, as `sha256sum` prints them."""
+    """Return the SHA-256 over the sorted lines `<hash>  <name>`, as `sha256sum` prints them.
+
+    Args:
+        hashes: The SHA-256 of each file, in hex digits, by its name.
+    """
     lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(hashes.items()))
     return hashlib.sha256(lines.encode()).hexdigest()
 

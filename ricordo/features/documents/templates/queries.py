@@ -70,7 +70,7 @@ def get(tx: Transaction, scope: Scope, name: str, *, locks: bool = False) -> Tem
     Args:
         tx: The transaction.
         scope: The caller, whose organization is searched.
-        name: The whole name, case-sensitive.
+        name: The whole name.
         locks: Lock the row until this transaction ends.
 
     Raises:
@@ -103,7 +103,13 @@ def insert_version(tx: Transaction, version: TemplateVersion, content: Json) -> 
 def read_version(
     tx: Transaction, template_id: str, number: int
 ) -> tuple[TemplateVersion, Json] | None:
-    """Return the version with its content."""
+    """Return the version with its content; None if there is none.
+
+    Args:
+        tx: The transaction.
+        template_id: The template.
+        number: The version's number, from 1.
+    """
     statement = select(*_VERSIONS.columns, template_versions.c.content)
     row = tx.first(
         statement.where(
@@ -116,7 +122,13 @@ def read_version(
 
 
 def is_saved(tx: Transaction, template_id: str, digest: str) -> bool:
-    """Return True if a version has this content."""
+    """Return True if a version has this content.
+
+    Args:
+        tx: The transaction.
+        template_id: The template.
+        digest: The hash of the content, as in `TemplateVersion.digest`.
+    """
     statement = select(template_versions.c.seq).where(
         template_versions.c.template_id == template_id, template_versions.c.digest == digest
     )

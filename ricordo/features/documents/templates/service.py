@@ -104,9 +104,17 @@ def store_file(
 
 
 def snapshot(tx: Transaction, context: CallContext, agent_id: str) -> Json:
-    """Return the agent as content for a template. Raises NotFound.
+    """Return the agent as content for a template.
 
     Messages, archives, and all data of users are left out.
+
+    Args:
+        tx: The transaction.
+        context: The caller and the server.
+        agent_id: The agent.
+
+    Raises:
+        NotFound: if the caller may not use the agent.
     """
     state = agents.load_whole(tx, context.scope, agent_id)
     all_folders = files.folders_of_agent(tx, Scope(context.scope.organization_id), agent_id)
@@ -256,8 +264,7 @@ def put(
         template: The template before the change, read in this transaction.
         content: The new content. It is not saved as a version.
         saves: The message of a version that first saves the present content, unless a version has
-            it.
-            With None or "", unsaved content is lost.
+            it. With None or "", unsaved content is lost.
     """
     if saves:
         present = current(tx, context, template)

@@ -127,7 +127,7 @@ def find_folder(
     Args:
         tx: The transaction.
         organization_id: The organization.
-        name: The folder's name, case-sensitive.
+        name: The folder's name.
         user_id: The owner; None for a folder of the organization.
     """
     if user_id:
@@ -166,7 +166,7 @@ def page_of_agents(tx: Transaction, scope: Scope, folder_id: str, page: Page) ->
     Args:
         tx: The transaction.
         scope: The caller; agents that the caller may not use are left out.
-        folder_id: The folder, which the caller has been found to see.
+        folder_id: The folder. This function does not check that the caller sees it.
         page: The part of the list, by agents' ids.
     """
     return agent_lookup.page_of_ids(tx, scope, page, _agents_with(folder_id))
@@ -286,7 +286,7 @@ def names_in(tx: Transaction, folder_id: str, start: str) -> set[str]:
     Args:
         tx: The transaction.
         folder_id: The folder.
-        start: The beginning of the names, case-sensitive, without wildcards.
+        start: The beginning of the names; it has no wildcards.
     """
     begins = files.c.name.startswith(start, autoescape=True)
     return {
@@ -311,6 +311,10 @@ def pieces_of_text(file_id: str, text: str) -> list[FilePiece]:
     """Cut a text into pieces at line ends.
 
     Only a line longer than a piece is cut.
+
+    Args:
+        file_id: The file, for the pieces.
+        text: Its whole text, with line feeds as line ends.
     """
     pieces: list[FilePiece] = []
     start = line = 0
@@ -379,7 +383,13 @@ def read_lines(
 
 
 def beginnings_of(tx: Transaction, file_ids: Sequence[str], limit: int) -> dict[str, str]:
-    """Return the first `limit` characters of each file's text, at most its first piece."""
+    """Return the first `limit` characters of each file's text, at most its first piece.
+
+    Args:
+        tx: The transaction.
+        file_ids: The files; those without a text are left out of the result.
+        limit: The most characters of each text.
+    """
     if file_ids:
         rows = tx.all(_BEGINNINGS, {"file_ids": list(file_ids), "limit": limit})
     else:
@@ -546,7 +556,10 @@ def newest_files(
 ) -> tuple[list[File], dict[str, int]]:
     """Return the newest files, and the number of files per folder.
 
-    At most `limit` files per folder and user are returned.
+    Args:
+        tx: The transaction.
+        folder_ids: The folders; those without files are left out of the counts.
+        limit: The most files per folder and user.
     """
     rows = tx.all(_NEWEST, {"folder_ids": list(folder_ids), "limit": limit})
     return [_FILES.of(row[:-1]) for row in rows], {row.folder_id: row[-1] for row in rows}

@@ -57,7 +57,14 @@ def require_may_write(scope: Scope, user_id: str | None) -> None:
 def create_folder(tx: Transaction, scope: Scope, folder: Folder) -> Folder:
     """Store a new folder with its archive.
 
-    A folder without an id gets one. Raises Conflict if its name is taken.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        folder: The folder. If its id is "", it gets one; its archive and times are set here.
+
+    Raises:
+        Forbidden: if the caller may not create folders of this owner.
+        Conflict: if the owner has a folder of this name.
     """
     require_may_write(scope, folder.user_id)
     id = folder.id or new_id(FOLDER.rstrip("-"))
@@ -113,6 +120,15 @@ def delete_folder(tx: Transaction, scope: Scope, folder_id: str) -> None:
     """Detach the folder from its agents and hide it at once.
 
     A job purges its contents.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        folder_id: The folder.
+
+    Raises:
+        NotFound: if the caller does not see the folder.
+        Forbidden: if the caller may not delete it.
     """
     folder = queries.get_folder(tx, scope, folder_id)
     require_may_write(scope, folder.user_id)

@@ -96,6 +96,10 @@ def is_readable(name: str, content: bytes) -> bool:
     """Return True if a file of this name can be read.
 
     It must be of a known type, or look like text.
+
+    Args:
+        name: The file's name, of which the suffix counts.
+        content: The file, or at least its first 8,192 bytes.
     """
     sample = content[:_SAMPLE]
     return (

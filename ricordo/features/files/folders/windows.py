@@ -191,7 +191,13 @@ def open_windows(
 
 
 def close_windows(tx: Transaction, view: View, file_id: str | None = None) -> list[File]:
-    """Close this file, or all if None; return the files that were open."""
+    """Close files of this view, and return the files that were open.
+
+    Args:
+        tx: The transaction.
+        view: The agent's folders in turns with one user.
+        file_id: The file to close; None for all.
+    """
     is_open = [(window, file) for window, file in windows_of(tx, view) if window.is_open]
     closed = [(window, file) for window, file in is_open if file_id in (None, file.id)]
     ids = {file.id for _, file in closed}
@@ -202,7 +208,13 @@ def close_windows(tx: Transaction, view: View, file_id: str | None = None) -> li
 
 
 def touch(tx: Transaction, view: View, file_ids: Iterable[str]) -> None:
-    """Record that these files were just looked at, if they have windows."""
+    """Record that these files were just looked at, if they have windows.
+
+    Args:
+        tx: The transaction.
+        view: The agent's folders in turns with one user.
+        file_ids: The files; those without a window are skipped.
+    """
     ids = {*file_ids}
     now = tx.clock.now()
     stored = _stored_windows(tx, view)
@@ -414,7 +426,7 @@ def _windows_of(
     files: Mapping[str, File],
     named: Sequence[File],
 ) -> list[tuple[AgentFile, File]]:
-    """Return the agent's windows with their files, the last used first.
+    """Return the agent's windows with their files, least recently used first.
 
     `opened` are the stored windows by agent. `named` are files that the prompt names; a file
     without a stored window gets a new one.

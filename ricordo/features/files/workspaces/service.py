@@ -217,7 +217,17 @@ def edit(
 
 
 def remove(tx: Transaction, space: Space, path: str) -> None:
-    """Delete the file. Raises NotFound."""
+    """Delete the file.
+
+    Args:
+        tx: The transaction.
+        space: The workspace, with the rights of the writer.
+        path: A path from `path_of`.
+
+    Raises:
+        NotFound: if there is no file.
+        Forbidden: if only teachers may change the file.
+    """
     if not queries.remove(tx, space, path):
         raise NotFound(f'There is no file "{path[:80]}" in this workspace.')
 
@@ -273,7 +283,16 @@ def save_changes(
 
 
 def free_path(tx: Transaction, space: Space, path: str) -> str:
-    """Return an unused path like this one: "draft.md" becomes "draft (conflict 1).md"."""
+    """Return an unused path like this one: "draft.md" becomes "draft (conflict 1).md".
+
+    Args:
+        tx: The transaction.
+        space: The workspace.
+        path: A path from `path_of`.
+
+    Raises:
+        Invalid: if there are too many such files.
+    """
     folder, slash, name = path.rpartition("/")
     stem = name
     suffix = ""

@@ -203,8 +203,7 @@ def scope_in(tx: Transaction, scope: Scope, organization: str | None) -> Scope:
 
     Raises:
         Forbidden: unless the caller is an administrator; for a named organization, unless the
-            caller
-            is the operator.
+            caller is the operator.
         NotFound: if there is no such organization.
     """
     require_administrator(scope)

@@ -191,8 +191,7 @@ async def ask(
     """Answer a question about the user of the scope.
 
     The cost is booked as an expense of the organization. If Honcho is configured, it answers,
-    without
-    sources.
+    without sources.
 
     Args:
         runtime: The running server.

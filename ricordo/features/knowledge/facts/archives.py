@@ -141,7 +141,13 @@ def read_facts(
 def store_facts(tx: Transaction, user: User, records: Iterable[FactRecord]) -> int:
     """Store the facts of an archive as this user's facts, and return their number.
 
-    Raises Conflict if this server has one of the facts.
+    Args:
+        tx: The transaction.
+        user: The user, who has no facts yet.
+        records: The records of the archive; they are not trusted.
+
+    Raises:
+        Conflict: if this server has one of the facts.
     """
     facts = [record.fact(user) for record in records]
     if queries.by_ids(tx, [fact.id for fact in facts]):

@@ -32,8 +32,7 @@ def relation_of(draft: FactDraft, older: UserFact, live: Iterable[UserFact] = ()
         draft: The new fact.
         older: The stored fact.
         live: All live facts of the user. A favourite without a topic is compared only if they
-            contain
-            one favourite.
+            contain one favourite.
     """
     if draft.subject != older.subject:
         return "both_hold"

@@ -295,7 +295,13 @@ def policy_of(tx: Transaction, organization_id: str, user_id: str) -> FactPolicy
 
 
 def policies(tx: Transaction, organization_id: str, user_id: str) -> dict[str, FactPolicy]:
-    """Return the choices of the organization (EVERYBODY) and of this user."""
+    """Return the choices of the organization (EVERYBODY) and of this user.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization.
+        user_id: The user. A choice that was not made is left out of the result.
+    """
     parameters = {"organization_id": organization_id, "user_ids": [EVERYBODY, user_id]}
     return {row.user_id: row.policy for row in tx.all(_POLICIES, parameters)}
 

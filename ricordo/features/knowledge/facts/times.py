@@ -52,8 +52,7 @@ def stated_time(sentence: str, said_at: int, *, is_ahead: bool = False) -> State
         sentence: One sentence.
         said_at: The time of its message in microseconds, to which words such as "tomorrow" refer.
         is_ahead: A month or day without a year means the next such date, as for a plan; otherwise
-            the
-            last one.
+            the last one.
     """
     if is_ahead and (time := _time_ahead(sentence, said_at)):
         return time

@@ -33,8 +33,7 @@ async def forget_thing(runtime: Runtime, user_id: str, needle: Needle) -> list[s
     """Remove the fact from Honcho's data about the user; return sentences for the receipt.
 
     It can be repeated: if a session was deleted but not sent again, it is sent now. A failure is
-    one of
-    the sentences.
+    one of the sentences.
 
     Args:
         runtime: The running server.

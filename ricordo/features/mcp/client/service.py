@@ -54,7 +54,12 @@ class ServerSecrets:
 def secrets_of(settings: Settings, server: McpServer) -> ServerSecrets:
     """Return a server's secrets.
 
-    Raises Unavailable if they were encrypted with another key.
+    Args:
+        settings: The settings, with the folder of the key that encrypted them.
+        server: The server; one without secrets has empty ones.
+
+    Raises:
+        Unavailable: if they were encrypted with another key.
     """
     if server.secret is None:
         return ServerSecrets()
@@ -84,8 +89,7 @@ async def keep_oauth(
         server: The server; its other secrets stay.
         oauth: The result of OAuth, as `Keep` gets it.
         is_new: The tokens come from a new consent, so open sessions are replaced. After a refresh
-            they
-            continue.
+            they continue.
     """
 
     def save(tx: Transaction) -> None:
@@ -114,9 +118,15 @@ def headers_of(server: McpServer, secrets: ServerSecrets) -> dict[str, str]:
 
 
 def require_usable(settings: Settings, server: McpServer) -> None:
-    """Raise Invalid if no connection to the server is possible.
+    """Raise an error if no connection to the server is possible.
 
-    Raises Forbidden for a program that may not be started.
+    Args:
+        settings: The settings, which may allow addresses of private networks.
+        server: The server, stored or not.
+
+    Raises:
+        Invalid: without an address, for an address that may not be called, or a missing program.
+        Forbidden: for a program that may not be started.
     """
     if server.kind == "stdio":
         program_of(McpSettings(), server.config.get("command"))
@@ -164,8 +174,7 @@ def compare(
         listed: The tools that the server lists now.
         refused: The reasons for tools that it lists but that cannot be used, by name.
         adds: Add new tools, and remove missing tools that no agent has. Otherwise only states of
-            stored
-            tools change.
+            stored tools change.
     """
     stored = {served.remote_name: served for served, _ in queries.tools_of(tx, server.id)}
     allowed = server.config.get("allowed_tools")
@@ -356,7 +365,13 @@ def accept(tx: Transaction, scope: Scope, server_id: str, tool_id: str, fingerpr
 def delete(tx: Transaction, scope: Scope, server: McpServer) -> None:
     """Delete a server with its tools; agents lose them.
 
-    Raises Collision if a rule of an agent needs one of them.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        server: The server.
+
+    Raises:
+        Collision: if a rule of an agent needs one of the tools.
     """
     tools.lock(tx, scope)
     ids = [tool.id for _, tool in queries.tools_of(tx, server.id)]

@@ -166,6 +166,11 @@ class McpRunner:
         """Read a server's tools; wait a moment for them, and then continue in the background.
 
         A program such as `npx` may install packages first. Errors are recorded with the server.
+
+        Args:
+            store: The database.
+            scope: The caller, who becomes the creator of new tools.
+            server: The server.
         """
         reading = asyncio.create_task(self.refresh(store, scope, server))
         self._reading.add(reading)
@@ -186,7 +191,18 @@ class McpRunner:
     async def preview(
         self, server: McpServer, secrets: service.ServerSecrets
     ) -> tuple[list[ListedTool], Mapping[str, str]]:
-        """Read the tools of a server that is not stored. Raises Unavailable."""
+        """Read the tools of a server that is not stored.
+
+        Args:
+            server: The server; its stored secrets are not used.
+            secrets: The secrets for the connection.
+
+        Returns:
+            The tools, and the reasons for tools that cannot be used, by name.
+
+        Raises:
+            Unavailable: if the server fails.
+        """
         session = self._new_session(server, secrets=secrets)
         try:
             return await self._listed(session), session.traffic.tools.refused
@@ -340,7 +356,12 @@ class _Call:
 
 
 def text_of(content: Sequence[Any], structured: Any) -> str:
-    """Return a result as text, with a note for each picture, sound or file."""
+    """Return a result as text, with a note for each picture, sound or file.
+
+    Args:
+        content: The parts of an MCP result, of which the first 500 are shown.
+        structured: The result as JSON, shown only if there are no parts; None without one.
+    """
     lines = [_text(block) for block in content[:_MOST_BLOCKS]]
     if len(content) > _MOST_BLOCKS:
         lines.append(f"[{len(content) - _MOST_BLOCKS} more parts are not shown]")

@@ -61,7 +61,12 @@ class Memory:
     def block(self, label: str, rest: str = "") -> str:
         """Return the path of one of the person's blocks.
 
-        Raises Invalid if the key belongs to no person.
+        Args:
+            label: The block's label, not encoded; "" for all blocks.
+            rest: The end of the path, such as "/propose".
+
+        Raises:
+            Invalid: if the key belongs to no person.
         """
         # `Api` takes unencoded paths.
         blocks = f"/users/{self._person}/blocks"

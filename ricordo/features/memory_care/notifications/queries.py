@@ -209,7 +209,12 @@ _NEVER_SEEN = (
 
 
 def of_owners(tx: Transaction, ids: list[str]) -> dict[str, Preferences]:
-    """Return the preferences of these users and organizations, by owner."""
+    """Return the preferences of these users and organizations, by owner.
+
+    Args:
+        tx: The transaction.
+        ids: Ids of users and of organizations; those without preferences are left out.
+    """
     rows = _PREFERENCES.all(tx, _OF_OWNERS, {"ids": ids}) if ids else []
     return {row.owner_id: row for row in rows}
 
@@ -273,7 +278,12 @@ def note_visit(tx: Transaction, user_id: str) -> None:
 
 
 def figures(tx: Transaction, organization_id: str | None = None) -> DecisionFigures:
-    """Return the figures of decisions, of one organization or of all."""
+    """Return the figures of decisions in the last 30 days.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization; None for the whole server.
+    """
     since = tx.clock.now() - _DECIDED_SINCE
     never_seen = _NEVER_SEEN
     if organization_id is not None:

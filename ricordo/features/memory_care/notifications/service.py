@@ -67,7 +67,11 @@ class Delivery:
         return now >= self.due_at(first_created_at)
 
     def due_at(self, first_created_at: int) -> int:
-        """Return the time at which items that have waited since this time are reported."""
+        """Return the time at which items that have waited since this time are reported.
+
+        Args:
+            first_created_at: The time of the oldest of them, in microseconds, like the result.
+        """
         if self.when == "immediate":
             return first_created_at
         hour = day_of(first_created_at) + self.hour * _HOUR
@@ -295,8 +299,7 @@ def decide(
     """Decide the link's proposal in the name of its owner, and use up the link.
 
     Both happen in one transaction. After a conflict the link stays usable, since its owner may
-    still
-    reject.
+    still reject.
 
     Args:
         tx: The transaction.
@@ -340,7 +343,12 @@ def note_problem(tx: Transaction, job: Job, problem: str) -> None:
 
 
 def to_json(digest: Digest, *, job_id: str) -> Mapping[str, Any]:
-    """Return the digest in the form of a webhook."""
+    """Return the digest in the form of a webhook.
+
+    Args:
+        digest: The digest.
+        job_id: The id of the job, by which a receiver recognizes a repeated delivery.
+    """
     return {
         "type": "proposals.waiting",
         "delivery": job_id,
