@@ -244,7 +244,7 @@ def initial_messages(state: AgentState, clock: Clock, provider: str) -> list[Mes
 def given_messages(
     state: AgentState, clock: Clock, new_messages: Sequence[NewMessage]
 ) -> list[Message]:
-    """Return the first messages that a client gave, in place of `initial_messages`.
+    """Return a client's first messages, which replace those of `initial_messages`.
 
     Args:
         state: The new agent with its conversation.

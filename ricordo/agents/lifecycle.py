@@ -109,7 +109,7 @@ class AgentSpec:
     clears_buffer: bool | None = None
     folder_ids: tuple[str, ...] = ()
     identity_ids: tuple[str, ...] = ()
-    # The conversation's first messages, in place of those of its type.
+    # The conversation's first messages; None: those of its type.
     beginning: tuple[NewMessage, ...] | None = None
     tags: tuple[str, ...] = ()
     # The user whose memory its conversation shows too, by id or by name.
@@ -271,7 +271,7 @@ def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain: Chain) -> B
     fields = {name: getattr(spec, name) for name in BlockSpec.__slots__} | {
         "tags": tuple(unique(spec.tags))
     }
-    # Untrusted content must not change a block that is in everybody's prompt.
+    # Untrusted content must not change a block that the prompts of all users contain.
     fields["policy"] = spec.policy or (SHARED_POLICY if spec.shared else "direct")
     block = new_in(
         chain, require_label(fields.pop("label")), scope.user_id, tx.clock.now(), **fields

@@ -13,7 +13,7 @@ _VARIABLE = re.compile(r"\{\{\s*([\w.-]+)\s*\}\}")
 def fill_variables(
     blocks: Sequence[BlockSpec], variables: Mapping[str, str]
 ) -> tuple[BlockSpec, ...]:
-    """Return the blocks with values in place of `{{name}}`.
+    """Return the blocks with values instead of `{{name}}`.
 
     Args:
         blocks: The blocks; only their values are filled in.

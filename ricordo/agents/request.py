@@ -103,7 +103,7 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """The answer to waiting calls: ApprovalParts, and ToolReturnParts of the client's own tools.
+    """The answer to waiting calls: ApprovalParts, and ToolReturnParts of tools of the client.
 
     Older clients decide on all calls at once, with `approves` and `reason`; `request_id` is the
     message that asked.
@@ -121,9 +121,9 @@ class TurnOverrides:
     """The turn's settings: some replace the agent's, others are added to them.
 
     Attributes:
-        model: A model in place of the agent's.
-        system: A system prompt in place of the agent's.
-        response_format: A response format in place of the agent's.
+        model: The handle of a model that replaces the agent's.
+        system: A system prompt that replaces the agent's.
+        response_format: A response format that replaces the agent's.
         instructions: Text after the system message.
         max_steps: The most steps of the turn. The course of a tutoring agent may allow fewer.
         client_tools: Tools that the client runs.
@@ -133,7 +133,7 @@ class TurnOverrides:
         added_tools: Names of tools that the server has but does not store; `added_rules` are their
             rules.
         streams_tokens: Ask the provider to stream tokens.
-        logprobs: Return probabilities of tokens, with this many alternatives.
+        logprobs: Return probabilities of tokens, with this number of alternatives; None: none.
     """
 
     model: str | None = None

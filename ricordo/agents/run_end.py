@@ -228,7 +228,7 @@ def _results_of_unused_answer(
 ) -> Message | None:
     """Return results for calls whose answer this run accepted but did not apply.
 
-    Results of the client's own tools are kept.
+    Results of tools that the client ran stay.
     """
     answer = next(
         (

@@ -128,7 +128,7 @@ class ParsedReply:
 
 @dataclass(frozen=True, slots=True)
 class NextAction:
-    """What follows a step: the turn's end, or another step.
+    """The action after a step: the end of the turn, or another step.
 
     The next step begins with a heartbeat message if the agent needs one. `finished` are the step's
     calls that the tool rules count from now on.

@@ -54,7 +54,7 @@ _REDUCTIONS = (
     (80, 4),
     (80, 1),
 )
-# The most traces of a compaction's calls; the newest are kept.
+# The most traces of a compaction's calls; only the newest are stored.
 _SUMMARY_TRACES = 20
 
 

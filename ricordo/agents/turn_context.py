@@ -52,7 +52,7 @@ _LAST_READ = 3
 class AnsweredApproval:
     """A request for approval with its answer.
 
-    `decisions` are the decisions by call id; `returns` are results of the client's own tools.
+    `decisions` are the decisions by call id; `returns` are results of tools that the client runs.
     """
 
     request: Message
@@ -87,12 +87,12 @@ class ContextWindow:
     Attributes:
         prompt_key: A hash that identifies the prompt's content. If it is unchanged, the system
             message need not be rendered again.
-        first: The index where the turn's own messages begin.
+        first: The index of the turn's first message.
         unsaved: The number of stored messages that the stored window lacks.
         delayed: Messages that came with an answer to calls; they wait until the calls have results.
         is_resumed: The turn continues after calls that waited for an answer.
         has_new_system: The system message differs from the stored one.
-        shows_picture_texts: The model takes no pictures, and read their texts instead.
+        shows_picture_texts: The model cannot read pictures, so it read their texts instead.
     """
 
     messages: list[Message]
@@ -384,8 +384,8 @@ class TurnContext:
             self.request.overrides.instructions,
         )
         recalled, recalled_user_texts = search_results(self.window.messages)
-        # A quote permits an edit only if the user said it in this turn. But any text of the user in
-        # the window is trusted.
+        # A quote permits an edit only if the user wrote it in this turn. But any text of the user
+        # in the window is trusted.
         return GuardSources(
             system=system,
             recalled=recalled,

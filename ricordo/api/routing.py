@@ -105,7 +105,7 @@ class GuardedRoute(Route):
         self.name = endpoint.__name__
         self.include_in_schema = options.get("include_in_schema", True)
         self.methods = verbs
-        # None until the router sets the scopes of its family. Empty if anybody may call the route.
+        # None until the router sets the scopes of its family. Empty if every caller may call it.
         self.scopes: tuple[str, ...] | None = getattr(endpoint, "scopes", None)
         # Without a model, FastAPI passes a placeholder that only the document understands.
         if isinstance(response_model, DefaultPlaceholder):
@@ -276,7 +276,7 @@ def _called(endpoint: Callable[..., Any], arguments: Mapping[str, Any], tx: Any)
 def needs(*scopes: str) -> Callable[[E], E]:
     """Return a decorator that names a route's scopes; a caller needs one of them.
 
-    Without scopes, anybody may call the route, even without a key.
+    Without scopes, every caller may call the route, even without a key.
     """
 
     def mark(endpoint: E) -> E:
@@ -456,7 +456,7 @@ class Application(FastAPI):
         )
 
     def openapi(self) -> dict[str, Any]:
-        """Build the OpenAPI document and keep it, which takes seconds.
+        """Build and cache the OpenAPI document, which takes seconds.
 
         A server uses `document` instead.
         """
@@ -479,7 +479,7 @@ class Application(FastAPI):
             self.openapi_schema = before
 
     async def document(self) -> dict[str, Any]:
-        """Return the document, parsed from its bytes; it is large, so the object is not kept."""
+        """Return the document, parsed from its bytes; it is large, so the object is not cached."""
         text = await self._document.text()
         return cast("dict[str, Any]", await offload(lambda: orjson.loads(text), len(text)))
 

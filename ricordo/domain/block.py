@@ -30,7 +30,7 @@ _SKILL = re.compile(r"skills/[^/]+/SKILL")
 
 Policy = Literal["direct", "guarded", "explicit", "propose", "read_only"]
 OwnerKind = Literal["user", "agent", "block", "organization"]
-# Labels are paths in a git tree and in routes of the API, so they cannot contain these words.
+# Labels are paths in a git tree and in routes of the API, so these names cannot be part of them.
 _RESERVED = {
     ".",
     "..",
@@ -104,15 +104,23 @@ class Chain:
 class Block:
     """One block of text that agents see and edit.
 
-    `version` counts its writes; a write names the version it was based on. `head` is the id of the
-    version that its text comes from. A user's block is seen by all agents of the user, by one
-    agent, or by the agents of one course. A `shared` block is edited in place even in conversations
-    about users; other blocks of an agent are copied for each user. `seen_as` is the label under
-    which agents see such a copy if its own label differs. `is_users` is set on reads for an agent:
-    the block belongs to the user and not to the agent. `egress` is the label of its egress policy
-    (`domain/egress.py`). `is_cut` is set on reads for a list, where `value` is only the beginning
-    of the text. `is_withheld` is set in a turn whose model may not see the text; then `value` is a
-    notice.
+    Attributes:
+        label: The label in the chain. Agents see `seen_as` instead, if that is set.
+        limit: The most characters of the value.
+        read_only: Agents may not edit it, whatever its `policy` is.
+        policy: The policy for agents' edits.
+        version: The number of its writes; a write names the version that it was based on.
+        head: The id of the version that its text comes from; None before the first.
+        agent_id: The only agent that sees the user's block; None for all agents of the user.
+        course: The only course whose agents see the user's block, or None.
+        is_untrusted: Its text comes from untrusted content.
+        shared: It is edited directly even in conversations about users. Other blocks of an agent
+            are copied for each user.
+        seen_as: The label under which agents see a user's copy, if it differs from `label`.
+        egress: The label of its egress policy (`domain/egress.py`).
+        is_users: Set on reads for an agent: the block belongs to the user and not to the agent.
+        is_cut: Set on reads for a list: `value` is only the beginning of the text.
+        is_withheld: Set in a turn whose model may not see the text: `value` is a notice.
     """
 
     id: str

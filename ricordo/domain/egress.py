@@ -168,7 +168,7 @@ def names_of(label: str | None) -> list[list[str]]:
 
 
 def read_label(value: Any) -> str | None:
-    """Return a label from a file that anybody may have written; None if there is none.
+    """Return the label in a file of an unknown author; None if it has none.
 
     A name that is unknown here stays, so the text stays limited. A value that is no label allows no
     destination.
@@ -431,7 +431,7 @@ class Clearance:
         return cleared
 
     def text(self, text: str, destination: Destination) -> str:
-        """Return the text with notices in place of the lines that repeat a forbidden text."""
+        """Return the text with notices instead of the lines that repeat a forbidden text."""
         forbidden = self._forbidden_lines(destination)
         return _without(text, forbidden, destination) if forbidden else text
 
@@ -508,7 +508,7 @@ def _text_of(message: Message) -> str:
 
 
 def _withheld(message: Message, destination: Destination) -> Message:
-    """Return the message with a notice in place of its texts and pictures."""
+    """Return the message with a notice instead of its texts and pictures."""
     sentence = notice(1, "message", destination)
     parts: list[Part] = []
     for part in message.parts:
@@ -554,7 +554,7 @@ def _part_without(part: Part, forbidden: frozenset[str], destination: Destinatio
 
 
 def _without(text: str, forbidden: frozenset[str], destination: Destination) -> str:
-    """Return the text with a notice in place of each line that repeats a forbidden one."""
+    """Return the text with a notice instead of each line that repeats a forbidden one."""
     if not _repeats(text, forbidden):
         return text
     lines = [

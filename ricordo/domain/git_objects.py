@@ -17,8 +17,8 @@ Kind = Literal["blob", "tree", "commit"]
 SUFFIX = ".md"
 _FILE = b"100644 "
 _FOLDER = b"40000 "
-# Names that some file system takes for `.git`, `.gitmodules` and the like, including their short
-# forms on Windows.
+# Names that some file system confuses with `.git`, `.gitmodules` and the like, including their
+# short forms on Windows.
 _GITS_OWN = re.compile(r"\.git(?:[ .:]|$)|\.git(?:modules|attributes)|git~\d|gi[0-9a-f]{4}~\d")
 
 

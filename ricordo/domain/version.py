@@ -17,11 +17,14 @@ PolicyDecision = Literal["apply", "propose", "refuse"]
 
 @dataclass(frozen=True, slots=True)
 class ChangeMetadata:
-    """Metadata of a change, kept with its version: author, reason, run and step.
+    """Metadata of a change, stored with its version.
 
-    `is_untrusted`: the step had read untrusted content. `is_quoted`: a user of the turn wrote the
-    new text word for word. `approved_by`: the owner who accepted the proposal of `author`.
-    `made_at`: the time of the change at a remote (microseconds), if known.
+    Attributes:
+        reason: The reason, which the history shows.
+        is_untrusted: The step had read untrusted content.
+        is_quoted: A user of the turn wrote exactly the new text.
+        approved_by: The owner who accepted the proposal of `author`, or None.
+        made_at: The time of the change at a remote (microseconds), if known.
     """
 
     author: Actor
@@ -124,12 +127,19 @@ class BlockVersion:
 class Proposal:
     """A change that waits for the block's owner.
 
-    It sets the text to `value` (None: deletes the block), and renames the block to `new_label` if
-    that is set. `base` is the version that it changes (None: a new block), and `base_value` the
-    text of that version. `confidence` lies between 0 and 1; times are in microseconds. `result` is
-    the version that an approval created. `note` is the reason of a rejection, or describes a
-    conflict. `is_untold`: the agent has not been told of the rejection yet. `is_repeated`, not
-    stored: the same proposal was waiting already.
+    Times are in microseconds.
+
+    Attributes:
+        base: The version that it changes; None for a new block.
+        base_value: The text of that version.
+        value: The new text; None deletes the block.
+        reasoning: The author's reason.
+        confidence: A number from 0 to 1, or None.
+        new_label: Another label for the block, or None.
+        note: The reason of a rejection, or the description of a conflict.
+        result: The version that an approval created.
+        is_untold: The agent does not know of the rejection yet.
+        is_repeated: The same proposal was waiting already; this is not stored.
     """
 
     id: str

@@ -3,8 +3,8 @@
 The file begins with the parts that other servers read (`.af` of the retired Letta V1 server
 0.16.8). The part `ricordo` then contains the complete agent. Ids are local to the file.
 Conversations, passages, blocks and folders about one user are left out, since files are passed on
-to others. The exported messages are those of the caller's default conversation. The file contains
-the names of secrets but not their values.
+to others. Hidden conversations are left out too. The agent's messages are those of the chosen or
+the caller's default conversation. The file contains the names of secrets but not their values.
 """
 
 from collections.abc import Iterable, Sequence
@@ -305,7 +305,7 @@ def outline(
 def _block(context: CallContext, ids: LocalIds, block: Block) -> Json:
     """Return a block. Its egress policy includes those of its schema's fields.
 
-    The file has no schema, so their lines cannot be told apart after the import.
+    The file has no schema, so an import cannot find the lines of these fields.
     """
     spans = spans_of(context.runtime.settings.data_dir, block)
     egress = join(block.egress, *(span.label for span in spans))

@@ -1,8 +1,7 @@
 """Export and import an agent's memory: versions, detached blocks and proposals.
 
-Anybody can write a file. So the authors that it names are stored as remote authors, and the
-importing user is stored as the approver. Ids of versions are computed from their content, so equal
-histories get equal ids.
+A file may name any authors. So they are stored as remote authors, and the importing user is stored
+as the approver. Ids of versions are computed from their content, so equal histories get equal ids.
 """
 
 import re

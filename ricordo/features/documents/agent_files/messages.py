@@ -1,6 +1,6 @@
 """Convert messages of agent files.
 
-There are two formats: `.af` of the retired Letta V1 server 0.16.8, and this server's own format of
+There are two formats: `.af` of the retired Letta V1 server 0.16.8, and this server's format of
 stored messages.
 """
 

@@ -1,9 +1,9 @@
 """Import the agents of a database of the retired Letta V1 server.
 
 Their memory, messages, archives, tools, folders and users are imported too. Each item is imported
-and recorded in one transaction; messages and passages are imported in batches. Ids are kept, or
-computed from ids in that database. So after a kill, the next run continues the import. An imported
-item is never changed again, since users may have edited it here.
+and recorded in one transaction; messages and passages are imported in batches. Ids stay the same,
+or are computed from ids in that database. So after a kill, the next run continues the import. An
+imported item is never changed again, since users may have edited it here.
 """
 
 from collections.abc import Mapping, Sequence

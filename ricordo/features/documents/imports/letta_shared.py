@@ -146,7 +146,7 @@ async def import_folders(run: LettaRun) -> None:
         if not text:
             outcome.leave("files", name, "that server did not keep its text")
             return
-        # If the format was parsed, that server kept only the text.
+        # If the format was parsed, that server stored only the text.
         is_parsed = PurePosixPath(name).suffix.lower() in PARSED
         file_name = f"{name}.txt" if is_parsed else name
         upload = folders.Upload(
