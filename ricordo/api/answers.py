@@ -8,7 +8,7 @@ again later, so waiting requests hold no memory.
 import asyncio
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,6 +27,8 @@ from ricordo.storage.engine.store import Store, Transaction
 TICKET = "ricordo.answer"
 # Bytes that are written or sent at once; longer pieces would block other requests.
 _PIECE = 256 * 1024
+# Elements of a list that are written at once.
+_AT_ONCE = 32
 # Seconds that a request waits for room.
 WAIT = 5.0
 _JSON = "application/json"
@@ -129,9 +131,13 @@ class AnswerBudget:
         except TimeoutError:
             raise HTTPException(503, _TOO_MANY, _LATER) from None
 
+    def is_above_one(self, size: int) -> bool:
+        """True if the size is above the limit of one answer."""
+        return size > self.largest_mb * MEGABYTE
+
     def require_one(self, size: int) -> None:
         """Raise TooLong for an answer above the limit of one answer."""
-        if size > self.largest_mb * MEGABYTE:
+        if self.is_above_one(size):
             raise TooLong(
                 f"This answer would have about {-(-size // MEGABYTE):,} MB, and "
                 f"{self.largest_mb:,} MB are allowed (RICORDO_MAX_ANSWER_MB). Ask for fewer items "
@@ -176,11 +182,11 @@ class LargeAnswer(Response):
 
     def __init__(
         self,
-        pieces: Iterator[bytes],
+        pieces: Iterable[bytes],
         status: int = 200,
         headers: Sequence[tuple[bytes, bytes]] = _JSON_HEADERS,
     ) -> None:
-        self._pieces = deque(_joined(pieces))
+        self._pieces = deque(_joined(iter(pieces)))
         self.size = sum(map(len, self._pieces))
         super().__init__(None, status)
         others = [pair for pair in headers if pair[0].lower() != b"content-length"]
@@ -240,14 +246,13 @@ async def read_answer(
             headers = outcome.headers
             outcome = outcome.content
         content = make(outcome) if make else outcome
-        size = weight(content)
-        if size <= SMALL:
-            response = answer(content)
+        pieces = _written(content, budget, ticket)
+        if pieces is None:
+            return weight(content)
+        if ticket.size:
+            response: Response = LargeAnswer(pieces)
         else:
-            budget.require_one(size)
-            if not ticket.take(size):
-                return size
-            response = _written(content, ticket, size)
+            response = Response(b"".join(pieces), media_type=_JSON)
         response.headers.update(headers)
         return response
 
@@ -318,13 +323,19 @@ async def made_answer(budget: AnswerBudget, scope: Scope, content: Any, *, reads
         await budget.wait(ticket, size)
     else:
         ticket.take(size, must=True)
-    return await offload(partial(_written, content, ticket, size), size)
+    return await offload(partial(_large_answer, content, ticket), size)
+
+
+def _large_answer(content: Any, ticket: Ticket) -> LargeAnswer:
+    large_answer = LargeAnswer(json_pieces(content))
+    ticket.take(large_answer.size, must=True)
+    return large_answer
 
 
 def weight(content: Any) -> int:
     """Return the approximate bytes of the content as JSON."""
     size = 0
-    # A loop takes a third of the time of a recursion, and every answer is weighed.
+    # A loop takes a third of the time of a recursion.
     rest = [content]
     while rest:
         element = rest.pop()
@@ -342,53 +353,87 @@ def weight(content: Any) -> int:
     return size
 
 
-def _written(content: Any, ticket: Ticket, size: int) -> LargeAnswer:
-    """Write the content, and set the ticket's bytes from its `weight` to its length as JSON."""
-    large_answer = LargeAnswer(json_pieces(content, size))
-    ticket.take(large_answer.size, must=True)
-    return large_answer
+def _written(content: Any, budget: AnswerBudget, ticket: Ticket) -> list[bytes] | None:
+    """Write a read's answer as JSON, and take its bytes if it is large.
+
+    Args:
+        content: The values of the answer.
+        budget: The limits.
+        ticket: The answer's ticket; it may have bytes already, for which the answer waited.
+
+    Returns:
+        The pieces of the answer; None if there is no room for it.
+
+    Raises:
+        TooLong: if it is above the limit of one answer.
+    """
+    pieces = []
+    size = 0
+    for piece in _joined(json_pieces(content)):
+        size += len(piece)
+        if size > SMALL:
+            if budget.is_above_one(size):
+                budget.require_one(max(size, weight(content)))
+            if not ticket.take(max(size, ticket.size)):
+                return None
+        pieces.append(piece)
+    if size > SMALL:
+        ticket.take(size, must=True)
+    return pieces
 
 
-def json_pieces(content: Any, size: int) -> Iterator[bytes]:
+def json_pieces(content: Any) -> Iterator[bytes]:
     """Yield the content as JSON in pieces.
 
     Each piece is written at once; other threads can run between them.
-
-    Args:
-        content: Values that JSON has.
-        size: The content's `weight`.
     """
-    if not isinstance(content, dict | list) or not content or size <= _PIECE:
+    if isinstance(content, str) or not _is_long(content):
         yield from _cut(orjson.dumps(content))
-        return
-    if isinstance(content, dict):
+    elif isinstance(content, dict):
         separator = b"{"
         for name, field in content.items():
             yield separator + orjson.dumps(name) + b":"
-            yield from json_pieces(field, weight(field))
+            yield from json_pieces(field)
             separator = b","
         yield b"}"
-        return
+    else:
+        yield from _pieces_of_list(content)
+
+
+def _pieces_of_list(elements: Sequence[Any]) -> Iterator[bytes]:
+    """Yield a list as JSON: long elements in pieces, and others some at a time."""
     separator = b"["
-    batch: list[Any] = []
-    batch_size = 0
-    for element in content:
-        element_size = weight(element)
-        if batch and batch_size + element_size > _PIECE:
-            yield separator + orjson.dumps(batch)[1:-1]
-            separator = b","
-            batch = []
-            batch_size = 0
-        if element_size > _PIECE:
-            yield separator
-            yield from json_pieces(element, element_size)
-            separator = b","
+    for start in range(0, len(elements), _AT_ONCE):
+        some = elements[start : start + _AT_ONCE]
+        if any(map(_is_long, some)):
+            for element in some:
+                yield separator
+                yield from json_pieces(element)
+                separator = b","
         else:
-            batch.append(element)
-            batch_size += element_size
-    if batch:
-        yield separator + orjson.dumps(batch)[1:-1]
+            yield separator
+            yield from _cut(orjson.dumps(some)[1:-1])
+            separator = b","
     yield b"]"
+
+
+def _is_long(content: Any) -> bool:
+    """True if the content may be too long to be written at once.
+
+    That is a long text or list, or a dict with one. Of a short list only the first and the last
+    element are looked at: lists have elements of one kind, and every node of an answer would take
+    more time than writing it does.
+    """
+    kind = type(content)
+    if kind is str:
+        return len(content) > _PIECE
+    if kind is dict:
+        return any(map(_is_long, content.values()))
+    if kind is not list and kind is not tuple:
+        return False
+    if len(content) > _AT_ONCE:
+        return True
+    return bool(content) and (_is_long(content[0]) or _is_long(content[-1]))
 
 
 def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:

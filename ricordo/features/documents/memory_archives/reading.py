@@ -193,7 +193,7 @@ def _substitutes(record: type[BaseModel], error: ValidationError) -> dict[str, A
     """Return the values to take for unknown words, by field; empty if anything else is wrong."""
     later_words = getattr(record, "later_words", {})
     fields = {
-        fault["loc"][0] if len(fault["loc"]) == 1 else "": fault["type"]
+        ".".join(map(str, fault["loc"])): fault["type"]
         for fault in error.errors(include_url=False, include_input=False)
     }
     if not later_words.keys() >= fields.keys() or not set(fields.values()) <= _UNKNOWN_WORD:
