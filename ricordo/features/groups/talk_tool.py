@@ -67,8 +67,8 @@ async def ask_all(talk: "Talk", plan: TalkPlan, context: ToolContext, message: s
         talk: The running talk.
         plan: Its plan, which names the members and the supervisor.
         context: The supervisor's call of the tool. Its results become untrusted if an answer is.
-        message: The question that the supervisor wrote. A member that has it already, from before a
-            kill, is not asked again.
+        message: The question that the supervisor wrote. A member that was asked before a kill
+            answers the earlier question.
 
     Returns:
         For each member an object with `agent_id`, and as `response` its texts. The last text

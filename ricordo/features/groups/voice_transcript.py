@@ -1,6 +1,4 @@
-"""The numbered transcript for the agent that keeps a voice agent's memory.
-
-Pure.
+"""The numbered transcript for the agent that keeps a voice agent's memory. No I/O.
 
 Its format is that of the retired Letta V1 server. The lines can be read back from the text, so that
 pieces can be archived by line numbers.

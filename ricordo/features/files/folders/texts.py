@@ -197,9 +197,9 @@ def _is_text(content: bytes) -> bool:
 
 
 def _tidy(text: str) -> str:
-    """Drop characters that cannot be stored, and use line feeds as line ends.
+    """Remove characters that cannot be stored, and use line feeds as line ends.
 
-    These are NULs, which PostgreSQL does not store, and lone surrogates.
+    NULs, which PostgreSQL does not store, are dropped. Lone surrogates become question marks.
     """
     text = text.replace("\0", "").encode("utf-8", "replace").decode()
     return _LINE_ENDS.sub("\n", text)

@@ -1,7 +1,7 @@
-"""Read the facts that a person states by rules, without a model. Pure.
+"""Find the facts in a person's sentences by rules, without a model. Pure.
 
-The librarian's grammar and `ricordo.memory.facts` read the sentences. The patterns here only find
-the kind of sentences for which those read no value.
+The librarian's grammar and `ricordo.memory.facts` read the sentences. If they find no value in a
+sentence, the patterns here find only its kind.
 """
 
 import re

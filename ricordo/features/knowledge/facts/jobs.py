@@ -1,9 +1,9 @@
 """Jobs that read facts from idle conversations.
 
-Each range of messages is read once, even after a kill. A search for unread messages runs every
-minute, so a turn has no extra cost. A job works for one user and agent. The transaction that stores
-a conversation's facts also moves its mark. The model is asked before that transaction, so it is
-asked again after a kill.
+The facts of each range of messages are stored once, even after a kill. A search for unread messages
+runs every minute, so a turn has no extra cost. A job works for one user and agent. The transaction
+that stores a conversation's facts also moves its mark. The model is asked before that transaction,
+so it is asked again after a kill.
 """
 
 import asyncio

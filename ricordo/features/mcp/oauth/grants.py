@@ -1,4 +1,6 @@
-"""A person's consent and its tokens. Tokens are used once, rotated, and revoked together.
+"""A person's consent and its tokens.
+
+A refresh token is used once; its use returns the next one. All tokens of a consent end together.
 
 Nothing is stored until a program presents its code. Registered clients, questions for consent, and
 codes are texts with this server's signature, so they cannot fill the database. A code contains the
