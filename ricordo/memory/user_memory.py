@@ -1,4 +1,4 @@
-"""A user's own memory: read, write, delete, restore, rename and propose blocks.
+"""A user's memory: read, write, delete, restore, rename and propose blocks.
 
 Every change locks the chain first, so memory does not change between reading and writing. A read
 takes no lock.
@@ -31,7 +31,7 @@ _KEPT_SETTINGS = ("title", "policy", "limit", "read_only", "schema_ref", "agent_
 class UserMemory:
     """A user and the user's chain.
 
-    The chain is stored when its first block is created.
+    The chain may not be stored yet (see `open_memory`). Then the memory has no blocks.
     """
 
     user: User
@@ -131,7 +131,7 @@ def open_memory(
 
 
 def listed(tx: Transaction, memory: UserMemory) -> tuple[Block, ...]:
-    """Return the blocks by their labels, without their tags."""
+    """Return the blocks in the order of their labels, without their tags."""
     return blocks.of_user(tx, memory.scope, memory.user.id)
 
 
@@ -489,6 +489,11 @@ def require_free(tx: Transaction, block: Block, new_label: str) -> None:
     """Raise Conflict if the block cannot have this label.
 
     It must be free in the chain and in each agent that has the block.
+
+    Args:
+        tx: The transaction, which holds the lock of the chain.
+        block: The block to rename.
+        new_label: Another label than the block's, in its normal form.
     """
     if blocks.labelled(tx, block.chain_id, new_label):
         raise Conflict(f'A memory block "{new_label}" already exists. Choose another label.')
@@ -684,7 +689,13 @@ def merged(tx: Transaction, block: Block, text: str, expected: str | None) -> st
 
 
 def is_current(block: Block, expected: str) -> bool:
-    """Return whether this hex id, or its beginning, is the block's current version."""
+    """Return whether this is the block's current version.
+
+    Args:
+        block: The block as it is now.
+        expected: The hex id of a version in any case, or its first digits. Fewer than 7 never
+            match.
+    """
     return (
         block.head is not None
         and len(expected) >= history.SHORTEST_ID

@@ -158,9 +158,13 @@ def navigation(me: Scope, path: str, plugin_pages: Iterable[PluginPage]) -> list
 
 
 def first_page(me: Scope, plugin_pages: Iterable[PluginPage]) -> str:
-    """Return the first page of a caller who may not chat, read memory or see agents.
+    """Return the path of the first page of a caller who may not chat, read memory or see agents.
 
-    The text is empty if the caller can use the home page, or if there is no other page.
+    The path is empty if the caller can use the home page, or if there is no other page.
+
+    Args:
+        me: The caller.
+        plugin_pages: The pages of the loaded features and plugins.
     """
     if me.may("messages:read", "memory:read", "agents:read"):
         return ""

@@ -224,7 +224,14 @@ async def fields_of(request: Request) -> list[tuple[str, str]]:
 def require_id(text: str, kind: str) -> str:
     """Return an id from a form or a query, which can then be used in a path of the API.
 
-    Any other text could lead to another route. Raises NotFound.
+    Any other text could lead to another route.
+
+    Args:
+        text: The text that a browser sent.
+        kind: The first part of such ids, as in "agent-…".
+
+    Raises:
+        NotFound: The text is not an id of this kind.
     """
     if not is_any_id(text, kind):
         raise NotFound(f'"{text[:80]}" is not an id of this kind: {kind}. Load the page again.')
@@ -261,7 +268,13 @@ def base_of(request: Request) -> str:
 
 
 def address_of(path: str, **query: Any) -> str:
-    """Return the path with these query parameters; empty ones are left out."""
+    """Return the path with these query parameters.
+
+    Args:
+        path: The path, perhaps with a query.
+        **query: Parameters; None, "" and an empty list are left out, and another list repeats its
+            parameter.
+    """
     parameters = {name: field for name, field in query.items() if field not in (None, "", [])}
     if not parameters:
         return path

@@ -136,7 +136,12 @@ def told_memory(stored_key: str) -> str:
 
 
 def key_after_edits(stored_key: str, memory: str) -> str:
-    """Return the key of a stored prompt whose transcript shows the edits up to this memory."""
+    """Return the key of a stored prompt whose transcript shows the edits up to this memory.
+
+    Args:
+        stored_key: The key of the stored prompt, with or without earlier edits.
+        memory: The digest of the memory after the edits, as in `SystemPrompt.memory`.
+    """
     return ":".join((*(*stored_key.split(":"), "", "")[:3], memory))
 
 

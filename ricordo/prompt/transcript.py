@@ -327,7 +327,11 @@ def _changed_lines(block_text: str, call: ToolCallPart) -> str:
 def plain_value(content: Any, indent: str = "") -> str:
     """Return the JSON content as lines of text.
 
-    A field reads `name: value`; an item of a list has a dash in front.
+    A field reads `name: value`; an item of a list has a dash in front. Empty fields are left out.
+
+    Args:
+        content: Decoded JSON.
+        indent: Spaces before each line of an object or a list.
     """
     if isinstance(content, str):
         return content
@@ -363,7 +367,14 @@ def package_result(content: Any, *, is_success: bool, time: str) -> str:
 def package_user_message(
     message: str, time: str, *, location: str | None = None, name: str | None = None
 ) -> str:
-    """Return a user message as JSON with time, location and name."""
+    """Return a user message as JSON with time, location and name.
+
+    Args:
+        message: The user's text.
+        time: The local time, as `local_time` formats it.
+        location: The user's location; None leaves it out.
+        name: The user's name; None leaves it out.
+    """
     optional = {"location": location, "name": name}
     present = {key: value for key, value in optional.items() if value is not None}
     return _dump({"type": "user_message", "message": message, "time": time, **present})
@@ -462,7 +473,10 @@ def packed(message: Message, timezone: str) -> Message:
 
 
 def truncate(text: str, limit: int) -> str:
-    """Return the text, cut to `limit` characters with a note that says so."""
+    """Return the text, cut to `limit` characters with a note about that.
+
+    The note comes after these characters.
+    """
     if len(text) <= limit:
         return text
     note = (

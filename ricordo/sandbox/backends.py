@@ -217,7 +217,12 @@ class NoSandbox:
 
 
 def candidates(setting: str, data_dir: Path) -> list[Backend]:
-    """Return the allowed backends that this machine seems to support, the best first."""
+    """Return the allowed backends that this machine seems to support, the best first.
+
+    Args:
+        setting: The value of RICORDO_SANDBOX.
+        data_dir: The data folder, which no program may see.
+    """
     if setting == UNSAFE:
         return [NoSandbox()]
     backends: list[Backend] = []
@@ -235,7 +240,10 @@ def candidates(setting: str, data_dir: Path) -> list[Backend]:
 def why_none(setting: str, tried: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the error message for the operator of a machine without a working backend.
 
-    `tried` contains the failures of the backends that seemed to be supported.
+    Args:
+        setting: The value of RICORDO_SANDBOX.
+        tried: The failures of the backends that seemed to be supported, by the backend's name, each
+            as the end of a sentence.
     """
     if sys.platform != "linux" or not is_known_machine():
         return (

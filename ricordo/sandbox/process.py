@@ -293,7 +293,7 @@ class Output:
 
 
 async def feed(process: SandboxProcess, stdin: bytes) -> None:
-    """Write the text to the program's standard input, and close the input."""
+    """Write these bytes to the program's standard input, and close the input."""
     with suppress(ConnectionError):
         process.stdin.write(stdin)
         await process.stdin.drain()

@@ -48,7 +48,12 @@ class Indexer:
         return replace(self, store=FencedStore(self.store, job))
 
     async def flush(self, job: Job, report: Report) -> None:
-        """Remove deleted documents, flush the rest of the buffer, and add an embed job."""
+        """Remove deleted documents, flush the rest of the buffer, and add an embed job.
+
+        Args:
+            job: A job of the kind `search.flush`. Its payload names the partition's `owner_id`.
+            report: Gets the number of finished rows, for both of its numbers.
+        """
         # Imports numpy, which a server loads at its first search or flush.
         from ricordo.search.flush import FLUSHED_AT_ONCE, pack_rows, write_rows
 
@@ -79,6 +84,10 @@ class Indexer:
         """Embed the partition's documents that have no vector of the owner's model yet.
 
         Until all documents have vectors of the new model, searches use those of the earlier model.
+
+        Args:
+            job: A job of the kind `search.embed`. Its payload names the partition's `owner_id`.
+            report: Gets the number of embedded documents, and the number of all.
         """
         # Imports numpy, which a server loads at its first search or flush.
         from ricordo.search.vectors import drop_vectors

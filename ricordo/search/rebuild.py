@@ -120,7 +120,13 @@ class RebuildPortion:
 
 
 def some_owners(tx: Transaction, after: str, limit: int = AT_ONCE) -> list[tuple[str, str]]:
-    """Return agents and archives with their organizations, ordered by id."""
+    """Return agents and archives with their organizations, ordered by id.
+
+    Args:
+        tx: The transaction.
+        after: The last id of the portion before; "" for the first portion.
+        limit: The most owners.
+    """
     rows = tx.all(_SOME_OWNERS, {"after": after, "limit": limit})
     return [(row.id, row.organization_id) for row in rows]
 

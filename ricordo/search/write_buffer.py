@@ -204,7 +204,7 @@ def add_flush_job(
     not_before: int = 0,
     hurries: bool = True,
 ) -> bool:
-    """Add a job that flushes this buffer; return False if one waits already.
+    """Add a job that flushes this buffer; return False if one already waits.
 
     Args:
         tx: The transaction.
@@ -263,7 +263,13 @@ def delete_rows(tx: Transaction, seqs: Sequence[int]) -> None:
 
 
 def pack(entry: IndexEntry, *, is_deleted: bool = False) -> bytes:
-    """Return the data of an entry's row."""
+    """Return the data of an entry's row.
+
+    Args:
+        entry: The document with its text.
+        is_deleted: The row removes the document from the index. It then also has the terms by which
+            older versions indexed the text.
+    """
     parts = _terms_by_part(entry.text)
     if is_deleted:
         parts.append(_terms_of_uncut(entry.text, parts))

@@ -60,9 +60,13 @@ def for_caller(
 
 
 def may_use(scope: Scope, agent_id: ColumnElement[str] = agents.c.id) -> list[ColumnElement[bool]]:
-    """Return the conditions that the caller may use the agent whose id is in this column.
+    """Return the conditions that the caller may use an agent.
 
     The result is empty for a caller that may use all agents.
+
+    Args:
+        scope: The caller.
+        agent_id: The column with the agent's id.
     """
     if scope.uses_every_agent:
         return []

@@ -33,7 +33,12 @@ _OF_COURSE = (
 
 
 def exists_as(id: ColumnElement[str], organization_id: ColumnElement[str]) -> ColumnElement[bool]:
-    """Return the condition that the agent in these columns exists."""
+    """Return the condition that an agent exists.
+
+    Args:
+        id: The column with the agent's id.
+        organization_id: The column with the organization to which it must belong.
+    """
     return exists().where(agents.c.id == id, agents.c.organization_id == organization_id)
 
 

@@ -291,6 +291,9 @@ def load_whole(tx: Transaction, scope: Scope, agent_id: str) -> AgentState:
     """Return the agent with its default conversation and all tags, as the API shows it.
 
     The result includes the tags of the blocks, and the calls that wait for an answer.
+
+    Raises:
+        NotFound: The agent does not exist, or the caller may not use it.
     """
     return require_found(next(iter(_load_all(tx, scope, [agent_id])), None), "Agent", agent_id)
 
@@ -363,7 +366,8 @@ def _load_all(
 def get(tx: Transaction, scope: Scope, agent_id: str) -> Agent:
     """Return the agent without its attachments.
 
-    Raises NotFound, also for an agent that the caller may not use.
+    Raises:
+        NotFound: The agent does not exist, or the caller may not use it.
     """
     parameters = {"id": agent_id, "organization_id": scope.organization_id}
     return require_found(
@@ -477,7 +481,11 @@ def last_ended_for(tx: Transaction, scope: Scope, reason: str) -> ColumnElement[
 def place_of(tx: Transaction, scope: Scope, order_by: AgentOrder) -> ColumnElement[Any] | None:
     """Return the expression by which agents are ordered; None if they are ordered by creation.
 
-    Agents whose conversation never ran come before all others.
+    Args:
+        tx: The transaction, since a user's default conversations are looked up.
+        scope: The caller, whose default conversations count for "last_run_completion".
+        order_by: The requested order. An agent whose conversation never ran counts as the one that
+            ran first.
     """
     if order_by == "last_run_completion":
         # Use an aggregate, since it always returns one row. A user may have had a personal

@@ -131,14 +131,18 @@ def page(
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Archive:
-    """Return the archive with this id. Raises NotFound, also for a folder's archive."""
+    """Return the archive with this id.
+
+    Raises:
+        NotFound: There is no such archive, or it belongs to a folder of files.
+    """
     return require_found(None if id.startswith(FOLDER) else ROWS.find(tx, scope, id), "Archive", id)
 
 
 def require_changes(scope: Scope, archive: Archive) -> None:
     """Raise Forbidden unless the caller made the archive or administers.
 
-    Developers may also change the archives that belong to agents.
+    Developers may also change archives that no user created, such as those of agents.
     """
     is_of_user = (archive.created_by or "").startswith("user-")
     if scope.subject_id is None or scope.role == "admin" or archive.created_by == scope.user_id:

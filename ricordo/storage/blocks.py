@@ -1,8 +1,9 @@
 """Current blocks, and their attachment to agents.
 
-This is the only way to write core memory. The caller passes the metadata of its change. Each write
+Edits of core memory are written here. The caller passes the metadata of its change. Each write
 checks the block's policy, brings texts into normal form, removes secrets, and adds a version to the
-block's chain, all in one transaction.
+block's chain, all in one transaction. Three other writers check less: commits that come by git
+(`git_objects.py`), restored memory archives, and erasure (`rewriting.py`).
 """
 
 import logging
@@ -293,7 +294,7 @@ def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Block]:
     """Return the blocks with these ids, in order.
 
     Raises:
-        NotFound: for the first missing block.
+        NotFound: One of the blocks does not exist, or the caller may not see it.
     """
     stored = _find_all(tx, scope, ids)
     for id in ids:
@@ -342,7 +343,7 @@ def is_there(tx: Transaction, id: str) -> bool:
 
 
 def of_user(tx: Transaction, scope: Scope, user_id: str) -> tuple[Block, ...]:
-    """Return the user's own blocks, ordered by label, without their tags."""
+    """Return the blocks of the user's chain, ordered by label, without their tags."""
     parameters = {"user_id": user_id, "organization_id": scope.organization_id}
     return tuple(ROWS.all(tx, _OF_USER, parameters))
 
@@ -645,8 +646,17 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
     """Delete the block as it was read in this transaction, its attachments and its tags.
 
     The block's chain is deleted too if it holds only this block. Open proposals expire. A chain of
-    a user or an agent keeps the block's history and the settings that a restore needs. Raises
-    Forbidden, Overtaken.
+    a user or an agent keeps the block's history and the settings that a restore needs.
+
+    Args:
+        tx: The transaction.
+        block: The block as it was read. If it is deleted already, nothing happens.
+        metadata: The author and the reason.
+
+    Raises:
+        Forbidden: The block's policy does not let the author write it.
+        Overtaken: Another transaction wrote the block meanwhile.
+        Conflict: The chain was erased.
     """
     metadata = metadata_without_secrets(metadata)
     chain = _locked(tx, block.chain_id)
@@ -677,7 +687,13 @@ def metadata_without_secrets(metadata: ChangeMetadata) -> ChangeMetadata:
 def as_stored(block: Block, before: Block | None = None) -> Block:
     """Return the block with its texts in normal form and without secrets.
 
-    Texts that are the same in `before` stay unchanged.
+    Args:
+        block: The block to store.
+        before: The stored block. Texts that are the same in it stay unchanged. None: the block is
+            new.
+
+    Raises:
+        Invalid: The new label holds a secret.
     """
     if before is None or block.label != before.label:
         block = replace(block, label=normal_name(block.label))

@@ -41,12 +41,22 @@ class ListedConversation:
 
 
 def version_note(conversation_id: str, description: str | None) -> str:
-    """Return the description of a version of this conversation, which may be a version itself."""
+    """Return the description of a version of this conversation.
+
+    Args:
+        conversation_id: The conversation, which may be a version itself.
+        description: Its description; None: it has none.
+    """
     return f"{_VERSION_OF}{root_of(conversation_id, description)}"
 
 
 def root_of(conversation_id: str, description: str | None) -> str:
-    """Return the id of the first version of a conversation."""
+    """Return the id of the first version of a conversation.
+
+    Args:
+        conversation_id: The conversation.
+        description: Its description, which names the first version if this one is a later version.
+    """
     if description and description.startswith(_VERSION_OF):
         return description.removeprefix(_VERSION_OF)
     return conversation_id
@@ -311,7 +321,7 @@ def _branch(version: _Version, fork: tuple[int, float], first_seq: Mapping[str, 
 
 
 def _first_seqs(tx: Transaction, ids: Sequence[str]) -> Mapping[str, int]:
-    """Return the seq of each conversation's first own message."""
+    """Return the seq of each conversation's first message, without prompts and shared messages."""
     statement = (
         select(messages.c.conversation_id, func.min(messages.c.seq).label("seq"))
         .where(messages.c.conversation_id.in_(ids), messages.c.role != "system")

@@ -100,8 +100,8 @@ _WHOLE = _ORIGIN.union_all(
 )
 _LINEAGE = select(_WHOLE).order_by(_WHOLE.c.depth)
 OrderBy = Literal["created_at", "last_message_at", "last_run_completion"]
-# A conversation without messages is ordered by its creation; a conversation without runs comes
-# last.
+# A conversation without messages is ordered by its creation; a conversation without runs counts as
+# the one that ran first.
 _POSITIONS: dict[OrderBy, ColumnElement[Any]] = {
     "created_at": conversations.c.created_at,
     "last_message_at": func.coalesce(conversations.c.last_message_at, conversations.c.created_at),
@@ -195,7 +195,8 @@ def get(tx: Transaction, id: str) -> Conversation | None:
 def require(tx: Transaction, scope: Scope, id: str) -> Conversation:
     """Return one conversation.
 
-    Raises NotFound, also if it or its agent was deleted.
+    Raises:
+        NotFound: It or its agent was deleted, or the caller may not see it.
     """
     parameters = {"id": id, "organization_id": scope.organization_id}
     statement, parameters = for_caller(scope, _REQUIRED, _REQUIRED_FOR_ONE, parameters)
@@ -318,7 +319,7 @@ def forks_of(tx: Transaction, conversation: Conversation) -> dict[str, int]:
 
 
 def lineage(tx: Transaction, conversation: Conversation) -> tuple[Span, ...]:
-    """Return the parts of the conversation's history, its own part first.
+    """Return the parts of the conversation's history, from itself to its oldest origin.
 
     It takes one statement, and none if the conversation is no fork.
     """
@@ -342,6 +343,11 @@ def count_shared(tx: Transaction, conversation: Conversation, up_to: int) -> int
     """Return the number of messages up to this seq that a fork would share.
 
     System prompts are not shared.
+
+    Args:
+        tx: The transaction.
+        conversation: The conversation to fork.
+        up_to: The seq of the last message that the fork shares.
     """
     own_span = Span(conversation.id, up_to, conversation.window[0] if conversation.window else "")
     total = 0

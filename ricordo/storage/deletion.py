@@ -81,7 +81,9 @@ def hide_agent(tx: Transaction, scope: Scope, agent_id: str) -> None:
 def hide_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> None:
     """Hide the conversation, and let no turn of it begin.
 
-    Raises NotFound, and Conflict for an agent's default conversation.
+    Raises:
+        NotFound: There is no such conversation, or the caller may not see it.
+        Conflict: It is the default conversation of an agent or of a user.
     """
     conversations.lock(tx, conversation_id)
     conversation = conversations.require(tx, scope, conversation_id)
@@ -124,7 +126,9 @@ def add_job(tx: Transaction, organization_id: str, kind: Kind, id: str, newest: 
 def newest_unshared(tx: Transaction, scope: Scope, conversation_id: str) -> int:
     """Return the greatest seq of the conversation's messages; 0 if it has none.
 
-    Raises NotFound, and Conflict if forks share them.
+    Raises:
+        NotFound: There is no such conversation, or the caller may not see it.
+        Conflict: Forks share its messages.
     """
     conversation = conversations.require(tx, scope, conversation_id)
     if forks := conversations.forks_of(tx, conversation):
@@ -180,7 +184,16 @@ def purge(
 
 
 def purge_passages(tx: Transaction, ids: Sequence[str], before: BeforePurge) -> bool:
-    """Delete a portion of these passages. Returns False if none were left."""
+    """Delete a portion of these passages.
+
+    Args:
+        tx: The transaction.
+        ids: The passages.
+        before: Called with rows before they are deleted (see `purge`).
+
+    Returns:
+        False if none were left.
+    """
     return purge(tx, passages, "id", keys=ids, before=before, counts=Counter())
 
 

@@ -106,7 +106,13 @@ def number_of(tx: Transaction, chain_id: str, id: bytes) -> int | None:
 
 
 def head_at(tx: Transaction, chain_id: str, at: int) -> bytes | None:
-    """Return the id of the last version made up to a time (microseconds), or None."""
+    """Return the id of the last version made up to a time, or None.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        at: A time in microseconds UTC.
+    """
     row = tx.first(_HEAD_AT, {"chain_id": chain_id, "until": at})
     return row.id if row else None
 
@@ -167,7 +173,10 @@ def delete_block(tx: Transaction, block: Block) -> None:
 def relabel(tx: Transaction, renamed: Sequence[Block], now: Mapping[str, Block]) -> None:
     """Give blocks their new labels, in attachments and proposals too.
 
-    `now` holds the blocks by id, with their old labels.
+    Args:
+        tx: The transaction.
+        renamed: The blocks with their new labels; two may have swapped their labels.
+        now: The stored blocks by id, with their old labels.
     """
     for statement in (_RELABEL, _RELABEL_ATTACHED):
         # First give temporary labels that no block has, since two blocks may have swapped their

@@ -34,7 +34,7 @@ from ricordo.storage.schema.core_tables import jobs
 T = TypeVar("T")
 KEPT_SECONDS = 7 * 24 * 3600
 KEPT_ENDED = 10_000
-# Successful periodic jobs are kept only for an hour, since they recur all the time.
+# Successful periodic jobs stay only for an hour, since they recur all the time.
 PERIODIC = "every:"
 # A worker without a heartbeat for this long counts as dead.
 SILENCE = 30 * SECOND
@@ -154,9 +154,17 @@ def on_wake_up(tx: Transaction, notify: Callable[[], None] | None) -> None:
 
 
 def add(tx: Transaction, job: Job) -> Job | None:
-    """Store a new job. Raises Invalid.
+    """Store a new job.
 
-    Returns None if the job is single and one of its kind and key waits already.
+    Args:
+        tx: The transaction of the change that causes the job.
+        job: The job. Its `created_at` is set here, and a `not_before` in the past becomes now.
+
+    Returns:
+        The stored job; None if it is single and another one of its kind and key already waits.
+
+    Raises:
+        Invalid: A single job has no key, or the job has no attempt.
     """
     if job.is_single and job.key is None:
         raise Invalid(
@@ -189,7 +197,7 @@ def get(tx: Transaction, scope: Scope, id: str) -> Job:
 def _is_for(scope: Scope) -> ColumnElement[bool] | None:
     """Return the condition that the caller may see a job.
 
-    A job without a user is the server's own work.
+    A job without a user belongs to the server, so only callers who see all data see it.
     """
     if scope.subject_id is None:
         return None
@@ -197,7 +205,13 @@ def _is_for(scope: Scope) -> ColumnElement[bool] | None:
 
 
 def failed_keys(tx: Transaction, kind: str, since: int) -> set[str]:
-    """Return the keys of jobs of this kind that have failed since this time."""
+    """Return the keys of jobs of this kind that have failed.
+
+    Args:
+        tx: The transaction.
+        kind: The kind of the jobs.
+        since: The earliest failure in microseconds UTC.
+    """
     has_failed = (jobs.c.kind == kind) & (jobs.c.status == "failed") & (jobs.c.ended_at >= since)
     return {row.key for row in tx.all(select(jobs.c.key).where(has_failed))}
 
@@ -240,7 +254,13 @@ def claim(tx: Transaction, worker: str, limit: int) -> list[Job]:
 def claim_one(tx: Transaction, worker: str, id: str) -> Job | None:
     """Claim this job.
 
-    Returns None if it is deleted, claimed or not due, or if its key is busy.
+    Args:
+        tx: The transaction.
+        worker: The name of the worker, unique among all servers of the database.
+        id: The job.
+
+    Returns:
+        The claimed job; None if it is deleted, claimed or not due, or if its key is busy.
     """
     job = ROWS.first(tx, _THIS, {**_times(tx), "id": id})
     if job:
@@ -280,7 +300,7 @@ def finish(tx: Transaction, job: Job) -> bool:
 def fail(tx: Transaction, job: Job, error: dict[str, str], retry_after: int | None = None) -> bool:
     """Retry the job after a delay, or end it as failed without attempts left.
 
-    A single job is cancelled instead of a retry if another one waits already.
+    A single job is cancelled instead of a retry if another one already waits.
 
     Args:
         tx: The transaction.
@@ -299,7 +319,7 @@ def fail(tx: Transaction, job: Job, error: dict[str, str], retry_after: int | No
 def put_back(tx: Transaction, job: Job, after: int = 0) -> bool:
     """Let the job wait again, without counting the attempt.
 
-    A single job is cancelled instead if another one waits already.
+    A single job is cancelled instead if another one already waits.
 
     Args:
         tx: The transaction.

@@ -201,7 +201,11 @@ def create(tx: Transaction, scope: Scope, secret: bytes, draft: KeyDraft) -> tup
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> ApiKey:
-    """Return the key with this id. Raises NotFound, also for sessions."""
+    """Return the key with this id.
+
+    Raises:
+        NotFound: There is no such key. Sessions and tokens do not count as keys.
+    """
     key = _ROWS.find(tx, scope, id)
     return require_found(key if key and key.kind == "key" else None, "Key", id)
 
@@ -263,7 +267,11 @@ def needing_secret(tx: Transaction) -> str:
 
 
 def revoke(tx: Transaction, scope: Scope, id: str) -> ApiKey:
-    """Revoke the key permanently, once. Raises NotFound."""
+    """Revoke the key permanently; a revoked key stays as it is.
+
+    Raises:
+        NotFound: There is no such key.
+    """
     key = get(tx, scope, id)
     if key.revoked_at is None:
         key = replace(key, revoked_at=tx.clock.now())

@@ -113,7 +113,7 @@ def labelled(tx: Transaction, agent_id: str, user_id: str | None, most: int) -> 
     Args:
         tx: The transaction.
         agent_id: The agent.
-        user_id: The user whom the messages are about; None: messages about no user.
+        user_id: The user that the messages are about; None: messages about no user.
         most: The number of newest messages among which they are.
     """
     recent = (
@@ -139,7 +139,7 @@ def spoken_after(
     Args:
         tx: The transaction.
         conversation_id: The conversation.
-        user_id: The user whom the messages are about.
+        user_id: The user that the messages are about.
         after: The messages have a greater seq than this.
         limit: The most messages.
     """

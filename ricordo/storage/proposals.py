@@ -216,7 +216,8 @@ def get(tx: Transaction, scope: Scope, id: str) -> Proposal:
 def lock(tx: Transaction, scope: Scope, id: str) -> Proposal:
     """Lock one proposal until this transaction ends, and return its current state.
 
-    Raises NotFound.
+    Raises:
+        NotFound: There is no such proposal, or the caller may not see it.
     """
     tx.lock(_LOCK, {"id": id})
     return get(tx, scope, id)
@@ -370,8 +371,11 @@ def of_runs(tx: Transaction, scope: Scope, run_ids: Sequence[str]) -> list[Propo
 def of_users(*conditions: ColumnElement[bool], only_enabled: bool = False) -> Subquery:
     """Return the proposals for users' memory with their owners, as a table to join with.
 
-    Its columns are id, organization_id, owner_id, created_at and seq. With `only_enabled`, disabled
-    users are left out.
+    Its columns are id, organization_id, owner_id, created_at and seq.
+
+    Args:
+        *conditions: Further conditions on the proposals, such as `WAITS`.
+        only_enabled: Leave out proposals for disabled users.
     """
     columns = (proposals.c.id, proposals.c.organization_id, chains.c.owner_id)
     statement = (

@@ -131,7 +131,11 @@ def owner_of(tx: Transaction, chain_id: str) -> str:
 def due(tx: Transaction, kinds: Sequence[str], before: int) -> list[Remote]:
     """Return the remotes of these kinds that have to be synced, of all organizations.
 
-    They have changes to push, or were last synced before a time (microseconds).
+    Args:
+        tx: The transaction.
+        kinds: The kinds of remotes.
+        before: A time in microseconds UTC. Remotes that were last synced before it are due, even
+            without changes to push.
     """
     return _REMOTES.all(tx, _DUE, {"kinds": list(kinds), "before": before})
 

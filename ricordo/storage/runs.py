@@ -1,7 +1,7 @@
 """Runs and their records: steps, traces of model calls, events of streams, and expenses.
 
-An open run's row is its conversation's lease: a partial unique index allows only one. Events are
-kept for some hours.
+An open run's row is its conversation's lease: a partial unique index allows only one. Events stay
+for some hours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -209,7 +209,13 @@ def planned(tx: Transaction, agent_id: str) -> list[Run]:
 
 
 def agents_with_planned(tx: Transaction, purpose: str, before: int) -> list[tuple[str, str]]:
-    """Return organization and id of agents with runs of this purpose planned before this time."""
+    """Return organization and id of agents with planned runs of this purpose.
+
+    Args:
+        tx: The transaction.
+        purpose: The purpose of the runs.
+        before: Only runs that were planned before this time (microseconds UTC).
+    """
     rows = tx.all(_AGENTS_WITH_PLANNED, {"purpose": purpose, "before": before})
     return [(row.organization_id, row.agent_id) for row in rows]
 
@@ -254,7 +260,13 @@ def expired(tx: Transaction) -> list[Run]:
 def open_runs(
     tx: Transaction, *, conversation_id: str | None = None, agent_id: str | None = None
 ) -> list[Run]:
-    """Return open runs, the oldest first: all, of a conversation, or of an agent."""
+    """Return open runs, the oldest first.
+
+    Args:
+        tx: The transaction.
+        conversation_id: Only runs of this conversation. The agent then does not count.
+        agent_id: Only runs of this agent. Without both, all open runs are returned.
+    """
     if conversation_id:
         return _RUNS.all(tx, _OPEN_OF_CONVERSATION, {"conversation_id": conversation_id})
     if agent_id:
@@ -385,7 +397,12 @@ def context_tokens(tx: Transaction, run_id: str) -> int | None:
 def delete_one(tx: Transaction, scope: Scope, run_id: str) -> None:
     """Delete a run with its steps; its messages stay.
 
-    The steps' tokens move to the expenses. Raises NotFound, Conflict.
+    The steps' tokens move to the expenses.
+
+    Raises:
+        NotFound: There is no such run, or the caller may not see it.
+        Forbidden: The caller may not change it.
+        Conflict: The run has not ended.
     """
     scope.require_owns(get(tx, scope, run_id).user_id)
     if (run := lock(tx, run_id)) and run.ended_at is None:

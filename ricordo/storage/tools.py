@@ -92,7 +92,11 @@ get = ROWS.get
 
 
 def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Tool]:
-    """Return the tools with these ids, in order. Raises NotFound for the first missing tool."""
+    """Return the tools with these ids, in order.
+
+    Raises:
+        NotFound: One of the tools does not exist.
+    """
     read = ROWS.all(tx, _BY_IDS, {"ids": list(ids), "organization_id": scope.organization_id})
     by_id = {tool.id: tool for tool in read}
     return [require_found(by_id.get(id), "Tool", id) for id in ids]

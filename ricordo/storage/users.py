@@ -58,7 +58,13 @@ class UserDraft:
 
 
 def find(tx: Transaction, scope: Scope, name: str) -> User | None:
-    """Return the user with this id or identifier, if the caller may know of the user."""
+    """Return the user with this id or identifier, if the caller may know of the user.
+
+    Args:
+        tx: The transaction.
+        scope: The caller. One who is limited to a user's data knows only of this user.
+        name: An id or an identifier, not a user's shown name.
+    """
     user = named(tx, scope.organization_id, name)
     if user and scope.subject_id in (None, user.id):
         return user
@@ -144,7 +150,12 @@ def find_or_make(tx: Transaction, scope: Scope, name: str, *, is_subject: bool =
 
 
 def require_fit_name(name: str, subject: str = "A user") -> None:
-    """Raise Invalid for a name that does not fit into an address or a line."""
+    """Raise Invalid for a name that does not fit into an address or a line.
+
+    Args:
+        name: The name to check.
+        subject: The beginning of the error message, such as "A user".
+    """
     if not name or len(name) > _LONGEST or _UNFIT.search(name):
         raise Invalid(
             f'{subject} cannot be called "{name[:80]}". Use at most {_LONGEST} characters, no "/", '
@@ -157,7 +168,13 @@ def lock(tx: Transaction, user_id: str) -> None:
 
 
 def with_email(tx: Transaction, scope: Scope, address: str) -> User | None:
-    """Return the only user with this e-mail address; None if several have it."""
+    """Return the only user with this e-mail address; None if several have it.
+
+    Args:
+        tx: The transaction.
+        scope: The organization; the caller's user does not matter.
+        address: The address in any case; "" matches no user.
+    """
     if not address or "\0" in address:
         return None
     parameters = {"organization_id": scope.organization_id, "address": address.lower()}

@@ -1,8 +1,9 @@
 """Chains of versions: one owner's history and its texts.
 
-Versions are written in the transaction that changes their blocks. Every write of a block's text
-goes through `store`, which only the repository of blocks calls. The chain's row is locked first, so
-writers of one chain wait for each other. Its `files` are the tree for the next id.
+Versions are written in the transaction that changes their blocks. The repository of blocks uses
+`begin`, `record` and `store`. Imports of whole histories, git and erasure use `put_text`,
+`insert_rows` and `advance`. The chain's row is locked first, so writers of one chain wait for each
+other. Its `files` are the tree for the next id.
 """
 
 import zlib
@@ -519,7 +520,15 @@ def _pack(text: bytes, base: bytes | None) -> bytes:
 
 
 def unpack(data: bytes, base: bytes | None) -> bytes:
-    """Return the text that `_pack` packed. Raises zlib.error for another base."""
+    """Return the text that `_pack` packed.
+
+    Args:
+        data: The stored form of the text.
+        base: The text from which it is a delta; None: it is stored whole.
+
+    Raises:
+        zlib.error: The data is damaged, or belongs to another base.
+    """
     if base is None:
         return zlib.decompress(data)
     head = int.from_bytes(data[:_LENGTH], "big")

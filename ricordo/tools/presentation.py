@@ -4,7 +4,7 @@ An agent's style may add arguments to every tool: `thinking`, for models that ca
 their output, and `request_heartbeat`, with which a model asks for another step. Tools that edit
 memory also get `quote`, if a block may only change on the user's explicit words, and `reasoning`,
 if the agent sees a user's memory. Tools of agents in voice conversations get `pre_exec_msg`, a
-sentence that is said while they run. The tools themselves never receive these arguments. If a tool
+sentence that is spoken while they run. The tools themselves never get these arguments. If a tool
 already has a property of that name, nothing is added.
 """
 
@@ -98,7 +98,7 @@ class ParsedCall:
     """A parsed call: the stored call, its thoughts, and the tool's arguments (JSON).
 
     The stored call has no thoughts. `quote` are the user's words that permit the edit, `reasoning`
-    is the reason for the edit, and `speech` is said to the user.
+    is the reason for the edit, and `speech` is spoken to the user.
     """
 
     call: ToolCallPart
@@ -225,6 +225,10 @@ def without_nulls(call: ToolCallPart, schema: ToolSchema | None) -> ToolCallPart
     """Return the call without optional arguments that are null although their schema forbids null.
 
     Some models write null to leave an argument out.
+
+    Args:
+        call: The call as the model wrote it.
+        schema: The tool's own schema; None returns the call unchanged.
     """
     if schema and "null" in call.arguments:
         arguments = _object(call.arguments)

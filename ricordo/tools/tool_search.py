@@ -47,6 +47,10 @@ def rank_by_words(query: str, texts: Sequence[str]) -> list[int]:
     """Rank the texts that share words with the query, by their indexes.
 
     The best comes first; rare words count more.
+
+    Args:
+        query: The query.
+        texts: The texts of all tools, as `text_of` returns them.
     """
     query_words = set(query_terms(query))
     word_counts = [Counter(terms(text)) for text in texts]
@@ -133,7 +137,12 @@ async def rank_by_meaning(
 
 
 def searches_tools(state: AgentState, count: int) -> bool:
-    """Return whether the agent has at least `count` tools and searches them; never if it is 0."""
+    """Return whether the agent has at least `count` tools and searches them.
+
+    Args:
+        state: The agent with its tools. With `find_tools` among them the result is False.
+        count: The number of tools; 0: no agent searches.
+    """
     names = [tool.name for tool in state.tools]
     return 0 < count <= len(names) and FIND_TOOLS not in names
 

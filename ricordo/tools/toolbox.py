@@ -128,7 +128,7 @@ class ToolContext:
         Args:
             source: The name of the text for notices, such as "block:human".
             label: Its egress label; None: it has no policy.
-            text: The text itself. If the model sees it, later outgoing calls may not repeat it.
+            text: The text itself. Later outgoing calls that repeat it are recognized.
         """
         return self.clearance.may_read(self.reader, source, label, text)
 
@@ -207,7 +207,13 @@ class ServerTool:
     async def call(self, context: ToolContext, arguments: Mapping[str, Any]) -> Any:
         """Check the arguments and run the function.
 
-        Raises ValidationError, and every error of the function.
+        Args:
+            context: The context of the call.
+            arguments: The parsed arguments by name, or by one of the `aliases`.
+
+        Raises:
+            ValidationError: The arguments do not fit the function.
+            Exception: The function's error, of any kind.
         """
         named = {
             self.aliases.get(name, name): argument
@@ -427,6 +433,11 @@ def destination_of_call(
 
     Arguments in memory keep their label. A destination is "mcp:" with the name of the server,
     "sandbox", or the name of the tool. The sandbox is local while its programs have no network.
+
+    Args:
+        executor: The function or the runner of the tool, as `Toolbox.find` returns it.
+        tool: The stored tool.
+        context: The context of the call.
     """
     if isinstance(executor, ServerTool):
         # A text that is sent to another agent keeps its label.
@@ -595,7 +606,13 @@ def _plain(schema: Any) -> Any:
 
 
 def sync_tools(tx: Transaction, scope: Scope, toolbox: Toolbox) -> None:
-    """At each start, update the organization's stored tools to this server's tools."""
+    """At each start, update the organization's stored tools to this server's tools.
+
+    Args:
+        tx: The transaction.
+        scope: The organization.
+        toolbox: The server's tools. A user's tool that has the name of one of them stays as it is.
+    """
     tools.lock(tx, scope)  # several servers of one database may start at once
     server_tools = {tool.name: tool for tool in toolbox}
     stored = tools.by_names(tx, scope, list(server_tools))

@@ -59,7 +59,16 @@ class DatabaseStatus:
 
 
 def open_store(settings: Settings, clock: Clock | None = None) -> Store:
-    """Open the database with its schema up to date. Raises Conflict, Unavailable."""
+    """Open the database with its schema up to date.
+
+    Args:
+        settings: The settings that name the database, with the quotas on memory.
+        clock: The clock of the store; None: that of the system.
+
+    Raises:
+        Conflict: Another process uses the SQLite database.
+        Unavailable: The database cannot be opened, used, backed up or migrated.
+    """
     store = _open(settings, clock)
     store.quotas = MemoryQuotas(
         block_kb=settings.max_block_kb,
@@ -101,9 +110,9 @@ def read_beside(settings: Settings) -> Iterator[Transaction]:
     """Read one snapshot while a server may run, without writing or locking.
 
     Raises:
-        NotFound: if there is no database.
-        Conflict: if its schema is not this Ricordo's.
-        Unavailable: if it cannot be read.
+        NotFound: There is no database.
+        Conflict: Its schema is not that of this Ricordo.
+        Unavailable: It cannot be read.
     """
     if settings.postgres_url is None:
         access = sqlite.read_only(settings.database_path)
@@ -267,7 +276,16 @@ async def require_savable(store: Store, settings: Settings) -> None:
 
 
 def require_current(connection: Connection, address: str) -> None:
-    """Raise Conflict or Unavailable unless the schema is this Ricordo's."""
+    """Raise an error unless the schema is that of this Ricordo.
+
+    Args:
+        connection: A connection to the database.
+        address: The database's address for the message, without a password.
+
+    Raises:
+        Conflict: The schema is older or newer.
+        Unavailable: The database is a half-finished copy, or too old to be migrated.
+    """
     version = schema_of(connection)
     newest = len(MIGRATIONS)
     if version == HALF_COPIED:

@@ -92,7 +92,7 @@ def _is_at_limit(path: Path) -> bool:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return the driver's own error."""
+    """Return the driver's error, without SQLAlchemy's error around it."""
     if isinstance(error, DBAPIError) and error.orig:
         return error.orig
     return error

@@ -146,7 +146,12 @@ def find_missing_writes(path: Path) -> str:
 
 
 def begin(connection: sqlite3.Connection, path: Path) -> None:
-    """Note in the database that a session is opening."""
+    """Note in the database that a session is opening.
+
+    Args:
+        connection: A connection to the database.
+        path: The database's file. If it is a copy at another path, it gets a new identity.
+    """
     (identity,) = connection.execute("PRAGMA application_id").fetchone()
     mark = read_mark(path)
     # A copy at another path becomes a separate database, with a new identity.
@@ -165,7 +170,12 @@ def begin(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def enter(connection: sqlite3.Connection, phase: int) -> None:
-    """Note in the database the phase of its session."""
+    """Note in the database the phase of its session.
+
+    Args:
+        connection: A connection to the database.
+        phase: `OPENING`, `LIVE` or `CLOSED`.
+    """
     session, _ = _session(connection)
     connection.execute(f"PRAGMA user_version = {session * _PHASES + phase}")
 

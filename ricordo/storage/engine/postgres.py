@@ -342,9 +342,12 @@ def open_postgres(
 
 
 def make_engine(url: str, durability: str = "normal") -> Engine:
-    """Return an engine for an address like postgresql://user:password@host/name.
+    """Return an engine of the database; it opens no connection yet.
 
-    It opens no connection yet.
+    Args:
+        url: An address like postgresql://user:password@host/name.
+        durability: "full" waits for the disk at each commit, whatever the server's default is. Any
+            other value leaves that default.
     """
     engine = create_engine(
         driver_url(url),

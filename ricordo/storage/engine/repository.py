@@ -292,6 +292,11 @@ class Repository(Generic[V]):
         """Return a function that stores these columns of an entity.
 
         The function finds the row by id and condition, and returns the number of matched rows.
+
+        Args:
+            *names: Fields of the entity; a part of `author` or `usage` is named by its column.
+            where: A condition on the row, whose parameters the function takes by name; None: the id
+                alone.
         """
         this = self.table.c.id == sa.bindparam("this_id")
         statement = setter(self.table, *names, where=this if where is None else this & where)
@@ -404,6 +409,10 @@ def seen_by(table: sa.Table, subject_id: Any) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that a row is shared or about this user.
 
     The user is named by the row, by its chain or by its run. Other tables have no such condition.
+
+    Args:
+        table: The table, or an alias of it.
+        subject_id: The user's id, or a parameter with it. NOBODY selects shared rows only.
     """
     # An alias has no metadata, so use its table's.
     tables = getattr(table, "element", table).metadata.tables
@@ -432,6 +441,11 @@ def setter(table: sa.Table, *names: str, where: sa.ColumnElement[bool]) -> Updat
     """Return an UPDATE of these columns by parameters `new_<name>`.
 
     SQLAlchemy uses the bare names itself in an UPDATE.
+
+    Args:
+        table: The table.
+        *names: The columns.
+        where: The condition on the rows, with parameters of other names.
     """
     return (
         sa.update(table).where(where).values({name: sa.bindparam(f"new_{name}") for name in names})

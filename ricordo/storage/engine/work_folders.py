@@ -110,7 +110,14 @@ def open_work_folder(
 def file_for(data_dir: Path, target: Path) -> Iterator[Path]:
     """Yield a path for a new file, which is moved to its target at the end of the block.
 
-    The file appears there whole, in one step. Raises Unavailable.
+    The file appears there whole, in one step. After an error in the block there is no file.
+
+    Args:
+        data_dir: The data folder whose sweep finds the remains after a kill.
+        target: The final path, in an existing folder.
+
+    Raises:
+        Unavailable: No work folder can be made.
     """
     folder = open_work_folder(data_dir, COPY)
     try:

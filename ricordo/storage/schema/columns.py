@@ -202,7 +202,7 @@ def flag(name: str) -> sa.Column[bool]:
 
 
 def strings(*names: str, null: bool = True, erasure: Erasure | None = None) -> list[sa.Column[str]]:
-    """Return columns of text that is kept byte for byte.
+    """Return columns of text that is stored byte for byte.
 
     For example ids, kinds, hashes, programs, and texts of versions.
     """

@@ -209,9 +209,13 @@ class _ResultWriter:
 
 
 def matching_lines(text: str, query_words: Set[str]) -> list[str]:
-    """Return those lines of a longer text that have the most query words.
+    """Return the lines of a longer text that have the most query words.
 
     They are in the order of the text. A text of one line has none.
+
+    Args:
+        text: The text of a hit.
+        query_words: The words of the query in the form of the index, as `query_terms` returns them.
     """
     lines = [line.strip() for line in _lines(text) if line.strip()]
     if len(lines) < 2 or not query_words:
