@@ -281,7 +281,7 @@ def open_session(
 
     Raises:
         Forbidden: if the user is disabled.
-        Invalid, Collision: if no user can have this identifier.
+        Invalid: if no user can have this identifier or e-mail address.
     """
     everybody = Scope()
     user = users.named(tx, everybody.organization_id, identifier)

@@ -66,7 +66,7 @@ class McpRunner:
         Args:
             tool: The stored tool.
             context: The agent's call, whose user has a separate session with the server.
-            arguments: The arguments, checked against the tool's schema.
+            arguments: The arguments that the model wrote; only the server checks them.
 
         Raises:
             NotFound: if the tool or its server was deleted.
@@ -91,7 +91,7 @@ class McpRunner:
             store: The database.
             scope: The caller.
             tool_id: The stored tool.
-            arguments: The arguments, checked against the tool's schema.
+            arguments: The arguments; only the server checks them.
             user: The id of the user whose session is used, or NOBODY.
 
         Returns:

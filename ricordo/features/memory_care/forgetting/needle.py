@@ -151,7 +151,7 @@ def blank(text: str, needle: Needle, matches: Matches = EXACT) -> str:
     Args:
         text: Any text.
         needle: The fact.
-        matches: Replace also ("perhaps"), or only, sentences that perhaps mention it.
+        matches: The kinds of matches to replace; by default only exact ones.
     """
     for unit in reversed(needle.units(text, matches)):
         text = f"{text[: unit.start]}{MARK}{text[unit.end :]}"
@@ -164,7 +164,7 @@ def remove(text: str, needle: Needle, matches: Matches = EXACT) -> str:
     Args:
         text: Any text.
         needle: The fact.
-        matches: Remove also ("perhaps"), or only, sentences that perhaps mention it.
+        matches: The kinds of matches to remove; by default only exact ones.
     """
     units = needle.units(text, matches)
     if not units:
