@@ -143,7 +143,7 @@ def _described(field: Any) -> Any:
 def _message(record: logging.LogRecord) -> str:
     """Return the record's message.
 
-    Only the first line of asyncio's messages is kept; the other lines show the content of objects.
+    Only the first line of asyncio's messages is used; the other lines show the content of objects.
     """
     text = str(record.msg)
     if isinstance(record.args, tuple) and record.args:

@@ -113,7 +113,12 @@ def learned_of(model: object) -> LearnedModel | None:
 
 
 def has_results_role(model: ChatModel, learned: LearnedModel | None) -> bool:
-    """Return whether the model accepts tool results in a separate role, as far as is known."""
+    """Return whether the model accepts tool results in a separate role, as far as is known.
+
+    Args:
+        model: The model.
+        learned: The lessons about the model; None for a model without adaptation.
+    """
     return model.info.calls_tools is not False and not (learned and learned.dialect.calls_as_text)
 
 

@@ -204,7 +204,11 @@ class LearnedDialects:
     _path: Path | None = None
 
     def keep_in(self, folder: Path) -> None:
-        """Read the lessons of earlier starts from this folder, and store new lessons there."""
+        """Read the lessons of earlier starts from this folder, and store new lessons there.
+
+        Args:
+            folder: The data folder.
+        """
         self._path = folder / FILE_NAME
         self.read(folder)
 
@@ -283,7 +287,12 @@ class LearnedDialects:
         return calls
 
     def disprove(self, key: Key, guesses: Iterable[LearnedDialect]) -> None:
-        """Forget these guesses, since the model now accepts the form that it had refused."""
+        """Forget these guesses, since the model now accepts the form that it had refused.
+
+        Args:
+            key: The model.
+            guesses: Forms that `note_help` noted.
+        """
         helped = self._helped.get(key, {})
         for guess in guesses:
             helped.pop(guess, None)

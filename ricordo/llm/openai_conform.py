@@ -63,7 +63,12 @@ def kind_of(field: Any) -> str:
 
 
 def without_refused(body: Json, refused: Iterable[Refused]) -> Json:
-    """Return the body without refused fields, or with a different field of the same meaning."""
+    """Return the body without refused fields, or with a different field of the same meaning.
+
+    Args:
+        body: The body of a chat completion, which is not changed.
+        refused: The refused fields, each with the kind of its value.
+    """
     refused = frozenset(refused)
     if not refused:
         return body

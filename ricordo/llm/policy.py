@@ -311,7 +311,12 @@ def with_fault_told(request: ModelRequest, reply: ModelReply, fault: Fault) -> M
 
 
 def with_sentence(request: ModelRequest, sentence: str) -> ModelRequest:
-    """Return the request with a sentence for the model as its last message."""
+    """Return the request with a sentence for the model as its last message.
+
+    Args:
+        request: The request, which is not changed. It must have a message.
+        sentence: The sentence, which is shown as an event.
+    """
     last = request.messages[-1]
     complaint = replace(last, id=f"{last.id}-fault", role="user", parts=(EventPart(sentence),))
     return replace(request, messages=(*request.messages, complaint))
@@ -436,7 +441,12 @@ def error_from_event(provider: str, body: Any) -> ModelError:
 
 
 def error_from_transport(provider: str, error: Exception) -> ModelError:
-    """Return the error of a failure below HTTP: silence, or a failed connection."""
+    """Return the error of a failure below HTTP: silence, or a failed connection.
+
+    Args:
+        provider: The provider's name, with which the message begins.
+        error: The error of the HTTP client.
+    """
     if isinstance(error, httpx2.UnsupportedProtocol | httpx2.InvalidURL):
         return ModelError("llm_bad_request", f"The address of {provider} is not usable: {error}")
     kind, event = next(row for type_, row in _TRANSPORT.items() if isinstance(error, type_))
@@ -471,7 +481,10 @@ def words_of(body: Any) -> tuple[str, str]:
 
 
 def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
-    """Return the headers' wait: `retry-after-ms`, or `Retry-After` in seconds or as a date."""
+    """Return the seconds to wait that an answer's headers name; None without such a header.
+
+    The headers are `retry-after-ms`, or `Retry-After` in seconds or as a date.
+    """
     try:
         if "retry-after-ms" in headers:
             return max(0.0, float(headers["retry-after-ms"]) / 1000)

@@ -111,6 +111,10 @@ def logprobs_lessons(refusal: Refusal, learned: LearnedDialect) -> Iterator[Lear
     """Yield the lessons of a refusal about log probabilities, whatever its HTTP status is.
 
     The first asks for fewer alternatives, the second for none.
+
+    Args:
+        refusal: The refusal.
+        learned: The form that was refused, to which each lesson adds.
     """
     if "logprobs" not in refusal.body or not _LOGPROBS.search(refusal.text):
         return

@@ -300,7 +300,7 @@ def _versions_by_block(
 
 
 def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
-    """Undo a run's changes with new versions; later changes by others are kept.
+    """Undo a run's changes with new versions; later changes by others stay.
 
     Approved proposals of the run are undone too. A block that cannot be undone stays as it is, and
     is reported. A second undo changes nothing.

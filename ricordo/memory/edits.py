@@ -99,7 +99,14 @@ class EditGuard:
         return self.clearance.label if self.clearance else None
 
     def require_no_spill(self, before: Block, after: Block) -> None:
-        """Raise Forbidden if the edit copies text to a block that more destinations may see."""
+        """Raise Forbidden if the edit copies text to a block that more destinations may see.
+
+        Only the blocks' texts are compared, and not their descriptions.
+
+        Args:
+            before: The block before the edit.
+            after: The block after the edit.
+        """
         if self.clearance is None or not self.clearance.texts:
             return
         added = changed_piece(before.value, after.value) if before.value else after.value
@@ -201,7 +208,12 @@ def _list(content: Any) -> list[Any]:
 
 
 def changed_piece(before: str, after: str) -> str:
-    """Return the changed piece of the later text, in whole words."""
+    """Return the changed piece of the later text, in whole words.
+
+    Args:
+        before: The text before the change.
+        after: The text after the change.
+    """
     head, tail = common_ends(before, after)
     while _splits_word(after, head):
         head -= 1  # a changed word counts as wholly new
@@ -496,7 +508,12 @@ class EditContext:
         return int(self.proposal_days * DAY) or None
 
     def require_follows(self, block: Block, value: str) -> None:
-        """Raise Invalid if the edited text would follow the block's schema less than before."""
+        """Raise Invalid if the edited text would follow the block's schema less than before.
+
+        Args:
+            block: The block before the edit. One without a schema allows any text.
+            value: The text after the edit.
+        """
         if block.schema_ref:
             require_follows(block.shown_label, block.value, value, self.schemas(block.schema_ref))
 
@@ -612,7 +629,8 @@ class WorkingMemory:
 
         Args:
             label: The label by which the agent sees the block.
-            text: The whole new text. Secrets and hidden text are removed.
+            text: The whole new text. Secrets are removed. Hidden text is removed or refused, as the
+                block's policy says.
             call_id: The tool call that writes it.
             result_kind: The kind of result that the agent reads.
             reason: The reason of this edit; what it lacks comes from the call's reason.
@@ -661,7 +679,8 @@ class WorkingMemory:
 
         Args:
             label: The label of the new block.
-            text: Its text. Secrets and hidden text are removed.
+            text: Its text. Secrets are removed. Hidden text is removed or refused, as the agent's
+                policy says.
             description: Its description for the agent; None for a block without one.
             call_id: The tool call that creates it.
             reason: The reason of this edit; what it lacks comes from the call's reason.
@@ -750,7 +769,8 @@ class WorkingMemory:
 
         Args:
             label: The label by which the agent sees the block.
-            description: The new description. Secrets and hidden text are removed.
+            description: The new description. Secrets are removed. Hidden text is removed or
+                refused, as the block's policy says.
             call_id: The tool call that changes it.
 
         Raises:
@@ -834,7 +854,7 @@ class WorkingMemory:
     ) -> str:
         """Return a text without hidden text, and without marks that the model copied.
 
-        Hidden text is kept if the earlier text had it, or if the user wrote it. Raises Invalid if
+        Hidden text stays if the earlier text had it, or if the user wrote it. Raises Invalid if
         the block's policy refuses it.
         """
         if is_plain(text):
@@ -920,6 +940,10 @@ def require_storable(*texts: str | None, subject: str = "A memory block") -> Non
     """Raise Invalid for a text that the database cannot store.
 
     With this check only the call fails. Without it the whole step would fail when it is saved.
+
+    Args:
+        *texts: The texts; None is skipped.
+        subject: The beginning of the error's sentence.
     """
     joined = "".join(text for text in texts if text)
     if "\0" in joined:

@@ -12,7 +12,12 @@ from ricordo.prompt.egress import cleared_block
 
 
 def spans_of(data_dir: Path, block: Block) -> list[LabelledSpan]:
-    """Return the labelled lines of a block that follows a schema of this data folder."""
+    """Return the labelled lines of a block that follows a schema of this data folder.
+
+    Args:
+        data_dir: The data folder, which has the schemas.
+        block: The block. One without a readable schema has no labelled lines.
+    """
     schema = enforced_schema(data_dir, block.schema_ref) if block.schema_ref else None
     return labelled_spans(block.value, schema) if schema else []
 

@@ -211,6 +211,10 @@ def hint(text: str, piece: str) -> str:
     """Return a sentence that quotes the most similar line, or "" if no line is similar.
 
     It starts with a space.
+
+    Args:
+        text: The text, of which the first 2,000 lines are compared.
+        piece: The piece that does not occur in the text.
     """
     nearest = nearest_line(text, piece)
     if nearest is None:

@@ -81,7 +81,12 @@ class FoundPassage:
 
 
 def is_in_picture(message: Message, query: str) -> bool:
-    """Return whether a word of the query is in the text of a picture, but not in the message."""
+    """Return whether a word of the query is in the text of a picture, but not in the message.
+
+    Args:
+        message: The message with its pictures' texts.
+        query: The words or the question.
+    """
     picture_text = " ".join(picture.text or "" for picture in message.pictures)
     if not picture_text:
         return False

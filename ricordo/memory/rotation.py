@@ -110,7 +110,17 @@ class Rotation:
 
 
 def read_rotation(metadata: Mapping[str, Any]) -> Rotation | None:
-    """Read the settings in a block's metadata. Raises Invalid."""
+    """Read the settings in a block's metadata.
+
+    Args:
+        metadata: The block's metadata.
+
+    Returns:
+        The settings; None if the block does not rotate.
+
+    Raises:
+        Invalid: if the settings are faulty.
+    """
     settings = metadata.get(KEY)
     if not settings:
         return None

@@ -188,6 +188,9 @@ class Lines:
         """Return the lines of a key.
 
         If it is missing, return those of its nearest parent, or of the end.
+
+        Args:
+            *path: The keys that lead to it; a number is a table of an array, from 0.
         """
         while path and path not in self._places:
             path = path[:-1]
@@ -443,7 +446,14 @@ def find_schema(name: str | None, data_dir: Path) -> BlockSchema | None:
 def require_schema(name: str, data_dir: Path) -> BlockSchema:
     """Return the schema of this name in a data folder.
 
-    Raises Invalid, which lists the existing names.
+    Args:
+        name: The schema's name.
+        data_dir: The data folder.
+
+    Raises:
+        Invalid: if there is no such schema, or it is faulty. The first case lists the existing
+            names.
+        Unavailable: if it cannot be read.
     """
     schema = find_schema(name, data_dir)
     if schema is None:
@@ -497,6 +507,10 @@ def enforced_schema(data_dir: Path, name: str) -> BlockSchema | None:
     """Return the schema of this name in a data folder, if there is one.
 
     An unreadable schema is logged and not enforced.
+
+    Args:
+        data_dir: The data folder.
+        name: The schema's name.
     """
     folder = data_dir / FOLDER
     try:

@@ -53,7 +53,9 @@ class Problem:
 def refuse(problems: Iterable[Problem], source: str = "") -> NoReturn:
     """Raise Invalid with a line for each problem, in their order.
 
-    `source` names the text, if it is one of several.
+    Args:
+        problems: The problems, of which at most 20 are named.
+        source: The name of the text, if it is one of several; it precedes each problem.
     """
     ordered = sorted(set(problems))
     sentences = [
@@ -118,7 +120,12 @@ def write_sections(
 def read_sections(text: str, schema: BlockSchema) -> ParsedSections:
     """Read a text's fields by a schema.
 
-    Lines count from 1. Fields with a problem are left out.
+    Args:
+        text: The block's text, which may violate the schema.
+        schema: The block's schema.
+
+    Returns:
+        The fields without a problem, and the problems with lines from 1.
     """
     lines = text.split("\n")
     if lines[0].endswith("\r"):
@@ -209,7 +216,12 @@ def _split(lines: Sequence[str]) -> tuple[int | None, list[_Section]]:
 
 
 def labelled_spans(text: str, schema: BlockSchema) -> list[LabelledSpan]:
-    """Return the lines below the headings of fields that have an egress policy."""
+    """Return the lines below the headings of fields that have an egress policy.
+
+    Args:
+        text: The block's text, which may violate the schema.
+        schema: The block's schema.
+    """
     by_heading = schema.by_heading()
     spans: list[LabelledSpan] = []
     for section in _split(text.split("\n"))[1]:

@@ -161,7 +161,11 @@ def merge_lines(base: str, our_text: str, their_text: str) -> str | None:
 def unchanged_lines(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, int], bool]:
     """Map the old text's unchanged lines to their numbers in the new text.
 
-    The flag tells whether all lines were compared.
+    Numbers count from 0. The flag tells whether all lines were compared.
+
+    Args:
+        old: The lines of the old text.
+        new: The lines of the new text.
     """
     compared = _Comparison([*map(line_key, old)], [*map(line_key, new)])
     return dict(compared.pairs), compared.is_whole
@@ -860,7 +864,7 @@ def _insertions(
 def _added_by_both(first: Sequence[str], second: Sequence[str]) -> Sequence[str]:
     """Combine the lines that two sides added at one position.
 
-    Lines of `second` that are also in `first` are skipped. Short lines are kept, since a text may
+    Lines of `second` that are also in `first` are skipped. Short lines are not, since a text may
     repeat them on purpose.
     """
     if _contains_in_order(second, first):

@@ -139,7 +139,12 @@ class Rules:
         )
 
     def require_wanted(self, before: str, after: str) -> None:
-        """Raise Unwanted if a rule refuses the later text."""
+        """Raise Unwanted if a rule refuses the later text.
+
+        Args:
+            before: The text before the change; empty for a new text.
+            after: The text after the change.
+        """
         if self.refuse(before, after):
             raise Unwanted(REFUSED)
 
@@ -148,7 +153,12 @@ NO_RULES = Rules(())
 
 
 def rules_of(tx: Transaction, chain: Chain | None) -> Rules:
-    """Return the rules of a user's chain; without rules it takes no statement."""
+    """Return the rules of a user's chain; without rules it takes no statement.
+
+    Args:
+        tx: The transaction.
+        chain: The chain. None, and a chain of another owner than a user, has no rules.
+    """
     file = chain.files.get(NEVER_REMEMBER) if chain else None
     if chain is None or file is None or chain.owner_kind != "user":
         return NO_RULES

@@ -183,6 +183,8 @@ class UserBlocks:
     def delete(self, label: str, *, message: str | None = None) -> None:
         """Delete a block; its history stays, and any version can be restored.
 
+        If the block's policy requires it, the deletion is only proposed.
+
         Args:
             label: The block.
             message: The reason, shown in the history.
@@ -354,6 +356,8 @@ class AsyncUserBlocks:
 
     async def delete(self, label: str, *, message: str | None = None) -> None:
         """Delete a block; its history stays, and any version can be restored.
+
+        If the block's policy requires it, the deletion is only proposed.
 
         Args:
             label: The block.

@@ -30,6 +30,10 @@ def needs_copy(block: Block, user_id: str | None) -> bool:
     """Return whether an edit of this block is made in the user's copy.
 
     In a conversation with a user, this is true for unshared blocks of the agent.
+
+    Args:
+        block: The block as the agent sees it.
+        user_id: The conversation's user; None without one.
     """
     return bool(user_id and block.chain_id and not block.is_users and not block.shared)
 

@@ -58,7 +58,11 @@ class ChatTurn:
     request: TurnRequest
 
     async def note(self, reader: AnswerReader) -> None:
-        """Record the state of the chat that was read, if the client keeps it."""
+        """Record the state of the chat that was read, if the client stores it.
+
+        Args:
+            reader: The reader of the turn's answer, after its end.
+        """
         if self.notes:
             await self.notes.read(reader)
 
@@ -201,14 +205,20 @@ def chat_name(context: RequestContext, body: ChatRequest) -> str | None:
 
 
 def is_temporary(name: str | None) -> bool:
-    """Return whether this is the id of a temporary chat of Open WebUI, which must not be kept."""
+    """Return whether this is the id of a temporary chat of Open WebUI, which must not be stored.
+
+    Args:
+        name: The chat's id in the client; None for a chat without one.
+    """
     return name is not None and name.startswith(_TEMPORARY)
 
 
 def client_tools(context: RequestContext, body: ChatRequest) -> tuple[ToolSchema, ...]:
     """Return the tools that the client offers to run.
 
-    No tools are returned if the request or its connection's header switches tools off.
+    Args:
+        context: The call, whose connection may switch tools off by a header.
+        body: The request, which may switch tools off too.
     """
     if body.tool_choice == "none" or context.request.headers.get(TOOLS_HEADER, "").lower() == "off":
         return ()
@@ -230,7 +240,10 @@ def parts_of(message: ChatMessage) -> tuple[Part, ...]:
 def is_task(context: RequestContext, body: ChatRequest) -> bool:
     """Return True if Open WebUI asks for a title or something similar.
 
-    The header of its connection decides, otherwise the prompt does.
+    Args:
+        context: The call. A header of the connection decides, if it is there.
+        body: The request. Without the header, its `task` or the beginning of its last message
+            decides.
     """
     header = context.request.headers.get(TASK_HEADER)
     if header is not None:

@@ -153,7 +153,17 @@ def stored_skill(block: Block, waiting: int = 0) -> StoredSkill:
 
 
 def get(tx: Transaction, owner: SkillOwner, name: str) -> StoredSkill:
-    """Return the owner's skill with its content. Raises NotFound."""
+    """Return the owner's skill with its content.
+
+    Args:
+        tx: The transaction.
+        owner: The owner of the skill.
+        name: The skill's name.
+
+    Raises:
+        NotFound: if there is no such skill.
+        Invalid: if no skill can have this name.
+    """
     label = label_of(name)
     block = blocks.labelled(tx, owner.chain.id, label)
     if block is None:

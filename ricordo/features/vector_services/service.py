@@ -107,9 +107,16 @@ def floats(vector: Sequence[float]) -> list[float]:
 
 
 def library(module: str, title: str) -> Any:
-    """Import the service's client library. Raises Unavailable.
+    """Import the service's client library.
 
     The import is slow, so call it in a thread.
+
+    Args:
+        module: The full name of the library's module.
+        title: The service's title. In lower case it is the name of the extra.
+
+    Raises:
+        Unavailable: if the library is not installed.
     """
     try:
         return importlib.import_module(module)

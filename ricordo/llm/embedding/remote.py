@@ -309,7 +309,12 @@ def openai_embedder(
 def vectors_in(content: bytes, info: EmbeddingInfo) -> list[Any]:
     """Return the unchecked vectors of an answer, in the order of the texts.
 
-    Raises ModelError for any other answer.
+    Args:
+        content: The body of the answer.
+        info: The model that answered.
+
+    Raises:
+        ModelError: for any other answer.
     """
     json = read_json(content)
     if isinstance(json, dict):

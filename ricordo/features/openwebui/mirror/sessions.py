@@ -245,8 +245,8 @@ class OpenWebUI:
             note_id: The note to change; None creates one.
             title: The title.
             content: The text in Open WebUI's forms: `md`, `html` and `json`.
-            noted: Ricordo's metadata, which the note gets instead of its former metadata.
-            grants: The rights of users, for a new note. A change leaves them as they are.
+            noted: Ricordo's metadata of the note.
+            grants: The rights of users, which are sent only with a new note.
         """
         body: Json = {"title": title, "data": {"content": content}, "meta": {"ricordo": noted}}
         if note_id is None:

@@ -116,13 +116,22 @@ class AuditFilter:
 
 
 def hash_of(row: Mapping[str, Any]) -> str:
-    """Return the hash of a row, which the next row stores."""
+    """Return the hash of a row, which the next row stores.
+
+    Args:
+        row: The row in its stored form, with at least the columns of `HASHED`.
+    """
     content = orjson.dumps([row[name] for name in HASHED], option=orjson.OPT_SORT_KEYS)
     return sha256(content).hexdigest()
 
 
 def pseudonym(salt: str, person: Person) -> str:
-    """Return the pseudonym of a person in rows; without the salt it cannot be traced back."""
+    """Return the pseudonym of a person in rows; without the salt it cannot be traced back.
+
+    Args:
+        salt: A random text that is stored with the person, and is deleted with it.
+        person: The person.
+    """
     return "person-" + sha256(orjson.dumps([salt, *person])).hexdigest()[:32]
 
 

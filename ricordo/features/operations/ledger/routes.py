@@ -125,7 +125,9 @@ class LedgerLineResponse(ResponseModel):
     def from_line(cls, line: LedgerLine, currency: str | None) -> Json:
         """Return the response for a line.
 
-        Without prices, `unpriced_tokens` is null.
+        Args:
+            line: The line.
+            currency: The currency of the prices. Without prices, `unpriced_tokens` is null.
         """
         return cls.of(line, unpriced_tokens=line.unpriced_tokens if currency else None)
 

@@ -296,7 +296,10 @@ def _count(connection: sa.Connection, table: sa.Table) -> int:
 def portions(connection: sa.Connection, table: sa.Table) -> Iterator[list[Row]]:
     """Yield all rows in the order of the key, some hundred at a time.
 
-    The rows are from one point in time only if the caller reads from one snapshot.
+    Args:
+        connection: The connection. The rows are from one point in time only if it reads from one
+            snapshot.
+        table: A table with a primary key or a unique constraint.
     """
     key = _key_of(table)
     if table.name == "search_vectors":

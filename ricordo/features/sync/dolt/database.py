@@ -116,7 +116,11 @@ class DoltEdit:
     latest: Mapping[str, str] = field(default_factory=dict)
 
     def onto(self, now: Rows) -> dict[str, DoltRow | None]:
-        """Return the rows to write if the present rows are `now`."""
+        """Return the rows to write.
+
+        Args:
+            now: The present rows of the user.
+        """
         changes: dict[str, DoltRow | None] = {}
         for label, row in self.changes.items():
             stored = now.get(label)
@@ -379,8 +383,12 @@ class Database:
     def is_only_of(self, chain_id: str, messages: Collection[str]) -> bool:
         """Return whether Ricordo made all commits, and only for this chain.
 
-        `messages` are the messages of Ricordo's commits without a version. Returns False if there
-        is another program's commit, branch, tag or uncommitted change, or a row of another user.
+        Returns False if there is another program's commit, branch, tag or uncommitted change, or a
+        row of another user.
+
+        Args:
+            chain_id: The chain that the commits must name.
+            messages: The messages of Ricordo's commits without a version.
         """
         if self.engine.run(_OTHERS_ROWS, self._user) or self.engine.run(_UNCOMMITTED):
             return False
@@ -403,7 +411,12 @@ class Database:
     def begin_again(self, expected: str) -> None:
         """Remove the history of `main` and the proposals' branches, and create the table again.
 
-        Raises RemoteMoved.
+        Args:
+            expected: The hash that `main` had when the caller read it.
+
+        Raises:
+            RemoteMoved: if `main` has another hash. The proposals' branches are removed already
+                then.
         """
         root = self.log()[-1].hash
         for branch in self.branches():

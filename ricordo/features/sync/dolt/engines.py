@@ -181,7 +181,13 @@ def marker_of(address: str) -> FolderMarker | None:
 def claim(address: str, organization_id: str) -> None:
     """Record the organization of a doltlite file.
 
-    Raises Conflict if the file belongs to another organization.
+    Args:
+        address: The address in its normal form. A server needs no record.
+        organization_id: The organization that uses the file.
+
+    Raises:
+        Conflict: if the file belongs to another organization.
+        Unavailable: if the record cannot be read or written.
     """
     if marker := marker_of(address):
         marker.claim(organization_id)
@@ -206,7 +212,13 @@ class Engine(ABC):
     def run(self, sql: str, *values: object) -> list[Row]:
         """Return the rows of a statement.
 
-        Raises EngineError if it is refused, Unavailable if the engine has stopped.
+        Args:
+            sql: The statement, with a `?` for each value.
+            *values: The values.
+
+        Raises:
+            EngineError: if the statement is refused.
+            Unavailable: if the engine has stopped.
         """
 
     @abstractmethod

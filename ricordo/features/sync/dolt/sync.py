@@ -462,7 +462,12 @@ class RemoteHead:
 
 
 def read_head(database: Database, remote: Remote) -> RemoteHead:
-    """Read the head of `main`, and its commits since the last sync."""
+    """Read the head of `main`, and its commits since the last sync.
+
+    Args:
+        database: The database.
+        remote: The remote, whose `seen` is the head at the last sync.
+    """
     head = database.head()
     if head == remote.seen:
         return RemoteHead(head, head)
@@ -502,6 +507,11 @@ def recover_progress(tx: Transaction, remote: Remote, head: RemoteHead) -> Remot
 
     A commit that was pushed just before a kill counts as pushed. A commit that has disappeared does
     not count.
+
+    Args:
+        tx: The transaction.
+        remote: The remote with its recorded progress.
+        head: The head of `main` as it was read.
     """
     for commit, trailer in head.ours:
         if head.last_seen is not None and trailer.number < remote.followed:

@@ -138,7 +138,11 @@ def write_rows(database: Database, name: str, rows: Rows, *, expected: str, now:
 
 
 def messages_of(name: str) -> tuple[str, ...]:
-    """Return the messages of a user's commits of these tables."""
+    """Return the messages of a user's commits of these tables.
+
+    Args:
+        name: The user's name in the database.
+    """
     return (_MADE, _step_message(name))
 
 

@@ -128,6 +128,13 @@ class Push:
         """Return the ids of a commit's texts by block label.
 
         A file that cannot be a block is recorded as a fault.
+
+        Args:
+            commit: The id of a pushed or stored commit.
+
+        Raises:
+            Refused: if the commit has too many files.
+            Lacking: if an object is missing.
         """
         tree = self._commit(commit).tree
         if tree not in self._files:
@@ -171,6 +178,13 @@ class Push:
         """Return the new commits up to this commit, parents first.
 
         The list is empty if the commit is already stored.
+
+        Args:
+            tip: The commit's id.
+
+        Raises:
+            Refused: if there are too many.
+            Lacking: if an object is missing.
         """
         order: list[objects.Commit] = []
         visited: set[bytes] = set()
@@ -392,6 +406,10 @@ def known_parents(push: Push, remote_tip: bytes) -> list[bytes]:
     """Return the stored parents of the new commits.
 
     The new commits branch off from them.
+
+    Args:
+        push: The objects of the push.
+        remote_tip: The id of the remote's commit.
     """
     order = push.new_commits(remote_tip)
     new = {commit.id for commit in order}

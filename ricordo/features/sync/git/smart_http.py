@@ -195,8 +195,8 @@ async def _body(context: RequestContext, service: str) -> tuple[bytes, bool]:
 
     Raises Invalid, TooLong.
 
-    If a push is too long, its beginning is kept and the rest is read and dropped, since git shows
-    an answer only after it has sent everything.
+    Of a push that is too long, only the beginning is returned. The rest is read and dropped, since
+    git shows an answer only after it has sent everything.
     """
     request = context.request
     # A browser sends this type from a page of another site only after a preflight request.

@@ -78,7 +78,7 @@ class GitRemotes:
             settings: The operator's permissions for addresses.
 
         Raises:
-            Invalid, Forbidden: if the address cannot be a remote, or an option is unknown.
+            Invalid: if the address cannot be a remote, or an option is unknown.
         """
         if access.options.keys() - {SHOWS_TOML}:
             raise Invalid(f"A git remote only takes the option {SHOWS_TOML}. Leave the others out.")

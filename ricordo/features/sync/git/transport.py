@@ -60,7 +60,8 @@ class GitAddress:
     def require_usable(self) -> str:
         """Return the address; for a folder, every link is resolved.
 
-        Raises Invalid or Forbidden if it cannot be a remote.
+        Raises:
+            Invalid: if it cannot be a remote.
         """
         if not self.is_folder:
             require_callable(self.address, allow_private=self.allow_private, setting=PRIVATE)
@@ -76,7 +77,14 @@ class GitAddress:
 def branches(address: GitAddress) -> dict[bytes, bytes]:
     """Return the branches of the remote with the ids of their commits (20 bytes).
 
-    A folder that does not exist is created. Raises Unavailable.
+    A folder that does not exist is created.
+
+    Args:
+        address: The remote.
+
+    Raises:
+        Unavailable: if the remote cannot be reached.
+        Forbidden: if it requires other credentials.
     """
     if address.is_folder and not Path(address.address).exists():
         make_repository(Path(address.address))

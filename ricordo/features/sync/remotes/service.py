@@ -72,7 +72,7 @@ async def add(
         requested: The access as the caller gave it. The password is stored encrypted.
 
     Raises:
-        Invalid, Forbidden: if the address is not allowed, or the user's name is not.
+        Invalid: if the address is not allowed, or no user can have this name.
         Conflict: if another memory has a remote there.
         NotFound: if the caller may not create or see the user.
         Unavailable: if the folder cannot be read.
@@ -139,14 +139,14 @@ async def add_for_all(
 
     Args:
         runtime: The running server.
-        kind: The kind of the remote, which must be shared by memories.
+        kind: The kind of the remote, of which several memories may have one address.
         organization_id: The organization.
         requested: The access that the operator configured.
         is_left_out: A function that returns True for the identifiers of users who get no remote. A
             user without an identifier is passed as "".
 
     Raises:
-        Invalid, Forbidden: if the address is not allowed.
+        Invalid: if the address is not allowed.
         Conflict: if another organization has a remote there.
         Unavailable: if the folder cannot be read.
     """
@@ -219,7 +219,12 @@ class FolderMarker:
     def claim(self, owner: str) -> None:
         """Write the owner of the folder into the file.
 
-        Raises Conflict if the folder already belongs to another owner.
+        Args:
+            owner: The id of a chain, or of an organization for a remote of several memories.
+
+        Raises:
+            Conflict: if the folder already belongs to another owner.
+            Unavailable: if the file cannot be read or written.
         """
         noted_owner = self.owner()
         if noted_owner is None:

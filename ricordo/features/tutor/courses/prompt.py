@@ -22,8 +22,7 @@ def prompt_for(system: str, tool_names: Collection[str], *, has_files: bool) -> 
     """Return the system prompt of all agents, without parts that need other tools.
 
     Args:
-        system: The whole prompt, in which each line about a kind of memory begins as `_applies`
-            knows.
+        system: The system prompt of an agent with all tools.
         tool_names: The tools of the agent.
         has_files: Whether the agent can open files.
     """

@@ -56,7 +56,7 @@ class CourseReview:
 
 
 class _DryRun(Exception):
-    """Ends a transaction so that its changes are not kept."""
+    """Ends a transaction so that its changes are rolled back."""
 
 
 def folder_of(runtime: Runtime) -> Path:
@@ -196,7 +196,15 @@ async def apply_all(runtime: Runtime) -> Sequence[StoredCourse]:
 async def apply(runtime: Runtime, course: Course) -> StoredCourse:
     """Create or change the agents of one course, all or none.
 
-    For a course that is already applied, this is one read. Raises RicordoError.
+    For a course that is already applied, this is one read.
+
+    Args:
+        runtime: The running server.
+        course: The parsed course.
+
+    Raises:
+        Invalid: if the course has problems on this server.
+        RicordoError: if the course cannot be stored.
     """
     stored = await runtime.store.read(lambda tx: _applied(tx, course))
     if stored:
@@ -256,6 +264,7 @@ async def put(runtime: Runtime, name: str, text: str) -> StoredCourse:
 
     Raises:
         Invalid: for a course that cannot be used. The file is not changed then.
+        Unavailable: if the folder cannot be read, or the file cannot be written.
         RicordoError: if it can no longer be used after the check. The old file is then restored.
     """
     course = await check(runtime, name, text)

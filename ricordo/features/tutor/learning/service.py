@@ -149,7 +149,15 @@ def learning_of(tx: Transaction, user: User) -> list[tuple[Learner, list[SkillSt
 def learning_in(
     tx: Transaction, user: User, course_name: str
 ) -> tuple[Learner, list[SkillState]] | None:
-    """Return one of the courses of `learning_of`, or None. The other courses are not read."""
+    """Return one of the courses of `learning_of`, or None.
+
+    The other courses are not read.
+
+    Args:
+        tx: The transaction.
+        user: The student.
+        course_name: The course's name.
+    """
     try:
         stored = courses.get(tx, Scope(user.organization_id), course_name)
     except NotFound:
@@ -402,7 +410,7 @@ def _require_shown(
 
 
 def newest_result(observations: Sequence[UserFact]) -> Result | None:
-    """Return the result of the newest observation."""
+    """Return the result of the newest observation; None without observations."""
     newest = max(observations, key=lambda fact: fact.said_at, default=None)
     return result_of(newest) if newest else None
 
@@ -545,7 +553,15 @@ def require_result(text: str) -> Result:
 
 
 def require_misconception(skill: CourseSkill, text: str) -> str:
-    """Return the skill's misconception with this text; empty for an empty text. Raises Invalid."""
+    """Return the skill's misconception with this text; empty for an empty text.
+
+    Args:
+        skill: The skill.
+        text: The misconception. Capitals and spaces may differ.
+
+    Raises:
+        Invalid: if the skill has no such misconception.
+    """
     wanted = " ".join(text.split()).casefold()
     if not wanted:
         return ""

@@ -200,7 +200,12 @@ def _user_ids(tx: Transaction, scope: Scope, task: BackgroundTask, name: str | N
 
 
 def look(tx: Transaction, task_id: str) -> int:
-    """Add the runs of each due window; return their number."""
+    """Add the runs of each due window; return their number.
+
+    Args:
+        tx: The transaction.
+        task_id: The task. One that was deleted or paused gets no runs.
+    """
     task = queries.lock(tx, task_id)
     now = tx.clock.now()
     if task is None or not task.enabled:

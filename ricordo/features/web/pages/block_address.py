@@ -70,7 +70,16 @@ class TimelineEntry:
 
 
 def find_block(tx: Transaction, scope: Scope, path_params: dict[str, Any]) -> BlockAddress:
-    """Return the block that the path's parameters name. Raises NotFound."""
+    """Return the block that the path's parameters name.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        path_params: Either `block_id`, or `user_id` and `label`.
+
+    Raises:
+        NotFound: if there is no such block.
+    """
     if "block_id" not in path_params:
         memory = user_memory.open_memory(tx, scope, path_params["user_id"])
         return of_user(tx, scope, memory.user, memory.chain.id, path_params["label"])

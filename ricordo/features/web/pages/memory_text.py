@@ -69,7 +69,14 @@ def pieces_of(text: str, schema: BlockSchema | None = None) -> list[TextPiece]:
 
 
 def lines_named(lines: str) -> tuple[int, int]:
-    """Read the lines of an address or a form, as "3-4". Raises Invalid."""
+    """Read the lines of an address or a form.
+
+    Args:
+        lines: The numbers of the first and the last line, such as "3-4".
+
+    Raises:
+        Invalid: if the text has another form.
+    """
     match = re.fullmatch(r"([1-9]\d{0,8})-([1-9]\d{0,8})", lines)
     if match is None or int(match[2]) < int(match[1]):
         raise Invalid("This line cannot be found. Load the page again.")
@@ -96,7 +103,10 @@ def with_lines(text: str, first: int, last: int, new_text: str | None) -> str:
 
 
 def without_day(text: str) -> tuple[str, str]:
-    """Return a day at the start of a line, and the rest of the line."""
+    """Return a day at the start of a line, and the rest of the line.
+
+    The day is "" if there is none. A bullet before it stays in the rest.
+    """
     match = _DAY.match(text)
     if match is None:
         return "", text
@@ -105,7 +115,7 @@ def without_day(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class PanelLine:
-    """A line of a block beside a chat: `raw` as stored, and its parts in a form for people."""
+    """A line of a block next to a chat: `raw` as stored, and its parts in a form for people."""
 
     raw: str
     text: str

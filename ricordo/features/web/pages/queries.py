@@ -149,7 +149,13 @@ class SourceMessage:
 
 
 def source_of_run(tx: Transaction, scope: Scope, run_id: str | None) -> SourceMessage | None:
-    """Return the message that began a run, if the caller may read it."""
+    """Return the message that began a run, if the caller may read it.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        run_id: The run; None has no message.
+    """
     path = messages_of_runs(tx, scope, [run_id]).get(run_id or "")
     if path is None:
         return None
@@ -251,7 +257,10 @@ def people(tx: Transaction, scope: Scope, page: Page, search_text: str) -> list[
 def blocks_of_chain(tx: Transaction, owner: MemoryOwner, chain_id: str) -> list[ListedBlock]:
     """Return a user's blocks by label, and labels that are only proposed.
 
-    The caller's access is checked earlier.
+    Args:
+        tx: The transaction.
+        owner: The user.
+        chain_id: The user's chain. The caller's access is checked earlier.
     """
     counts = stored_proposals.waiting_counts(tx, chain_id)
     existing = _listed(
@@ -355,7 +364,13 @@ class RunChanges:
 def changes_of_runs(
     tx: Transaction, scope: Scope, run_ids: Iterable[str]
 ) -> Mapping[str, RunChanges]:
-    """Return the changes of each run in memory that the caller may see."""
+    """Return the changes of each run in memory that the caller may see.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        run_ids: The runs, of which only a limited number is read.
+    """
     ids = sorted(set(run_ids))[:MOST_NAMES]
     rows = history.of_runs(tx, scope, ids, MOST_NAMES)
     owners = owners_of(tx, {row.chain_id for row in rows}) if rows else {}
