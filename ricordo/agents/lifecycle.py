@@ -222,7 +222,9 @@ async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
 async def cancel_runs(
     runtime: Runtime, scope: Scope, agent_id: str, run_ids: Sequence[str] | None = None
 ) -> dict[str, bool]:
-    """Cancel the agent's open runs, or the named ones, and deny waiting calls.
+    """Cancel the agent's open runs, or the named ones, and deny its waiting calls.
+
+    Calls that wait in any of its conversations are denied, whatever runs are named.
 
     Args:
         runtime: The server's parts.

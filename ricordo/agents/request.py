@@ -45,8 +45,12 @@ def holds_retrieved(text: str) -> bool:
 class NewMessage:
     """A new message.
 
-    `is_untrusted`: it contains text of others, such as passages of documents. `egress` is the
-    egress label of the texts from which it was made (`domain/egress.py`).
+    Attributes:
+        otid: An id that the client chose, unique in the conversation; None for none.
+        name: The name of its author, if the client gave one.
+        sender_id: The id of its author, if the client gave one.
+        is_untrusted: It contains text of others, such as passages of documents.
+        egress: The egress label of the texts from which it was made (`domain/egress.py`).
     """
 
     role: Role

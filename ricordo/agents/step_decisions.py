@@ -112,8 +112,14 @@ class OfferedTools:
 class ParsedReply:
     """A parsed reply: its parts, the calls to run, and results of refused calls.
 
-    The parts are as stored; the calls have the arguments that the tools get. `reasons` are reasons
-    for edits of memory, by call id. `stop` is set if the reply itself ends the turn.
+    Attributes:
+        parts: The parts as they are stored.
+        calls: The calls to run, with the arguments that the tools get.
+        refused: The results of calls that must not run.
+        wants_heartbeat: A call asks for another step.
+        stop: The reason if the reply itself ends the turn, or None.
+        reasons: The reasons for edits of memory, by call id.
+        is_waiting: A call waits for a person or for the client, so all calls of the reply wait.
     """
 
     parts: tuple[Part, ...]
@@ -122,7 +128,6 @@ class ParsedReply:
     wants_heartbeat: bool = False
     stop: StopReason | None = None
     reasons: Mapping[str, EditReason] = field(default_factory=dict)
-    # If one call waits for a person or for the client, all calls of the reply wait.
     is_waiting: bool = False
 
 

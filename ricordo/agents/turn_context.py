@@ -399,8 +399,19 @@ class TurnContext:
 class StepDraft:
     """A step while it runs.
 
-    Times are nanoseconds; `message_id` is allocated before the model is asked. `jobs` are requested
-    by the step's tools, and added in the transaction that saves it.
+    Attributes:
+        number: The number of the step in its turn, from 1; 0 for the calls of an answered request.
+        memory: The working copy of memory, which the step's tools edit.
+        started_at: The time of its start, in microseconds.
+        message_id: The id of the agent's message, allocated before the model is asked.
+        began_ns: The monotonic time of its start; all times with `_ns` are in nanoseconds.
+        request: The last request to the model.
+        exchange: The exchange with the provider, if traces are stored.
+        request_ns: The monotonic time of the last request.
+        first_ns: The time from the request to the first chunk.
+        model_ns: The time of the model's answer.
+        tools_ns: The time of the calls.
+        jobs: Jobs that the step's tools requested, added in the transaction that saves the step.
     """
 
     number: int
@@ -409,7 +420,6 @@ class StepDraft:
     id: str = field(default_factory=lambda: new_id("step"))
     message_id: str = field(default_factory=lambda: new_id("message"))
     began_ns: int = field(default_factory=time.monotonic_ns)
-    # The last request to the model, and its time.
     request: ModelRequest | None = None
     exchange: Exchange | None = None
     request_ns: int = 0

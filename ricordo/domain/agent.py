@@ -173,6 +173,8 @@ class Agent:
 class Conversation:
     """A conversation with an agent.
 
+    Times are in microseconds, durations in milliseconds.
+
     Attributes:
         window: The ids of the messages in context, the system message first.
         is_default: It is the default conversation of its agent. Lists hide it, and its window is
@@ -180,7 +182,7 @@ class Conversation:
         user_id: The user whose memory it shows; None for shared memory only.
         summary: A title for people, not a summary of a compaction.
         prompt_key: Identifies the inputs of the stored system message (prompt/system_prompt.py).
-        last_message_at: Times are in microseconds.
+
         model: A handle that replaces the agent's model; `model_settings` has only differences, and
             `context_window` is in tokens.
         token_percent: The provider's token count in percent of our estimate; None if unknown.

@@ -61,9 +61,12 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f<>]")
 class Chain:
     """The line of versions of one owner: a user, an agent, an organization or a standalone block.
 
-    `head` is the id of the newest version, which a write must name. `files` maps each label to the
-    id of its current text, and to the number of deltas that lead to it from a whole text.
-    `history_bytes` is the size of its whole history (`storage.history_size`).
+    Attributes:
+        head: The id of the newest version, which a write must name; None before the first.
+        versions: The number of its versions.
+        files: For each label, the id of its current text, and the number of deltas that lead to it
+            from a whole text.
+        history_bytes: The size of its whole history (`storage.history_size`).
     """
 
     id: str

@@ -138,8 +138,11 @@ def day_of(micros: int) -> int:
 class Backoff:
     """Growing waits between attempts, in seconds.
 
-    `first` is the first wait, `factor` the growth from wait to wait, `longest` the limit, and
-    `spread` the range of a random factor.
+    Attributes:
+        first: The first wait.
+        factor: The growth from wait to wait.
+        longest: The limit of the waits.
+        spread: The range of a random factor, by which each wait is multiplied.
     """
 
     first: float

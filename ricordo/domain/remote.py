@@ -31,9 +31,14 @@ class Access:
 class Remote:
     """A remote of a chain.
 
-    `followed` is the number of the newest version at the remote, and `seen` is the remote's commit
-    at that time. `last_error` is the reason why the last sync failed, None if it succeeded. Times
-    are in microseconds. `settings` contain the credentials; the password is encrypted.
+    Times are in microseconds.
+
+    Attributes:
+        settings: Its options and credentials; the password is encrypted.
+        followed: The number of the newest version at the remote.
+        seen: The remote's commit at that time, or None.
+        last_error: The reason why the last sync failed, None if it succeeded.
+        last_at: The time of the last sync, or None.
     """
 
     id: str

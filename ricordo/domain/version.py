@@ -51,7 +51,7 @@ class ChangeMetadata:
         return kind in ("user", "service")
 
     def policy_decision(self, policy: Policy, chain: Chain | None) -> PolicyDecision:
-        """Return the policy's decision about the change (design §1.5).
+        """Return the policy's decision about the change (decision 0017).
 
         Args:
             policy: The policy of the block that is changed.
@@ -101,9 +101,13 @@ class ChangeMetadata:
 class BlockVersion:
     """One version of one block.
 
-    `blob` is the id of its text; None: the version deleted the block. `number` counts the versions
-    of its chain from 1. `parents` are ids of git commits. Versions from one git commit share their
-    id.
+    Attributes:
+        id: The id of a git commit (20 raw bytes). Versions from one git commit share their id.
+        number: The position in its chain, from 1.
+        blob: The id of its text; None: the version deleted the block.
+        created_at: The time in microseconds.
+        parents: The ids of the git commits before it.
+        old_label: The label before the version, if it renamed the block.
     """
 
     id: bytes
