@@ -183,9 +183,8 @@ def _fork(
     folder.mkdir(mode=0o700)
     receiving, sending = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # Python warns of forks in a process with threads.
+        # Python warns of forks in a process with threads.
+        warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if not pid:
         os.close(receiving)

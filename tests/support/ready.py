@@ -55,9 +55,8 @@ class Helper:
         Cleanup of this process never runs in it, and its forks leave by `os._exit`.
         """
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # Python warns of forks in a process with threads; these threads hold no lock of ours.
+            # Python warns of forks in a process with threads. These threads hold no lock of ours.
+            warnings.simplefilter("ignore", DeprecationWarning)
             self._pid = os.fork()
         if self._pid:
             os.close(self._end)
