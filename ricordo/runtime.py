@@ -102,13 +102,21 @@ class Wait(Protocol):
 class Runtime:
     """The parts of a running server.
 
-    `organization_providers` are the models of organizations' providers and those in `models`.
-    Programs of users and models run in `sandbox`, which starts with its first program. `wire` is
-    the format of streams and callbacks. `networks` are the addresses that egress policies call
-    local. `indexes` are external vector indexes by name, and `remotes` are kinds of remotes by
-    name. `features` holds the parts that features opened, by feature. `live` are this process's
-    turns by run id, `recordings` their stored streams, and `unended` the runs whose end could not
-    be saved.
+    Attributes:
+        models: The chat models of the server's providers, and the embedding models.
+        sandbox: Runs programs of users and models. It starts with its first program.
+        wire: The format of streams and callbacks.
+        indexes: External vector indexes by name.
+        remotes: Kinds of remotes by name.
+        features: The parts that features opened, by feature.
+        live: This process's turns by run id.
+        recordings: The stored streams of these turns, by run id.
+        unended: The ids of runs whose end could not be saved.
+        is_stopping: The server is about to stop, and refuses new turns.
+        networks: The addresses that egress policies call local.
+        organization_providers: The models of organizations' providers, and those in `models`.
+        additions: The plugins' additions to prompts, for `complete`.
+        after_turn: Functions of plugins that are called after each turn.
     """
 
     settings: Settings

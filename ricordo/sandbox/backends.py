@@ -49,8 +49,12 @@ BackendName = Literal["bubblewrap", "landlock", "none"]
 class Confinement:
     """The fixed conditions of a process, which are set at its start.
 
-    `python` is its interpreter; with `sees_packages`, it finds the packages of its environment.
-    `workspace_mb` is the size of a workspace in memory.
+    Attributes:
+        python: Its interpreter.
+        sees_packages: The interpreter finds the packages of its environment.
+        readable: Folders that it can read, at their paths.
+        has_sockets: It may open network sockets, which lead to the proxy only.
+        workspace_mb: The size of a workspace in memory, in MiB.
     """
 
     python: Path

@@ -41,8 +41,14 @@ _CPU_EXITS = (128 + 24, 128 + 9)  # exit codes of a program that reached its lim
 class SandboxLimits:
     """The resources that a call may use.
 
-    If `seconds` is 0 there is no time limit, as for long-lived programs. `file_mb` limits the size
-    of a file, and of the workspace.
+    Attributes:
+        memory_mb: MiB of memory of all its processes together.
+        cpu_seconds: Seconds of processor time; 0: no limit.
+        seconds: Seconds from its start to its end; 0: no limit, as for long-lived programs.
+        processes: Processes at the same time.
+        open_files: Open files of one process.
+        file_mb: MiB of a file, and of the whole workspace.
+        output_kb: KiB of all its output together.
     """
 
     memory_mb: int = 512
@@ -56,12 +62,20 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True)
 class SandboxCall:
-    """One program to run: `argv`, run in a separate workspace that contains `files`.
+    """One program to run in a separate workspace.
 
-    The program has only the variables of `environment`. The folders in `readable` can be read at
-    their paths. With `has_network`, a proxy leads to public addresses. With `may_call_server`, it
-    leads to this address of the server, such as http://127.0.0.1:8283. Requests to the server carry
-    `server_key`, if set. `on_output` gets each piece of "stdout" or "stderr" as it comes.
+    Attributes:
+        argv: The program and its arguments.
+        stdin: The bytes of its standard input.
+        environment: All variables that it has.
+        files: The content of files in the workspace, by relative path.
+        readable: Folders that it can read, at their paths.
+        has_network: It may reach public addresses, by a proxy.
+        may_call_server: An address of this server that it may reach by the proxy, such as
+            http://127.0.0.1:8283; "": none.
+        server_key: The API key that its requests to the server carry; "": none.
+        limits: The resources that it may use.
+        on_output: Gets the name "stdout" or "stderr" with each piece of output, as it comes.
     """
 
     argv: Sequence[str] = ()
@@ -78,9 +92,14 @@ class SandboxCall:
 
 @dataclass(frozen=True, slots=True)
 class SandboxResult:
-    """How a program ended.
+    """The end of a program.
 
-    `answer` is its output on descriptor 3, `reason` a sentence if the program was stopped.
+    Attributes:
+        exit_code: As a shell reports it: 128 plus the number of a fatal signal.
+        seconds: The time from its start to its end.
+        stopped_by: The limit that it reached; "": none.
+        answer: Its output on descriptor 3.
+        reason: A sentence about the limit; "": it was not stopped.
     """
 
     exit_code: int

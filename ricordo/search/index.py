@@ -42,12 +42,16 @@ _SPEAKER = re.compile(r"\s*([^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,2}): "
 class Query:
     """A query: its text and its meaning.
 
-    `vectors` holds the query's vectors by model. `nearest` holds the hits of an external index by
-    partition, and `related` the related words of each word. `new_vectors` holds vectors of texts
-    without a stored vector; an empty vector means that the text cannot be embedded. A search that
-    meets further texts without a vector returns only these texts. With `sought_new`, they were
-    returned before, and the search returns hits. `may_embed` returns whether a model may see a text
-    with this egress label.
+    Attributes:
+        mode: Search by words ("fts"), by vectors ("vector"), or by both.
+        vectors: The query's vector of each model, by the model's handle.
+        nearest: The hits of an external index by partition: numbers of documents with similarities.
+        related: Words of similar meaning for each word of the query.
+        new_vectors: Vectors of texts without a stored vector. An empty vector means that the text
+            cannot be embedded.
+        sought_new: Return hits even if there are further texts without a vector. Otherwise a search
+            that meets such texts returns only these.
+        may_embed: Returns whether a model may see a text with this egress label.
     """
 
     text: str
@@ -78,14 +82,20 @@ class NewText:
 class MessageFilter:
     """A filter of messages of these agents; an empty field matches any.
 
-    Times are microseconds, both ends included. `subject_id` is as in a Scope: None selects all
-    messages, and NOBODY selects messages about no user. A user's id selects messages about
-    no user and about that user. Messages of `own_conversation` match whichever user they are about.
-    Its messages since `turn_began` never match, since they are in the window, and the question
-    would be the best hit. With `reads_before`, each hit has the turn before it. `own_first`
-    puts messages about the subject before shared ones, and skips agents without messages about the
-    subject. `shared` are the conversations whose messages a fork shares, each with the last shared
-    seq (see `conversations.shared_by`).
+    Attributes:
+        subject_id: The user, as in a Scope: None selects all messages, and NOBODY selects messages
+            about no user. A user's id selects messages about no user and about that user.
+        start: The earliest time in microseconds UTC.
+        end: The latest time in microseconds UTC.
+        shared: The conversations whose messages a fork shares, each with the last shared seq (see
+            `conversations.shared_by`).
+        own_conversation: The conversation of the search. Its messages match whichever user they are
+            about.
+        turn_began: The time since which messages of `own_conversation` never match: they are in the
+            window, and the question would be the best hit.
+        reads_before: Return the turn before each hit too.
+        own_first: Put messages about the subject before shared ones, and skip agents without
+            messages about the subject.
     """
 
     agent_ids: tuple[str, ...]
@@ -123,10 +133,13 @@ class PassageFilter:
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """One hit: the document's number (`seq`), its relevance, and `before`, the turn before it.
+    """One hit.
 
-    `before` is None if the caller may not see that turn. `part` is the number of the best matching
-    part of a long text; 0 for an uncut text (see `text_parts.py`).
+    Attributes:
+        document: The number (`seq`) of the message or passage.
+        before: The number of the turn before it; None if the caller may not see that turn.
+        part: The number of the best matching part of a long text; 0 for an uncut text (see
+            `text_parts.py`).
     """
 
     document: int

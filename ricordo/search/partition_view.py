@@ -43,10 +43,19 @@ _numbers = count()
 class PartitionView:
     """A partition's documents by position.
 
-    `buffered` holds the terms of positions that are not flushed yet, and `spreads` the spreads of
-    frequent terms. A part of a view has three more fields. `partition_positions` maps its documents
-    to positions in the partition, `view_positions` maps the partition's documents to positions in
-    the view (-1: left out), and `audience` names the user. In a whole view these are None.
+    Attributes:
+        records: The documents (n,), of which those in the buffer come last.
+        alive: Marks the documents that are not deleted (n,).
+        buffered: The terms of each position that is not flushed yet.
+        roles: The roles of the documents.
+        partition_positions: For a user's part of a view: the position of each document in the
+            partition. None for a whole view.
+        view_positions: For a part: the position in the view of each document of the partition; -1
+            if it is left out. None for a whole view.
+        audience: For a part: the owner, the user and the conversation of the search. None for a
+            whole view.
+        spreads: The spreads of frequent terms, which are added on demand.
+        version: A number that no other view of this process has.
     """
 
     records: reader.Documents

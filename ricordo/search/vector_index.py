@@ -13,10 +13,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class VectorRecord:
-    """A message, passage or chunk by number, with its vector and filters.
+    """A message, passage or chunk, with its vector and filters.
 
-    `conversation` is the conversation of a message, or the file of a chunk. `part` is the number of
-    a part of a long text, which only the index of this folder has (see `text_parts.py`).
+    Attributes:
+        document: The number (`seq`) of the message, passage or chunk.
+        created_at: Its time in microseconds UTC.
+        role: The role of a message; "" for others.
+        conversation: The conversation of a message, or the file of a chunk.
+        user_id: The user that it is about; "" for none.
+        part: The number of a part of a long text, which only the index of this folder has (see
+            `text_parts.py`).
     """
 
     document: int
@@ -42,8 +48,12 @@ class VectorRecord:
 class VectorFilter:
     """The conditions of a search; an empty filter admits all documents.
 
-    Times are inclusive. "" in `users` means no user. One of `tags` must match; with `all_tags`, all
-    of them.
+    Attributes:
+        users: The users that documents may be about; "" is for documents about no user.
+        tags: One of these tags must match.
+        all_tags: All tags must match.
+        start: The earliest time in microseconds UTC.
+        end: The latest time in microseconds UTC.
     """
 
     roles: tuple[str, ...] = ()

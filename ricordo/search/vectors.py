@@ -110,10 +110,15 @@ _SERVE = (
 class Vectors:
     """The vectors of the first documents of a partition, one in each row.
 
-    Each has length 1; those of deleted documents are zeros. If there are few vectors, the `rows`
-    are floats. If there are many, the rows are bytes, which `scales` turns into numbers. Their
-    `bits` mark the dimensions above the mean, packed 64 to an integer, in one row for each integer.
-    `common` are the common directions of the first `counted` vectors.
+    Each has length 1; those of deleted documents are zeros.
+
+    Attributes:
+        rows: Floats (m, d) if there are few vectors; bytes (m, d) if there are many.
+        scales: The numbers (m,) by which bytes become floats; None for floats.
+        bits: Marks of the dimensions above the mean, packed 64 to an integer, in one row for each
+            integer (d / 64, m); None for few vectors.
+        common: The common directions of the first `counted` vectors; None if there are too few.
+        counted: The number of vectors that give the common directions (see `shared_by`).
     """
 
     rows: npt.NDArray[Any]

@@ -67,7 +67,14 @@ _DELETE = delete(search_buffer).where(search_buffer.c.seq.op("IN")(_SEQS))
 class IndexEntry:
     """A document to index or to delete.
 
-    `conversation` (or its fingerprint) and `user_id` serve as filters. `speaker` may be empty.
+    Attributes:
+        id: The id of the message or passage.
+        created_at: Its time in microseconds UTC.
+        conversation: The conversation of a message, or the text to which passages belong, by its id
+            or fingerprint.
+        user_id: The user that it is about; None for none.
+        speaker: The name of its speaker; "": unknown.
+        labels: Tags by which it is filtered.
     """
 
     id: str
@@ -84,9 +91,18 @@ class IndexEntry:
 class BufferRow:
     """A row of the buffer.
 
-    `seq` is the row's number, `document` is the number of the message or passage. `version` is a
-    checksum of 16 bits that distinguishes an edited text from the old one. `lengths` are the
-    numbers of terms in the text's parts; an uncut text has one number.
+    Attributes:
+        seq: The number of the row.
+        document: The number of the message or passage.
+        is_deleted: The row removes the document.
+        asks: The text ends with a question mark.
+        role: The index of the role in `ROLES`.
+        conversation: The fingerprint of the conversation; 0: none.
+        user: The fingerprint of the user; 0: none.
+        version: A checksum of 16 bits that distinguishes an edited text from the old one.
+        lengths: The numbers of terms in the text's parts; an uncut text has one number.
+        speaker: The terms of the speaker's name.
+        text: The terms of all parts, in order.
     """
 
     seq: int

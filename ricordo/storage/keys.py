@@ -40,13 +40,23 @@ _HINT = len(PREFIX) + 4
 class ApiKey:
     """A stored key of a user or a service.
 
-    `scopes` belong to the key; if they are empty, the scopes of its role apply. Times are
-    microseconds. `hint` is the beginning of the key. A `session` is a browser's key from a login. A
-    `token` works only for web pages of the origin `name`, and only for certain agents. Its `scopes`
-    also hold "<id of an agent>:<access>", and `created_by` is the key that created it. An `access`
-    key works only for the path `name`, and ends with the key `created_by`. The row of kind
-    `requirement` is created with the first key. It stays even if the users of all keys are erased.
-    Otherwise the server would then accept requests without keys.
+    Times are in microseconds UTC.
+
+    Attributes:
+        kind: A `session` is a browser's key from a login. A `token` works only for web pages of the
+            origin `name`, and only for certain agents. An `access` key works only for the path
+            `name`. The row of kind `requirement` is created with the first key. It stays even if
+            the users of all keys are erased. Otherwise the server would then accept requests
+            without keys.
+        name: The name that a person gave the key; of a token the origin, and of an access key the
+            path.
+        hash: The keyed hash of the key.
+        hint: The beginning of the key.
+        user_id: The user of the key; None for a service.
+        created_by: The creator: a user's id; for a token or an access key the id of the key with
+            which it ends.
+        scopes: The scopes of the key; if there are none, those of its role apply. A token also has
+            "<id of an agent>:<access>" here.
     """
 
     id: str

@@ -43,9 +43,14 @@ _COUNT_SERVERS = text(
 class DatabaseStatus:
     """The result of `check`.
 
-    `reason` says why a database is broken. `schema` is its version (0: none yet), `vectors` the
-    version of pgvector, and `servers` the number of connections of Ricordo servers (PostgreSQL
-    only).
+    Attributes:
+        reason: The fault of a broken database.
+        schema: The version of the schema; 0: none yet.
+        size: The size in bytes.
+        version: The version of the PostgreSQL server.
+        name: The name of the PostgreSQL database.
+        vectors: The version of pgvector; None if the server does not have it.
+        servers: The number of connections of Ricordo servers, on PostgreSQL.
     """
 
     state: Literal["absent", "in use", "sound", "shared", "broken"]

@@ -29,9 +29,14 @@ _COMPOUND: Mapping[str, tuple[Any, str]] = {"usage": (Usage, ""), "author": (Act
 class Page:
     """The requested part of a list.
 
-    It comes after the id `after`, or directly before the id `before`. With `from_start` it begins
-    at the start of the list. A bounded page ends at the byte limit of one list. The next page
-    continues after it.
+    Attributes:
+        limit: The most rows.
+        before: The id of a row. The page lies before it: directly before it, unless `after` or
+            `from_start` is set.
+        after: The id of a row. The page begins after it.
+        order: The order of the list, usually by creation.
+        from_start: The page begins at the start of the list, even if `before` is set.
+        is_bounded: The page ends at the byte limit of one list. The next page continues after it.
     """
 
     limit: int = 50
