@@ -229,7 +229,7 @@ def purge_portion(
 
 
 def before_purge(tx: Transaction, table: str, rows: Sequence[Any]) -> None:
-    """Before rows are deleted, take them out of the search index and out of counts.
+    """Take rows out of the search index and out of counts, before their deletion.
 
     The tokens that deleted steps used stay recorded.
 

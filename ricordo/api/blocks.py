@@ -495,7 +495,7 @@ def page_of(
 
 
 def one_of(tx: Transaction, chain_id: str, label: str, sha: str) -> Json:
-    """Return the version that the block had at a version of its chain, with its text.
+    """Return the block's version and text at a version of its chain.
 
     Args:
         tx: The transaction, or a read.

@@ -203,9 +203,10 @@ async def reset(context: RequestContext, agent_id: str) -> Json:
 def by_time(
     tx: Transaction, context: RequestContext, paging: Paging, view: MessageFormat, **columns: Any
 ) -> list[Json]:
-    """Return a page of messages with these column values, by default the newest, oldest first.
+    """Return a page of messages with these column values.
 
-    Messages of which the format shows nothing do not count.
+    By default it has the newest messages, the oldest of them first. Messages of which the format
+    shows nothing do not count.
 
     Args:
         tx: The transaction, or a read.

@@ -144,7 +144,7 @@ def find_agent(client: Client, name_or_id: str) -> Json:
 
 
 def better_model(client: Client, agent: Json) -> str | None:
-    """Return the default model if the agent uses the librarian although a model is configured.
+    """Return the default model, if the agent uses the librarian and a model is configured.
 
     Otherwise return None.
     """

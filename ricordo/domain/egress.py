@@ -359,7 +359,7 @@ class Clearance:
     def may_read(
         self, destination: Destination, source: str, label: str | None, text: str = ""
     ) -> bool:
-        """Return whether the destination may see a labelled text; record the text in any case.
+        """Record a labelled text, and return whether the destination may see it.
 
         Args:
             destination: The receiver of the text.
