@@ -95,10 +95,16 @@ class ToolPresentation:
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
-    """A parsed call: the stored call, its thoughts, and the tool's arguments (JSON).
+    """A parsed call.
 
-    The stored call has no thoughts. `quote` are the user's words that permit the edit, `reasoning`
-    is the reason for the edit, and `speech` is spoken to the user.
+    Attributes:
+        call: The call to store, without thoughts and spoken sentences.
+        thoughts: The argument `thinking`; "" without it.
+        wants_heartbeat: The model asks for another step.
+        arguments: The tool's arguments as JSON.
+        quote: The user's words that permit an edit of memory.
+        reasoning: The reason for the edit.
+        speech: The sentence that is spoken to the user.
     """
 
     call: ToolCallPart
