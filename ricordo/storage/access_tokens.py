@@ -51,7 +51,7 @@ def page(
 
 
 def delete_one(tx: Transaction, scope: Scope, id: str, hash: str) -> bool:
-    """Delete the caller's token with this id or hash; return False without one."""
+    """Delete the caller's token with this id or hash; return False if there is none."""
     is_named = or_(api_keys.c.id == id, api_keys.c.hash == hash)
     return tx.run(delete(api_keys).where(_IS_TOKEN, _is_own(scope), is_named)) > 0
 

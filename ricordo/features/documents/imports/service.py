@@ -53,8 +53,8 @@ class Target:
     """The agent and the user that receive an export.
 
     `source` is the name of the source in the records. If the caller may not archive, only the chats
-    of a file are imported, not its memories. The texts that the other assistant remembered are
-    proposed for the memory of the user `memory_of`, which is None if the import is for everybody.
+    of a file are imported, not its memories. Texts that the other assistant remembered become
+    proposals for the user `memory_of`, who is None if the import is for everybody.
     """
 
     scope: Scope
@@ -129,7 +129,7 @@ async def import_chats(
 ) -> dict[str, Any]:
     """Import the chats of the file, and return the report.
 
-    Raises Invalid if the file cannot be read to its end, or none of it can.
+    Raises Invalid if the file cannot be read to its end, or if none of its chats can be read.
     """
     organization = target.scope.organization_id
     refused = Outcome()
