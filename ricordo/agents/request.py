@@ -61,7 +61,7 @@ class NewMessage:
     def signed(
         self, message: Message, *, is_untrusted: bool = False, label: str | None = None
     ) -> Message:
-        """Return the message with this one's sender and otid.
+        """Return the message with the sender and otid of this message.
 
         `label` is the egress label of its conversation.
         """
@@ -78,8 +78,8 @@ class NewMessage:
     def is_others(self, scope: Scope, user_id: str | None) -> bool:
         """Return whether the text is by another author than the conversation's user.
 
-        The author differs if the message names another sender, or without a sender another name. A
-        text that holds retrieved passages also counts as another author's.
+        The author differs if the message names another sender, or if it has no sender and another
+        name. A text that holds retrieved passages also counts as another author's.
         """
         texts = (part.text for part in self.parts if isinstance(part, TextPart))
         if self.is_untrusted or any(map(holds_retrieved, texts)):
