@@ -1,7 +1,7 @@
 """Context windows that are too long for their model.
 
-The tests check what is summarized, what is learned from a provider, and that a conversation never
-becomes unusable.
+The tests check which messages are summarized, which limit is learned from a provider, and that a
+conversation never becomes unusable.
 """
 
 from dataclasses import replace

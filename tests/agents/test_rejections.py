@@ -1,4 +1,4 @@
-"""An agent is told of a rejection once, even if a turn runs meanwhile or the server is killed."""
+"""An agent reads each rejection once, even if a turn runs meanwhile or the server is killed."""
 
 from typing import Any
 

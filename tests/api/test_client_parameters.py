@@ -286,7 +286,7 @@ def test_an_object_as_it_is_answered_is_taken_where_such_an_object_is_sent(
         answer = http.request(method, path, json=sent)
         assert answer.status_code == 200, (method, path, answer.text)
         assert ONLY_ANSWERED in answer.headers.get(HEADER, ""), (method, path)
-    # Sending back what was read has not changed the object.
+    # A client that sends an object back unchanged has not changed it.
     for method, path, sent in walks:
         if method == "PATCH":
             after = ok(http.get(path))

@@ -1,6 +1,6 @@
-"""Deletions of what a turn needs while it runs.
+"""Deletions of objects that a running turn needs.
 
-The turn comes to a clear end, and nothing of it is left.
+The turn ends with a clear result, and leaves no rows.
 """
 
 import random

@@ -303,8 +303,8 @@ def test_an_attached_block_of_a_user_stands_in_that_users_conversations_alone(
         assert ["zebra" in text for text in read] == [False] * 5
         say(api, agent_id, "Hello.", "ada")
         assert "zebra" in api.server.model.requests[-1].messages[0].text
-    # The block is attached although it is not visible: its label is taken, and updating with a list
-    # of block ids that lacks it keeps it.
+    # The block is attached although it is not visible. Its label is taken, and an update with a
+    # list of block ids that lacks the block keeps it.
     other = ok(api.http.post("/v1/blocks/", json={"label": "diary", "value": "Ours."}))["id"]
     assert "diary" in refused(api.http.patch(f"{path}/core-memory/blocks/attach/{other}"), 409)
     ok(api.http.patch(path, json={"block_ids": []}))

@@ -82,7 +82,7 @@ def test_an_unknown_key_costs_one_look_up_and_garbage_none(people: People) -> No
         for _ in range(3):
             assert people.send("ricordo_unknown", "GET", "/v1/agents/").status_code == 401
         assert people.send("unknown", "GET", "/v1/agents/").status_code == 401
-    # The server may have begun a moment ago, and still read what is left to index.
+    # The server may have started a moment ago, and may still be indexing.
     assert len([one for one in counted.statements if "api_keys" in one]) == 1, counted.statements
 
 

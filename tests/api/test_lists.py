@@ -27,7 +27,9 @@ MORE = {
     "/v1/archives/{archive_id}/agents": 5 + FOLDERS,  # and the archive
     "/v1/blocks/{block_id}/agents": 5 + FOLDERS,  # and the block
     "/v1/identities/{identity_id}/agents": 5 + FOLDERS,  # and the user
-    "/v1/agents/{agent_id}/files": 8,  # the agent in three, its folders, what was opened, the newest, all, how each begins
+    # The agent in three statements, its folders, the opened files, the newest files, all files, and
+    # the beginning of each.
+    "/v1/agents/{agent_id}/files": 8,
     "/v1/agents/{agent_id}/archival-memory": 5,  # the agent in three, the passages' sizes, those that fit
     "/users/{user_id}/blocks/{label:path}/diffs": 5,  # user, chain, block, proposals, texts
     # The owner and its chain, the skill, its proposals and their texts.
@@ -69,7 +71,7 @@ def lists_of(world: World) -> list[Cell]:
 
 
 def add_one_more(world: World, number: int) -> None:
-    """Make one more object of each listed kind, besides those of the world."""
+    """Make one more object of each listed kind, in addition to the objects of the world."""
 
     def ask(method: str, path: str, **body: Any) -> Any:
         return world.ask(OPERATOR, method, path, json=body)

@@ -239,7 +239,7 @@ async def test_a_module_that_several_requests_import_at_once_is_whole_for_each(
     assert isinstance(sys.modules.pop("slow_to_import"), ModuleType)
 
 
-# Makes an app and starts it, and prints what was imported by then.
+# Makes an app and starts it, and prints the modules that were imported by then.
 PROGRAM = """
 import asyncio, sys, tempfile
 from pathlib import Path

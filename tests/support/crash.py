@@ -134,9 +134,9 @@ class _Campaign:
 
     @property
     def _has_kills(self) -> bool:
-        """Return whether there were enough kills and each met one request on average.
+        """Return whether there were enough kills, and each interrupted one request on average.
 
-        On a busy machine a kill may meet none.
+        On a busy machine a kill may interrupt none.
         """
         return self.size.kills <= self.kills <= self.outcomes["broken"]
 
@@ -206,7 +206,8 @@ class _Campaign:
 
     async def _kill_and_start(self) -> None:
         if self.size.kills:
-            await self.has_jobs.wait()  # A kill must meet some of these.
+            # A kill must interrupt some of these jobs.
+            await self.has_jobs.wait()
         while self.size.kills and (not self._has_kills or not (self._is_over or self.size.hurries)):
             await asyncio.sleep(self.size.every * self.luck.uniform(0.1, 1.9))
             victim = self.luck.choice(self.servers)
@@ -240,8 +241,7 @@ class _Campaign:
                 self.jobs += response.json()
                 self.has_jobs.set()
             if not self.is_alone:
-                # A merge that is due in half a minute is made due now, so that it meets turns and
-                # kills.
+                # A merge that is due in half a minute becomes due now, so that kills interrupt it.
                 self._hasten("search.flush")
             await asyncio.sleep(max(0.2, self.size.every / 4))
 

@@ -246,8 +246,8 @@ def _run_scopes(session: pytest.Session, scopes: Sequence[list[pytest.Item]], qu
 class _Between(pytest.Item):
     """A test that never runs; pytest sees it after the last test of a scope.
 
-    With a next test, pytest keeps the fixtures of the session. The next scope is taken only when
-    the last test has ended.
+    Since pytest sees a next test, it keeps the fixtures of the session. The next scope is taken
+    only when the last test has ended.
     """
 
     def runtest(self) -> None:

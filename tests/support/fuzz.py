@@ -32,7 +32,8 @@ from ricordo.api.models.messages import AnyMessage
 from ricordo.api.models.runs import StopReasonResponse, UsageResponse
 from tests.seams.people import OPERATOR, World, bearer, world_on
 
-ONE_WORLD = 1000  # requests; after so many, little of the world is left
+# The number of requests to one world. After more requests little of the world would be left.
+ONE_WORLD = 1000
 _LAST = 0.9  # of these requests come before any that delete objects of other requests
 HOSTILE: tuple[Any, ...] = (
     *(

@@ -329,7 +329,7 @@ MESSAGE = {"id": "m", "role": "user", "parts": [{"kind": "text", "text": 5}], "c
 def test_a_part_that_is_none_is_left_out_instead_of_breaking_its_agent(
     api: Api, whole: Wire
 ) -> None:
-    """Impossible times and dates were once stored, and broke every list that held them."""
+    """Impossible times and dates were once stored. Every list that contained them then failed."""
     file = _hostile(api) | {"ricordo": {"version": 1, **whole}}
     answer = ok(
         api.http.post(

@@ -283,7 +283,7 @@ def test_a_document_reaches_no_file_and_no_program(names: tuple[str, ...], tmp_p
 def test_the_files_of_the_server_and_of_other_users_are_not_there(tmp_path: Path) -> None:
     """Files of workspaces are rows of the database.
 
-    Neither the database nor files beside it can be read.
+    LaTeX can read neither the database nor other files in its folder.
     """
     (tmp_path / "ricordo.db").write_text(SECRET)
     for way in (f"\\input{{{tmp_path}/ricordo.db}}", f"\\pdfobj file {{{tmp_path}/ricordo.db}}"):

@@ -242,8 +242,8 @@ async def test_the_next_run_is_found_without_a_look_at_those_that_have_ended(
         return int(tx.connection.exec_driver_sql(count).scalar_one())
 
     def read(tx: Transaction) -> tuple[bool, int]:
-        # The counts may still include earlier transactions of this connection, so the difference is
-        # taken.
+        # The counts may still include earlier transactions of this connection, so the test compares
+        # the difference.
         before = rows_read(tx)
         run = queries.next_open(tx, [])
         return run is not None, rows_read(tx) - before
