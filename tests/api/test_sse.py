@@ -141,9 +141,8 @@ async def test_a_void_message_is_not_taken_back_and_the_new_one_is_told_whole() 
         (one.id, "An"),
         (one.id, "ew."),
     ]
-    one = message(
-        call := ToolCallPart("call_0", "search", '{"query": "tea"}')
-    )  # its pieces have the same id again
+    # The pieces of the second attempt have the same id.
+    one = message(call := ToolCallPart("call_0", "search", '{"query": "tea"}'))
     restarted = MessageRestarted(RUN.id, "step-1", void.id, one.id)
     events = await messages_told(
         event_stream(), piece(void, call, '{"query', named=True), restarted, saved(one)
