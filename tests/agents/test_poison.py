@@ -342,9 +342,8 @@ async def test_nothing_poisoned_is_written_where_somebody_decides(
             for label, block in after.items()
             if label != "notes"
         )
-        if (
-            poison.way != "passage"
-        ):  # The text only repeats a search result, so even the notes refuse it.
+        # The text only repeats a search result, so even the notes refuse it.
+        if poison.way != "passage":
             assert after["notes"].value in (
                 normal_text(poison.text),
                 without_hidden_text(normal_text(poison.text)),

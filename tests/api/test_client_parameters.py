@@ -222,9 +222,8 @@ def test_a_returned_object_can_be_sent_back_to_update_or_create(
     http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Read each kind of object, and send it back to change it and to create another."""
-    monkeypatch.setattr(
-        "ricordo.features.custom_tools.source.service.add_build", lambda *_: None
-    )  # no packages are fetched
+    # The test fetches no packages.
+    monkeypatch.setattr("ricordo.features.custom_tools.source.service.add_build", lambda *_: None)
     block = ok(
         http.post(
             "/v1/blocks/",

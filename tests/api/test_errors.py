@@ -496,9 +496,8 @@ def test_every_error_of_a_route_has_a_status_and_no_traceback(
             raise error
 
         monkeypatch.setattr(server.runtime.store, "read", fail)
-        with (
-            server.http() as http
-        ):  # A separate connection, since the server closes it after an unexpected error.
+        # The test uses a separate connection, since the server closes it after an unexpected error.
+        with server.http() as http:
             answer = http.get("/v1/agents/count")
         assert (answer.status_code, answer.json()) == (status, {"detail": detail})
         assert [fault.partition(": ")[0] for fault in server.provoked()] == [

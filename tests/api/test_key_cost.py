@@ -129,9 +129,8 @@ def test_after_many_unknown_keys_from_an_address_each_further_one_is_delayed(
     for number in range(3):
         guess(number)
     assert len(waits) == 3
-    people.http.get(
-        "/v1/agents/", headers={"x-forwarded-for": "192.0.2.7"}
-    )  # A request without a key is not a guess.
+    # A request without a key is not a guess.
+    people.http.get("/v1/agents/", headers={"x-forwarded-for": "192.0.2.7"})
     people.http.get("/v1/health/", headers={"x-forwarded-for": "192.0.2.7"})
     assert ask(known) == ask(OPERATOR) == 200
     assert len(waits) == 3
@@ -178,9 +177,8 @@ def test_a_second_server_refuses_a_revoked_key_within_a_second(
                 assert client.get("/v1/agents/", headers=bearer(key)).status_code == 200
             (stored,) = people.ask(OPERATOR, "GET", "/v1/keys/")
             people.ask(OPERATOR, "DELETE", f"/v1/keys/{stored['id']}")
-            assert (
-                people.send(key, "GET", "/v1/agents/").status_code == 401
-            )  # this server has revoked the key
+            # Only this server has revoked the key so far.
+            assert people.send(key, "GET", "/v1/agents/").status_code == 401
             assert other.get("/v1/agents/", headers=bearer(key)).status_code == 200
             now[0] += SECOND
             assert other.get("/v1/agents/", headers=bearer(key)).status_code == 401

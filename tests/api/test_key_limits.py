@@ -44,13 +44,8 @@ def test_a_bucket_allows_a_minutes_requests_at_once_and_refills_steadily() -> No
     assert [limits.count(ada, 100.0) for _ in range(5)] == [0, 0, 0, 0, 15]
     assert limits.count(ada, 110.0) == 5
     assert [limits.count(ada, 115.0), limits.count(ada, 115.0)] == [0, 15]
-    assert [limits.count(ada, 1000.0) for _ in range(5)] == [
-        0,
-        0,
-        0,
-        0,
-        15,
-    ]  # At most one minute of requests is saved up.
+    # Unused requests of at most one minute are kept.
+    assert [limits.count(ada, 1000.0) for _ in range(5)] == [0, 0, 0, 0, 15]
     assert [limits.count(Limits("bob", 1), 0.0) for _ in range(2)] == [0, 60]
     assert [limits.count(Limits("eve", 1_000_000), 0.0) for _ in range(100)] == [0] * 100
     for number in range(10_001):

@@ -115,10 +115,11 @@ def list_in(answer: Any) -> Any:
 def tried(world: World, name: str, schema: Wire, base: Any) -> list[str]:
     """Return values of a parameter that may show whether it is read."""
     text = str(schema)
+    # The first value occurs nowhere, so it shows at once whether the filter works.
     found = [
         "zebra",
         *TRIED.get(name, ()),
-    ]  # The first value occurs nowhere, so a filter shows at once.
+    ]
     found += ["true", "false"] if "boolean" in text else ["1", "2"] if "integer" in text else []
     found += schema.get("enum") or next(
         (one["enum"] for one in schema.get("anyOf", ()) if "enum" in one), []

@@ -466,9 +466,8 @@ def in_order(cells: list[Cell]) -> list[Cell]:
 
     A detached object is attached again afterwards.
     """
-    places = sorted(
-        cells, key=lambda cell: cell.path, reverse=True
-    )  # Agents and users come after the objects that belong to them.
+    # Agents and users come after the objects that belong to them.
+    places = sorted(cells, key=lambda cell: cell.path, reverse=True)
     return sorted(
         places,
         key=lambda cell: (
@@ -656,9 +655,8 @@ def test_a_users_data_is_refused_to_other_users_whatever_their_scopes(
             continue
         assert (answer.status_code in REFUSED) == is_hers, (cell, answer.text)
         assert answer.status_code != 422, (cell, answer.text)
-    if (
-        is_whole or not names_by_id
-    ):  # The other callers were refused everywhere, and nothing was written meanwhile.
+    # All other callers were refused, and nothing was written meanwhile.
+    if is_whole or not names_by_id:
         assert her_view(world, cells, world.shared | world.own) == view
 
 
@@ -853,9 +851,8 @@ def test_the_same_requests_succeed_for_callers_with_the_rights(
             and "/identities/" not in cell.path
         )
         is_page = cell.path.startswith("/ui/")
-        is_twice = (
-            is_page or "/tools/mcp/" in cell.path or "{task_name}" in cell.path
-        )  # another route deletes the same object
+        # A second route deletes the same object.
+        is_twice = is_page or "/tools/mcp/" in cell.path or "{task_name}" in cell.path
         given = spare(world, hers, cell) if is_twice and cell.deletes else hers
         if cell.deletes and "{folder_id}" in cell.path:
             given, is_hers = {**hers, **world.new_folder(new_id("spare"))}, False

@@ -270,9 +270,8 @@ class Seeded:
 
     def call(self, name: str, method: Callable[..., Any]) -> None:
         """Call the method with its arguments, and read the whole response."""
-        while ok(
-            self.api.http.get("/v1/runs/", params={"active": True})
-        ):  # The run of a message that was sent without waiting.
+        # Wait for the run of a message that was sent without waiting.
+        while ok(self.api.http.get("/v1/runs/", params={"active": True})):
             pass
         self.prepare(name)
         values = dict(self.values)

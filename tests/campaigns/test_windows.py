@@ -174,9 +174,8 @@ class CountingModel:
 
     def _reply(self, parts: tuple[Part, ...], size: int) -> ModelReply:
         has_calls = any(isinstance(part, ToolCallPart) for part in parts)
-        usage = (
-            Usage(size, 50) if self.luck.random() < 0.9 else Usage(0, 50)
-        )  # some providers report none
+        # Some providers report no input tokens.
+        usage = Usage(size, 50) if self.luck.random() < 0.9 else Usage(0, 50)
         return ModelReply(parts, usage, "tool_calls" if has_calls else "stop", self.info.name)
 
 

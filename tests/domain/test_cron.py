@@ -219,9 +219,8 @@ def every_minute(expression: str, zone: ZoneInfo, start: datetime, hours: int) -
     for number in range((hours + 48) * 60):
         if has(expression, time := wall + MINUTE * number):
             moment = time.replace(tzinfo=zone).astimezone(UTC)
-            while (
-                moment.astimezone(zone).replace(tzinfo=None) != time
-            ):  # The clock skips this time.
+            # The clock skips this time.
+            while moment.astimezone(zone).replace(tzinfo=None) != time:
                 time += MINUTE
                 moment = time.replace(tzinfo=zone).astimezone(UTC)
             found.add(moment)

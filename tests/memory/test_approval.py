@@ -110,9 +110,8 @@ async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_to
         await proposed(store, "rum", "gin"),
         await proposed(store, "Turin", "Rome", by=COACH, reasoning="A change"),
     )
-    await approve(
-        store, same, body=TEXT.replace("tea", "gin").rstrip("\n")
-    )  # a final newline is no difference
+    # A final newline does not count as a difference.
+    await approve(store, same, body=TEXT.replace("tea", "gin").rstrip("\n"))
     await approve(store, edited, body=TEXT.replace("tea", "gin fizz"))
     authors = [
         (one.author, one.reason)

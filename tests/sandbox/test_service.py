@@ -378,9 +378,8 @@ asyncio.run(main())
             sweep(tmp_path / "data")  # as every start of a server does
             if not any(folder.exists() for folder in left):
                 break
-            await asyncio.sleep(
-                0.05
-            )  # the last process of the killed server may hold the lock for a moment
+            # The last process of the killed server may hold the lock for a moment.
+            await asyncio.sleep(0.05)
         sandbox = opened(tmp_path / "data", sandbox="landlock")
         await sandbox.run_python("", b"")
         mine = sandbox._folder()

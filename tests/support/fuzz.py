@@ -188,9 +188,8 @@ class _Requests:
                 safe="",
                 errors="surrogatepass",
             )
-            path = path.replace(
-                f"{{{name}}}", filled or "%20"
-            )  # An empty value would lead to another route.
+            # An empty value would select another route.
+            path = path.replace(f"{{{name}}}", filled or "%20")
         query = [
             (name, as_text(one))
             for name, value in (case.query or {}).items()

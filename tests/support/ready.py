@@ -38,9 +38,8 @@ class Helper:
     def __init__(self) -> None:
         from tempfile import TemporaryDirectory  # slow, and `_ask` does not need it
 
-        self._folder = TemporaryDirectory(
-            prefix="ricordo-"
-        )  # a socket's path may have about a hundred characters
+        # The path of a socket may have about a hundred characters.
+        self._folder = TemporaryDirectory(prefix="ricordo-")
         self.path = f"{self._folder.name}/ready"
         self.command = [sys.executable, "-S", "-E", __file__, self.path]
         self._door = socket.socket(socket.AF_UNIX)

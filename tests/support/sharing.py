@@ -117,9 +117,8 @@ def _share_empty_database(patch: pytest.MonkeyPatch, folder: Path) -> None:
             shutil.copyfile(empty(), path)
 
     def empty() -> Path:
-        place = (
-            folder / f"{len(metadata.tables)}.db"
-        )  # modules that are imported later bring more tables
+        # Modules that are imported later add more tables.
+        place = folder / f"{len(metadata.tables)}.db"
         if not place.exists():
             new = folder / f"{os.getpid()}.db"  # forks of one process may come here at once
             sqlite.open_sqlite(new)._close()

@@ -308,9 +308,10 @@ def _result(value: Any) -> Any:
 
 
 def _vector(sent: list[float] | str) -> list[float]:
+    # The import takes half a second, so it does not run for people who only collect tests.
     from turbopuffer.lib.vector import (
         b64decode_vector,
-    )  # Not imported at the top: that takes half a second for people who only collect.
+    )
 
     return b64decode_vector(sent) if isinstance(sent, str) else sent
 

@@ -165,9 +165,8 @@ def test_open_webui_shows_them_beside_the_answer(
         return "".join([piece async for piece in answer])
 
     server.says(call("render_notes", title="Limits", content=BODY), "Here they are.")
-    assert (
-        run(talk()) == "Here they are."
-    )  # The shown PDF is not part of the text that later turns send again.
+    # The shown PDF is not part of the text that later turns send again.
+    assert run(talk()) == "Here they are."
     (embeds,) = [event["data"]["embeds"] for event in shown if event["type"] == "embeds"]
     assert embeds[0].startswith("<!doctype html>")
     assert "limits.pdf" in embeds[0]

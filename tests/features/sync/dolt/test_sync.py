@@ -572,9 +572,8 @@ async def test_a_database_of_youlab_keeps_its_versions_dates_authors_and_message
         await memory.sync()
     assert await memory.versions() == versions
     with at(memory.place) as engine:
-        assert (
-            engine.run("SELECT message FROM dolt_log ORDER BY date") == log
-        )  # nothing is written back
+        # Nothing is written back to the Dolt database.
+        assert engine.run("SELECT message FROM dolt_log ORDER BY date") == log
 
 
 async def test_a_long_history_is_pulled_whole_wherever_the_import_is_killed(
