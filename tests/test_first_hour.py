@@ -137,7 +137,7 @@ class Stranger:
         shutil.copytree(ROOT, self.folder, ignore=left_out)
         self._installs = python is not None
         if python:
-            self.environment["PYTHON"] = python  # make takes this one
+            self.environment["PYTHON"] = python  # `make install` uses this interpreter
             self._shell("make install")
         else:
             self._share_packages()

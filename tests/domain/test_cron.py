@@ -31,7 +31,7 @@ def after(expression: str, now: datetime = NOW) -> str:
         ("0 9 * * fri-sun", "2026-11-27 09:00"),
         ("0 9 * * 7", "2026-11-29 09:00"),
         ("0 0 13 * FRI", "2026-11-27 00:00"),  # either
-        ("0 0 */2 * FRI", "2026-11-27 00:00"),  # both: a Friday with an odd day
+        ("0 0 */2 * FRI", "2026-11-27 00:00"),  # both conditions hold: a Friday with an odd day
         (
             "0 0 1-7 * */6",
             "2026-12-05 00:00",

@@ -493,7 +493,7 @@ async def test_a_block_that_is_overtaken_while_its_run_is_undone_leaves_no_versi
     count = await count_of_versions(store)
     monkeypatch.setattr(blocks, "labelled", before_somebody_changes_a_setting)
     try:
-        done = await undo(store, run_id)  # where units of work run again
+        done = await undo(store, run_id)  # this succeeds where units of work run again
         assert [one.outcome for one in done.blocks] == ["undone"]
     except Overtaken:
         assert await count_of_versions(store) == count

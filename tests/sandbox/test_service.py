@@ -297,7 +297,7 @@ async def test_a_call_that_is_cancelled_while_its_process_starts_is_cancelled_an
     bubblewrap()
     before = set(descendants(os.getpid()))
     sandbox = Sandbox(Settings(data_dir=tmp_path), SandboxSettings())
-    await sandbox.run_python("print(1)", b"")  # others begin to wait
+    await sandbox.run_python("print(1)", b"")  # further processes start, and wait for a call
     calls = [asyncio.create_task(sandbox.run_python("print(1)", b"")) for _ in range(4)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -116,8 +116,8 @@ async def test_an_exact_search_of_a_partition_that_has_grown_and_is_quiet_gets_i
     store: PostgresStore, index: PgVectorIndex, asked: list[str]
 ) -> None:
     await index.upsert("archive-1", "model", records(50))
-    assert (await documents(index))[0] == 1  # written a moment ago
-    other = PgVectorIndex(store, QUICK)  # after a restart nothing is written
+    assert (await documents(index))[0] == 1  # the records were written a moment ago
+    other = PgVectorIndex(store, QUICK)  # as after a restart, when nothing is written
     assert (await documents(other))[0] == 1
     await until(lambda: list(indexes().values()) == [True])
     assert (await documents(other))[0] == 1

@@ -24,9 +24,10 @@ import pytest
 from tests.support.order import scope_of
 
 CAN_FORK = hasattr(os, "fork")
-MOST_SCOPES = 10_000  # a pipe holds their numbers
+MOST_SCOPES = 10_000  # a pipe can buffer the numbers of this many scopes
 _NUMBER = struct.Struct(">I")
-_SHOWING = ("terminalreporter", "terminalprogress")  # plugins for the process that collected
+# plugins of pytest that only the main process needs
+_SHOWING = ("terminalreporter", "terminalprogress")
 
 Location: TypeAlias = tuple[str, int | None, str]
 at_end: list[Callable[[], None]] = []

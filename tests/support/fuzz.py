@@ -142,7 +142,7 @@ class _Requests:
         try:
             request = self._request(case)
         except httpx2.InvalidURL:
-            self._total += 1  # longer than the client sends
+            self._total += 1  # the client refuses to send such a long address
             return
         label = case.operation.label
         self._report.routes[label] += 1

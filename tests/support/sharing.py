@@ -36,9 +36,9 @@ from ricordo.storage.engine.statements import Statements
 from ricordo.storage.schema.columns import metadata
 from ricordo.tools import toolbox
 
-LOAD = embedded._load  # for tests of the loading itself
+LOAD = embedded._load  # used by tests of the loading itself
 SLEEP_SECONDS = 0.02
-MAKE_PRIVATE_FILE = sqlite.make_private_file  # for tests of the first start of a database
+MAKE_PRIVATE_FILE = sqlite.make_private_file  # used by tests of a database's first start
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from tests.seams import make
 from tests.seams.stage import Hooks, Stage
 from tests.seams.stores import START, ManualClock
 
-DATABASES = ("postgresql",)  # where several servers are
+DATABASES = ("postgresql",)  # only PostgreSQL has several servers
 EXPRESSION, IDLE = "0 */6 * * *", 12 * 60
 
 
