@@ -1,6 +1,6 @@
-"""MCP servers by the official client.
+"""MCP servers over the official client.
 
-Real servers of the official SDK, over SSE and streamable HTTP.
+The servers are real servers of the official SDK, over SSE and streamable HTTP.
 """
 
 from typing import Any, Literal

@@ -1,6 +1,7 @@
 """The repository that is made from a chain.
 
-It has the ids of the database, is valid for git, and is made in portions, again and again.
+The repository has the ids of the database, and is valid for git. Later versions are added in
+portions.
 """
 
 import asyncio
@@ -101,7 +102,8 @@ async def test_a_repository_has_the_ids_of_the_database_and_git_finds_no_fault(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     chain, chance = await a_chain(store), chance_of(5)
-    for _ in range(3):  # The first creates it, the others continue it.
+    # The first round creates the repository, and the others add to it.
+    for _ in range(3):
         await edited(store, chain, 40, chance)
         path = await refreshed(store, tmp_path, chain.id)
         assert ids(path) == await stored_ids(store, chain)
@@ -188,7 +190,7 @@ async def test_many_small_packs_become_few(
 
 @dataclass
 class World:
-    """A memory of three versions, its repository in three packs, and how often that was read."""
+    """A memory of three versions, its repository in three packs, and the number of times it was read."""
 
     store: SqliteStore
     folder: Path
