@@ -611,7 +611,7 @@ PATHS: tuple[Callable[[World, httpx2.Client], None], ...] = (
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__)
-def test_no_byte_of_it_reaches_the_forbidden_provider(
+def test_no_restricted_text_reaches_the_forbidden_provider(
     path: Callable[[World, httpx2.Client], None], world: World, http: httpx2.Client
 ) -> None:
     path(world, http)
@@ -620,7 +620,7 @@ def test_no_byte_of_it_reaches_the_forbidden_provider(
     assert leaks == []
 
 
-def test_pictures_of_a_withheld_message_stay_too(world: World, http: httpx2.Client) -> None:
+def test_pictures_in_a_withheld_message_are_not_sent(world: World, http: httpx2.Client) -> None:
     agent = agent_of(http, model=LOCAL)
     conversation = conversation_of(http, agent)
     data = base64.b64encode(CANARY.encode()).decode()

@@ -58,7 +58,7 @@ def test_a_web_search_with_a_withheld_text_is_not_sent(
     assert engine.bodies == []
 
 
-def test_a_search_without_it_is_sent_and_so_is_one_that_the_policy_allows(
+def test_searches_without_restricted_text_or_allowed_by_policy_are_sent(
     world: World, http: httpx2.Client, engine: RecordingProvider
 ) -> None:
     agent = agent_of(http, ("human", SECRET), model=LOCAL, tools=["web_search"])
@@ -73,7 +73,7 @@ def test_a_search_without_it_is_sent_and_so_is_one_that_the_policy_allows(
     assert engine.saw("vuqkzoq-tool")
 
 
-def test_a_page_s_address_with_a_withheld_text_is_not_fetched(
+def test_a_url_that_contains_a_withheld_text_is_not_fetched(
     world: World, http: httpx2.Client
 ) -> None:
     agent = agent_of(http, ("human", SECRET), model=LOCAL, tools=["fetch_webpage"])
@@ -84,7 +84,9 @@ def test_a_page_s_address_with_a_withheld_text_is_not_fetched(
     assert (status, "egress policy" in text) == ("error", True)
 
 
-def test_an_mcp_server_gets_it_only_by_name(world: World, http: httpx2.Client) -> None:
+def test_an_mcp_server_gets_restricted_text_only_if_the_policy_names_it(
+    world: World, http: httpx2.Client
+) -> None:
     heard: list[str] = []
     server = MCPServer("school")
 
@@ -114,7 +116,7 @@ def test_an_mcp_server_gets_it_only_by_name(world: World, http: httpx2.Client) -
             assert (status == "success", bool(heard)) == (is_sent, is_sent), names
 
 
-def test_escapes_in_arguments_hide_nothing(
+def test_restricted_text_is_found_in_escaped_arguments(
     world: World, http: httpx2.Client, engine: RecordingProvider
 ) -> None:
     agent = agent_of(http, ("human", SECRET), model=LOCAL, tools=["web_search"])
@@ -130,7 +132,7 @@ def test_escapes_in_arguments_hide_nothing(
     assert engine.bodies == []
 
 
-def test_a_text_with_a_policy_can_still_be_forgotten(world: World, http: httpx2.Client) -> None:
+def test_a_text_with_an_egress_policy_can_be_forgotten(world: World, http: httpx2.Client) -> None:
     agent = agent_of(http, ("human", SECRET), model=LOCAL, tools=["forget"])
     allow(http, f"blocks/{block_of(http, agent, 'human')}", "local")
     world.local.script.append(says("", ("forget", {"what": SECRET})))
@@ -138,7 +140,7 @@ def test_a_text_with_a_policy_can_still_be_forgotten(world: World, http: httpx2.
     assert "egress policy" not in result[1]
 
 
-def test_a_tool_in_a_sandbox_with_a_network_gets_it_only_by_name(
+def test_a_sandboxed_tool_with_network_gets_restricted_text_only_if_allowed(
     world: World, http: httpx2.Client
 ) -> None:
     source = 'def post(text: str) -> str:\n    """Post.\n\n    Args:\n        text: The text.\n    """\n    return "Posted."\n'

@@ -91,7 +91,7 @@ def hidden_agents(http: httpx2.Client) -> list[str]:
     return [one["name"] for one in listed if one["name"].endswith("-doc-sleeptime")]
 
 
-def test_each_file_is_read_once_into_a_block_that_both_agents_see(
+def test_each_file_is_read_once_into_a_block_shared_by_the_pair(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(notes)
@@ -119,7 +119,7 @@ def test_each_file_is_read_once_into_a_block_that_both_agents_see(
     assert len(parts_in(server)) == 3
 
 
-def test_detaching_takes_the_block_that_was_made_and_none_that_a_person_made(
+def test_detaching_a_folder_removes_only_the_generated_block(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(notes)
@@ -142,7 +142,7 @@ def test_detaching_takes_the_block_that_was_made_and_none_that_a_person_made(
     wait_until(lambda: "Milk." in text_of(http, agent, "Made"))
 
 
-def test_the_policy_of_a_block_holds_for_what_a_document_says(
+def test_notes_from_a_document_follow_the_blocks_policy(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(notes)
@@ -156,7 +156,7 @@ def test_the_policy_of_a_block_holds_for_what_a_document_says(
     assert text_of(http, agent, "Laws") == "None."
 
 
-def test_of_a_file_that_was_deleted_nothing_stays_and_the_others_are_read_again(
+def test_deleting_a_file_removes_its_notes_and_rereads_the_others(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(notes)
@@ -174,7 +174,7 @@ def test_of_a_file_that_was_deleted_nothing_stays_and_the_others_are_read_again(
     assert "Grapes." not in text_of(http, agent, "Stock")
 
 
-def test_a_failure_is_tried_again_at_the_portion_it_was_at(
+def test_a_failed_reading_is_retried_at_the_same_portion(
     server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(documents, "_CHARACTERS", 500)
@@ -195,7 +195,7 @@ def test_a_failure_is_tried_again_at_the_portion_it_was_at(
     assert [text.count(f"Word: {name}") for name in ("One", "Two", "Three")] == [1, 1, 1]
 
 
-def test_nothing_is_read_without_sleeptime_or_of_a_users_own_folder(
+def test_files_are_not_read_without_sleeptime_or_from_a_users_folder(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(notes)
@@ -217,7 +217,7 @@ def test_nothing_is_read_without_sleeptime_or_of_a_users_own_folder(
     assert parts_in(server) == []
 
 
-def test_a_label_is_found_for_any_name_of_a_folder() -> None:
+def test_any_folder_name_yields_a_valid_label() -> None:
     from ricordo.domain.block import require_label
     from ricordo.features.files.folders.records import Folder
 
@@ -265,7 +265,7 @@ POINTS = (
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_anywhere_a_file_is_read_once(
+def test_a_killed_document_reading_reads_each_part_once(
     server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     server.answers_with(notes)
@@ -321,7 +321,7 @@ def test_killed_anywhere_a_file_is_read_once(
     assert len(server.model.requests) == asked
 
 
-def test_a_run_that_was_done_and_not_noted_is_not_done_again(
+def test_a_finished_run_whose_result_was_lost_is_not_repeated(
     server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.answers_with(notes)
@@ -343,9 +343,7 @@ def test_a_run_that_was_done_and_not_noted_is_not_done_again(
     assert text_of(http, agent, "Noted").count("Word: Once.") == 1
 
 
-def test_a_file_whose_reading_fails_is_given_up_and_the_next_one_is_read(
-    server: ServerInThread, http: httpx2.Client
-) -> None:
+def test_a_file_whose_reading_fails_is_skipped(server: ServerInThread, http: httpx2.Client) -> None:
     def answer(request: ModelRequest) -> Line:
         if "Poison" in request.messages[-1].text:
             raise ModelError("llm_bad_request", "No.")

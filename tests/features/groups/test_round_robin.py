@@ -14,7 +14,7 @@ from tests.features.groups.talking import (
 )
 
 
-def test_each_member_speaks_once_and_holds_two_messages_more_than_there_are_members(
+def test_each_member_speaks_once_and_stores_the_whole_round(
     api: Api,
 ) -> None:
     api.server.answers_with(speaking())
@@ -31,7 +31,7 @@ def test_each_member_speaks_once_and_holds_two_messages_more_than_there_are_memb
         assert len(held(api, agent_id, group)) == 4 + 2
 
 
-def test_with_fewer_turns_those_who_did_not_speak_hold_one_message_for_each_speaker(
+def test_members_without_a_turn_store_one_message_for_each_speaker(
     api: Api,
 ) -> None:
     api.server.answers_with(speaking())
@@ -47,7 +47,7 @@ def test_with_fewer_turns_those_who_did_not_speak_hold_one_message_for_each_spea
     ]
 
 
-def test_a_member_hears_what_others_said_since_its_own_last_turn(api: Api) -> None:
+def test_a_member_sees_what_others_said_since_its_last_turn(api: Api) -> None:
     asked: list[tuple[str, list[str]]] = []
 
     def answer(request: ModelRequest) -> Line:

@@ -38,7 +38,7 @@ def work(
     return list(ok(http.get(f"/v1/agents/{agent['id']}/sleeptime/transcripts", headers=headers)))
 
 
-def test_a_user_sees_what_came_of_their_own_words_and_what_it_cost(
+def test_a_user_sees_the_changes_and_cost_of_their_own_runs(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(learns)
@@ -65,7 +65,7 @@ def test_a_user_sees_what_came_of_their_own_words_and_what_it_cost(
     assert [one["run_id"] for one in ok(named)] == runs["ada"]
 
 
-def test_not_now_is_one_users_choice_and_what_is_said_meanwhile_is_never_read(
+def test_pausing_affects_one_user_and_skips_messages_sent_meanwhile(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(learns)
@@ -90,7 +90,7 @@ def test_not_now_is_one_users_choice_and_what_is_said_meanwhile_is_never_read(
     ]
 
 
-def test_talks_without_a_user_have_a_choice_of_their_own(
+def test_conversations_without_a_user_are_paused_separately(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(learns)
@@ -103,7 +103,7 @@ def test_talks_without_a_user_have_a_choice_of_their_own(
     assert http.patch(path, json={"paused": "later"}).status_code == 422
 
 
-def test_an_agent_that_nobody_works_for_has_no_such_page(http: httpx2.Client) -> None:
+def test_an_agent_without_sleeptime_has_no_sleeptime_route(http: httpx2.Client) -> None:
     agent = main_agent(http, enable_sleeptime=False)
     answer = http.get(f"/v1/agents/{agent['id']}/sleeptime")
     assert answer.status_code == 404

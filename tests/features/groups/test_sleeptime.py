@@ -101,7 +101,7 @@ def finishes(request: ModelRequest) -> Line:
     )
 
 
-def test_a_pair_is_made_with_shared_blocks_and_the_tools_of_each(http: httpx2.Client) -> None:
+def test_a_pair_is_created_with_shared_blocks_and_different_tools(http: httpx2.Client) -> None:
     agent = main_agent(http)
     group = agent["multi_agent_group"]
     assert agent["enable_sleeptime"] is True
@@ -135,7 +135,7 @@ def test_a_pair_is_made_with_shared_blocks_and_the_tools_of_each(http: httpx2.Cl
     assert ok(http.get(f"/v1/agents/{sleeper_id}/groups"))[0]["id"] == group["id"]
 
 
-def test_blocks_attached_and_detached_later_are_so_for_both(http: httpx2.Client) -> None:
+def test_attaching_or_detaching_a_block_affects_both_agents_of_a_pair(http: httpx2.Client) -> None:
     agent = main_agent(http)
     (sleeper_id,) = agent["multi_agent_group"]["agent_ids"]
     block = ok(http.post("/v1/blocks/", json={"label": "plan", "value": "None yet."}))
@@ -152,7 +152,7 @@ def test_blocks_attached_and_detached_later_are_so_for_both(http: httpx2.Client)
     assert owners() == {agent["id"], sleeper_id}
 
 
-def test_a_block_that_the_sleeping_agent_makes_is_seen_by_the_other(
+def test_a_block_created_by_the_sleeping_agent_is_shared_with_the_main_agent(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     memory = next(tool["id"] for tool in ok(http.get("/v1/tools/?name=memory")))
@@ -180,7 +180,7 @@ def test_a_block_that_the_sleeping_agent_makes_is_seen_by_the_other(
     assert any("Pass the exam." in value for value in blocks.values()), blocks
 
 
-def test_it_runs_after_the_first_turn_and_then_after_every_so_many(
+def test_the_sleeping_agent_runs_after_the_first_turn_and_every_nth_turn(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(finishes)
@@ -206,7 +206,7 @@ def test_it_runs_after_the_first_turn_and_then_after_every_so_many(
 @pytest.mark.parametrize(
     ("frequency", "expected"), [(None, [1, 1, 1]), (0, [0, 0, 0]), (1, [1, 1, 1])]
 )
-def test_without_a_frequency_it_runs_after_each_turn_and_with_zero_never(
+def test_no_frequency_means_every_turn_and_zero_means_never(
     server: ServerInThread, http: httpx2.Client, frequency: int | None, expected: list[int]
 ) -> None:
     server.answers_with(finishes)
@@ -220,7 +220,7 @@ def test_without_a_frequency_it_runs_after_each_turn_and_with_zero_never(
         assert [told.count(f"user: Word {number}.") for number in range(3)] == [1, 1, 1]
 
 
-def test_many_messages_come_in_several_transcripts_each_once(
+def test_many_messages_are_split_into_several_transcripts(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(finishes)
@@ -245,7 +245,7 @@ def test_many_messages_come_in_several_transcripts_each_once(
     assert max(one.message_count for one in made) <= 50
 
 
-def test_what_it_learns_of_one_user_is_that_users_alone(
+def test_what_the_sleeping_agent_learns_about_a_user_stays_private(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     def answer(request: ModelRequest) -> Line:
@@ -277,7 +277,7 @@ def test_what_it_learns_of_one_user_is_that_users_alone(
         assert not ("ALBATROS" in asked and "BADGER" in asked)
 
 
-def test_a_failure_of_the_sleeping_agent_is_told_in_its_run_and_mended_later(
+def test_a_failure_of_the_sleeping_agent_fails_its_run_and_is_retried(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     failures = [
@@ -310,7 +310,7 @@ def test_a_failure_of_the_sleeping_agent_is_told_in_its_run_and_mended_later(
     assert len(say(http, agent, "Good bye.")) == 1
 
 
-def test_a_turn_that_waits_for_an_approval_triggers_nothing_until_it_ends(
+def test_a_turn_that_awaits_an_approval_starts_no_sleeptime_run(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = main_agent(http)
@@ -342,7 +342,9 @@ def test_a_turn_that_waits_for_an_approval_triggers_nothing_until_it_ends(
     assert sum(text.count("user: Look for tea.") for text in transcripts_of(server)) == 1
 
 
-def test_a_stream_names_the_runs_too(server: ServerInThread, http: httpx2.Client) -> None:
+def test_a_stream_contains_the_ids_of_sleeptime_runs(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     server.answers_with(finishes)
     agent = main_agent(http)
     body = {"messages": [{"role": "user", "content": "Hello."}]}
@@ -356,7 +358,7 @@ def test_a_stream_names_the_runs_too(server: ServerInThread, http: httpx2.Client
     ended(http, [listed[0]["id"]])
 
 
-def test_deleting_the_main_agent_deletes_the_sleeping_one_and_the_group(
+def test_deleting_the_main_agent_deletes_the_sleeping_agent_and_the_group(
     http: httpx2.Client,
 ) -> None:
     agent = main_agent(http)
@@ -366,7 +368,7 @@ def test_deleting_the_main_agent_deletes_the_sleeping_one_and_the_group(
     assert http.get(f"/v1/groups/{group['id']}").status_code == 404
 
 
-def test_deleting_the_sleeping_agent_leaves_the_other_without_and_a_new_pair_can_be_made(
+def test_deleting_the_sleeping_agent_allows_a_new_pair(
     http: httpx2.Client,
 ) -> None:
     agent = main_agent(http)
@@ -380,7 +382,7 @@ def test_deleting_the_sleeping_agent_leaves_the_other_without_and_a_new_pair_can
     assert again["enable_sleeptime"] is True
 
 
-def test_switched_off_it_rests_and_the_pair_serves_again(
+def test_sleeptime_can_be_disabled_and_enabled_again(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(finishes)
@@ -397,7 +399,7 @@ def test_switched_off_it_rests_and_the_pair_serves_again(
 
 
 @pytest.mark.parametrize("turns", short_and_long(30, 200))
-def test_two_users_of_one_agent_never_meet_in_what_sleeps(
+def test_the_sleeping_agent_never_mixes_two_users(
     server: ServerInThread, http: httpx2.Client, turns: int
 ) -> None:
     """One user's messages reach no prompt, transcript, block or proposal of the other."""
@@ -477,7 +479,7 @@ def names_of(server: ServerInThread) -> dict[str, str]:
     }
 
 
-def test_untrusted_words_make_the_run_untrusted(
+def test_untrusted_messages_make_the_sleeptime_run_untrusted(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = main_agent(http, memory_blocks=[{"label": "facts", "value": "None.", "shared": True}])
@@ -504,7 +506,7 @@ def test_untrusted_words_make_the_run_untrusted(
     assert ok(http.get(f"/v1/agents/{agent['id']}"))["blocks"][0]["value"] == "None."
 
 
-def test_the_end_of_a_turn_costs_three_statements_more_and_one_that_nobody_follows_none(
+def test_sleeptime_adds_three_statements_to_the_end_of_a_turn(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(finishes)
@@ -521,7 +523,7 @@ def test_the_end_of_a_turn_costs_three_statements_more_and_one_that_nobody_follo
     assert counts == {False: 0, True: 3}
 
 
-def test_a_background_budget_that_is_spent_puts_it_off_and_the_turn_goes_on(
+def test_a_spent_background_budget_postpones_the_sleeptime_run(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(finishes)
@@ -546,7 +548,7 @@ def test_a_background_budget_that_is_spent_puts_it_off_and_the_turn_goes_on(
     assert transcripts_of(server)[-1].count("Wait until tomorrow.") == 0
 
 
-def test_the_librarian_files_what_users_said_and_nothing_of_what_agents_said(
+def test_the_librarian_files_statements_of_users_only(
     http: httpx2.Client,
 ) -> None:
     agent = main_agent(http, model="ricordo/librarian")

@@ -35,7 +35,7 @@ def answers(request: ModelRequest) -> Line:
     return (TextPart(f"{name} agrees."),)
 
 
-def test_the_answer_has_five_messages_and_one_text_of_each_member_in_order(api: Api) -> None:
+def test_a_supervisor_answer_contains_each_members_text_in_order(api: Api) -> None:
     api.server.answers_with(answers)
     group, manager, members = supervised(api, "Ann", "Ben", "Cleo", include_base_tools=False)
     answer = say(api, group)
@@ -66,7 +66,7 @@ def test_the_answer_has_five_messages_and_one_text_of_each_member_in_order(api: 
     assert ASK not in [tool.name for tool in api.client.agents.tools.list(manager)]
 
 
-def test_outside_of_a_group_the_tool_is_not_offered(api: Api) -> None:
+def test_the_supervisor_tool_is_not_offered_outside_a_group(api: Api) -> None:
     api.server.answers_with(answers)
     _, manager, _ = supervised(api, "Ann", include_base_tools=False)
     api.server.answers_with(lambda request: aloud(str([tool.name for tool in request.tools])))

@@ -68,7 +68,7 @@ async def said(stage: Stage, agent: str) -> list[str]:
     return [one.text for one in found]
 
 
-async def test_a_job_that_was_killed_begins_no_turn_twice(stage: Stage) -> None:
+async def test_a_killed_job_starts_no_turn_twice(stage: Stage) -> None:
     agent = await stage.agent()
     job = await claimed(stage, agent, agent)
     gate = Gate()
@@ -96,7 +96,7 @@ async def test_a_job_that_was_killed_begins_no_turn_twice(stage: Stage) -> None:
     assert [one.text for one in answers] == ["Two.", "One."]
 
 
-async def test_a_cancelled_job_ends_the_turn_that_it_began(stage: Stage) -> None:
+async def test_cancelling_a_job_ends_its_running_turn(stage: Stage) -> None:
     agent = await stage.agent()
     job = await claimed(stage, agent)
     gate = Gate()
@@ -111,7 +111,7 @@ async def test_a_cancelled_job_ends_the_turn_that_it_began(stage: Stage) -> None
     assert await counts(stage, job) == {"waiting": 1}
 
 
-async def test_a_server_that_lost_the_job_notes_nothing(stage: Stage) -> None:
+async def test_a_server_that_lost_its_job_stores_no_results(stage: Stage) -> None:
     agent = await stage.agent()
     job = await claimed(stage, agent)
     stage.lines.append("One.")
@@ -120,7 +120,7 @@ async def test_a_server_that_lost_the_job_notes_nothing(stage: Stage) -> None:
     assert await counts(stage, job) == {"waiting": 1}
 
 
-async def test_a_server_that_shuts_down_leaves_the_rest_for_later(stage: Stage) -> None:
+async def test_a_server_that_shuts_down_leaves_requests_waiting(stage: Stage) -> None:
     job = await claimed(stage, await stage.agent())
     stage.runtime.is_stopping = True
     with pytest.raises(Unavailable, match="shutting down"):

@@ -64,7 +64,7 @@ def words_of(http: Any, id: str, **query: Any) -> list[str]:
     return [one["content"][0]["text"] for one in found]
 
 
-def test_each_request_is_answered_by_a_turn_of_its_own(api: Api) -> None:
+def test_each_request_gets_its_own_turn(api: Api) -> None:
     first, second = new_agent(api.client), new_agent(api.client)
     api.server.answers_with(lambda request: f"You said {request.messages[-1].text}")
     batch = make(api.http, asked(first, "One."), asked(second, "Two."), asked(first, "Three."))
@@ -106,7 +106,7 @@ def test_each_request_is_answered_by_a_turn_of_its_own(api: Api) -> None:
     ended(api.http, newer["id"])
 
 
-def test_what_fails_is_told_with_its_reason_and_the_rest_is_done(api: Api) -> None:
+def test_failed_requests_are_reported_and_the_others_complete(api: Api) -> None:
     good, bad, gone = (new_agent(api.client) for _ in range(3))
     gate = Gate(api.server)
     api.server.answers_with(gate)
@@ -152,7 +152,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("body", "words"), WRONG, ids=[words for _, words in WRONG])
-def test_what_can_never_be_answered_is_refused(api: Api, body: dict[str, Any], words: str) -> None:
+def test_invalid_batches_are_refused_with_a_reason(
+    api: Api, body: dict[str, Any], words: str
+) -> None:
     before = len(ok(api.http.get(PATH)))
     answer = api.http.post(PATH, json=body)
     assert 400 <= answer.status_code < 500
@@ -160,7 +162,7 @@ def test_what_can_never_be_answered_is_refused(api: Api, body: dict[str, Any], w
     assert len(ok(api.http.get(PATH))) == before
 
 
-def test_a_cancelled_batch_stops_its_turn_and_sends_no_more(api: Api) -> None:
+def test_cancelling_a_batch_stops_its_turn_and_its_remaining_requests(api: Api) -> None:
     agent = new_agent(api.client)
     gate = Gate(api.server)
     api.server.answers_with(gate)
@@ -179,7 +181,7 @@ def test_a_cancelled_batch_stops_its_turn_and_sends_no_more(api: Api) -> None:
         api.client.patch(f"{PATH}/{done}/cancel", cast_to=object)
 
 
-def test_a_batch_is_there_for_nobody_else(tmp_path: Path) -> None:
+def test_a_batch_is_visible_to_its_user_only(tmp_path: Path) -> None:
     with serving(tmp_path, api_key="operator") as server:
         agent = new_agent(server.client(api_key="operator"))
         ada, bea = (
@@ -222,7 +224,7 @@ def test_a_batch_is_there_for_nobody_else(tmp_path: Path) -> None:
             assert server.read(lambda tx: tx.all(batch_items.select())) == []
 
 
-def test_a_repeated_request_makes_no_second_batch(
+def test_a_retried_request_creates_no_second_batch(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = new_agent(api.client)
@@ -240,7 +242,7 @@ def test_a_repeated_request_makes_no_second_batch(
     assert "no more are allowed" in refused(api.http.post(PATH, json=body), 409)
 
 
-def test_a_few_agents_answer_at_once_and_a_busy_one_is_waited_for(api: Api) -> None:
+def test_a_limited_number_of_agents_answer_at_once_and_busy_agents_are_awaited(api: Api) -> None:
     agents = [new_agent(api.client) for _ in range(answering.AT_ONCE + 2)]
     running = most = 0
     are_several = asyncio.Event()
@@ -270,7 +272,7 @@ def test_a_few_agents_answer_at_once_and_a_busy_one_is_waited_for(api: Api) -> N
     assert api.client.runs.retrieve(run.id).status == "completed"
 
 
-def test_the_end_is_told_once_to_the_callback(tmp_path: Path) -> None:
+def test_the_callback_is_called_once_when_the_batch_ends(tmp_path: Path) -> None:
     receiver = Receiver()
     receiver.fails(200, times=5)
     with serving(tmp_path, allow_private_callbacks=True) as server, server.http() as http:
@@ -288,7 +290,7 @@ def test_the_end_is_told_once_to_the_callback(tmp_path: Path) -> None:
     receiver.close()
 
 
-def test_a_batch_goes_on_after_the_server_was_stopped_in_the_middle(tmp_path: Path) -> None:
+def test_a_batch_continues_after_a_server_restart(tmp_path: Path) -> None:
     with serving(tmp_path, shutdown_grace=0) as first, first.http() as http:
         agent = new_agent(first.client())
         gate = Gate(first)
@@ -353,6 +355,8 @@ def test_an_unknown_batch_and_a_job_of_another_kind_are_not_found(api: Api) -> N
             api.client.get(f"{PATH}/{id}", cast_to=object)
 
 
-def test_other_messages_are_read_as_before(api: Api, server: ServerInThread) -> None:
+def test_the_batch_routes_do_not_shadow_the_message_routes(
+    api: Api, server: ServerInThread
+) -> None:
     assert "This is not an id" in api.http.get("/v1/messages/other").text
     assert server.read(lambda tx: tx.all(batch_items.select())) is not None

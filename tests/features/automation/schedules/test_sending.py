@@ -76,7 +76,7 @@ def job_at(server: ServerInThread, id: str, due_at: int, **more: Any) -> Job:
     return service.job_of(row, due_at, not_before=0, more=more)
 
 
-def test_once_means_once_and_then_it_is_gone(api: Api) -> None:
+def test_a_one_time_schedule_sends_once_with_its_settings(api: Api) -> None:
     agent = new_agent(api.client)
     types: Any = ["assistant_message"]
     at: Any = {"scheduled_at": (time.time() + 3600) * 1000}
@@ -119,7 +119,7 @@ def test_a_job_that_runs_again_after_a_kill_sends_nothing_twice(api: Api) -> Non
     assert row.next_at > due_at
 
 
-def test_what_was_missed_for_days_is_sent_once(api: Api) -> None:
+def test_a_schedule_missed_for_days_sends_one_message(api: Api) -> None:
     begin = time.time()
     agent = new_agent(api.client)
     id = plan(api.client, agent, {"type": "recurring", "cron_expression": "* * * * *"})
@@ -135,7 +135,7 @@ def test_what_was_missed_for_days_is_sent_once(api: Api) -> None:
     assert len(jobs_of(api.server, id, "waiting")) <= 2
 
 
-def test_a_turn_that_was_cut_off_is_answered_after_the_restart(tmp_path: Path) -> None:
+def test_a_scheduled_turn_cut_off_by_a_stop_is_answered_after_the_restart(tmp_path: Path) -> None:
     with serving(tmp_path, shutdown_grace=0) as first:
         client = first.client()
         agent = new_agent(client)
@@ -185,7 +185,7 @@ def test_a_kill_at_any_moment_sends_each_message_once(
         server.stop()
 
 
-def test_while_the_agent_is_busy_the_message_waits_and_a_later_time_takes_its_place(
+def test_a_message_waits_for_a_busy_agent_and_is_replaced_by_the_next_time(
     api: Api,
 ) -> None:
     agent = new_agent(api.client)
@@ -206,7 +206,7 @@ def test_while_the_agent_is_busy_the_message_waits_and_a_later_time_takes_its_pl
     assert str(new) in otid
 
 
-def test_a_deleted_schedule_and_that_of_a_deleted_agent_send_nothing(api: Api) -> None:
+def test_schedules_deleted_directly_or_with_their_agent_send_nothing(api: Api) -> None:
     agent, gone = new_agent(api.client), new_agent(api.client)
     ids = [plan(api.client, agent), plan(api.client, gone)]
     waiting = [
@@ -222,7 +222,7 @@ def test_a_deleted_schedule_and_that_of_a_deleted_agent_send_nothing(api: Api) -
     assert api.server.model.requests == []
 
 
-def test_a_schedule_runs_as_its_maker_and_stops_with_the_key(tmp_path: Path) -> None:
+def test_a_schedule_runs_as_its_creator_and_stops_when_the_key_is_revoked(tmp_path: Path) -> None:
     with serving(tmp_path, api_key="operator") as server:
         boss = server.client(api_key="operator")
         agent = new_agent(boss)
@@ -258,7 +258,7 @@ def test_a_schedule_runs_as_its_maker_and_stops_with_the_key(tmp_path: Path) -> 
         assert not jobs_of(server, other, "waiting")
 
 
-def test_a_forgotten_users_schedules_are_gone(tmp_path: Path) -> None:
+def test_erasing_a_user_deletes_their_schedules(tmp_path: Path) -> None:
     with serving(tmp_path, api_key="operator") as server:
         boss, ada = server.client(api_key="operator"), server.client(api_key=server.key("ada"))
         agent = new_agent(boss)
@@ -270,7 +270,7 @@ def test_a_forgotten_users_schedules_are_gone(tmp_path: Path) -> None:
         assert not jobs_of(server, id, "waiting")
 
 
-def test_a_tool_that_makes_a_schedule_gives_it_no_more_than_it_had(api: Api) -> None:
+def test_a_schedule_created_by_a_tool_has_only_the_tools_scopes(api: Api) -> None:
     agent = new_agent(api.client)
     with api.server.runtime.sandbox.keys.issue(Scope(), "remind") as key:
         id = plan(api.server.client(api_key=key), agent)
@@ -282,7 +282,7 @@ def test_a_tool_that_makes_a_schedule_gives_it_no_more_than_it_had(api: Api) -> 
     assert not scope.may("memory:approve", "users:write", "admin")
 
 
-def test_a_schedule_whose_job_was_deleted_goes_on(api: Api) -> None:
+def test_a_schedule_whose_job_was_deleted_gets_a_new_job(api: Api) -> None:
     agent = new_agent(api.client)
     id = plan(api.client, agent)
     at_work = plan(api.client, agent)

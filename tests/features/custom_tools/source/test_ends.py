@@ -51,7 +51,7 @@ async def gone(mark: str) -> bool:
     return False
 
 
-def test_a_cancelled_run_ends_the_call_with_all_it_started(api: Api) -> None:
+def test_cancelling_a_run_ends_the_call_and_its_processes(api: Api) -> None:
     mark = new_mark()
     tool = api.client.tools.create(source_code=naps(mark))
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
@@ -85,7 +85,7 @@ def chat() -> str:
 '''
 
 
-def test_of_a_tool_that_prints_a_lot_readers_get_some_and_the_result_its_begin(api: Api) -> None:
+def test_long_tool_output_sends_limited_progress_and_is_cut_in_the_result(api: Api) -> None:
     tool = api.client.tools.create(source_code=CHATTY)
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
     api.server.says(call("chat"), "Done.")

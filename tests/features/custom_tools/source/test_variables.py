@@ -33,7 +33,7 @@ def tried(api: Api) -> list[object]:
     return list(answer["func_return"])
 
 
-def test_variables_come_change_and_go(api: Api) -> None:
+def test_variables_can_be_created_changed_and_deleted(api: Api) -> None:
     home = home_of(api)
     made = ok(
         api.http.post(
@@ -76,7 +76,7 @@ def test_variables_come_change_and_go(api: Api) -> None:
     api.client.tools.delete(tool.id)
 
 
-def test_the_sandbox_itself_is_the_operators(api: Api) -> None:
+def test_the_sandbox_configuration_cannot_be_changed_over_the_api(api: Api) -> None:
     (config,) = ok(api.http.get(f"{ROUTE}/", params={"sandbox_type": "local"}))
     assert ok(api.http.get(f"{ROUTE}/", params={"sandbox_type": "e2b"})) == []
     assert ok(api.http.get(f"{ROUTE}/", params={"after": config["id"]})) == []
@@ -108,7 +108,7 @@ def test_the_sandbox_itself_is_the_operators(api: Api) -> None:
         )
 
 
-def test_a_page_stores_and_deletes_them(api: Api) -> None:
+def test_the_tools_page_stores_and_deletes_variables(api: Api) -> None:
     sent = {"name": "PAGE_KEY", "value": TOKEN}
     assert (
         api.http.post("/ui/tools/variables", data=sent, follow_redirects=False).status_code == 303
@@ -121,7 +121,7 @@ def test_a_page_stores_and_deletes_them(api: Api) -> None:
     assert "PAGE_KEY" not in api.http.get("/ui/tools").text
 
 
-def test_another_organization_has_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_each_organization_has_its_own_variables(tmp_path_factory: pytest.TempPathFactory) -> None:
     with (
         serving(tmp_path_factory.mktemp("data"), api_key=OPERATOR) as server,
         server.http() as http,

@@ -138,7 +138,7 @@ ENGINES: list[tuple[str, Any, dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("name", "answer", "query", "header"), ENGINES, ids=[each[0] for each in ENGINES]
 )
-def test_each_engine_is_asked_its_way(
+def test_each_search_engine_gets_its_own_request_format(
     api: Api,
     engine: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -188,7 +188,7 @@ FAULTS += [
 
 
 @pytest.mark.parametrize(("answer", "words"), FAULTS, ids=range(len(FAULTS)))
-def test_a_failing_engine_is_a_sentence_without_the_key(
+def test_a_search_engine_error_is_reported_without_the_key(
     api: Api, engine: str, monkeypatch: pytest.MonkeyPatch, answer: tuple[int, bytes], words: str
 ) -> None:
     monkeypatch.setenv("RICORDO_WEB_SEARCH", "brave")
@@ -201,7 +201,7 @@ def test_a_failing_engine_is_a_sentence_without_the_key(
     assert "k-123" not in content
 
 
-def test_without_an_engine_the_sentence_says_what_to_set(api: Api) -> None:
+def test_without_a_search_engine_the_error_names_the_setting(api: Api) -> None:
     status, content = told(api, "web_search", query="bees")
     assert status == "error"
     assert "RICORDO_WEB_SEARCH" in content

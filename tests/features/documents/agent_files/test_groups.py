@@ -51,7 +51,7 @@ def group_of(api: Api, agent_id: str) -> Wire:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_group_comes_back_with_new_agents_and_the_blocks_they_share(api: Api, kind: str) -> None:
+def test_a_group_is_imported_with_new_agents_and_shared_blocks(api: Api, kind: str) -> None:
     manager, *members = (new_agent(api, name) for name in ("Mia", "Noa", "Ole"))
     plan = ok(api.http.post("/v1/blocks/", json={"label": "plan", "value": "Begin."}))["id"]
     config = {"manager_type": kind, "manager_agent_id": manager, **KINDS[kind]}
@@ -90,7 +90,7 @@ def test_a_group_comes_back_with_new_agents_and_the_blocks_they_share(api: Api, 
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_a_pair_comes_back_as_it_was(api: Api, is_on: bool) -> None:
+def test_a_sleeptime_pair_is_imported_as_exported(api: Api, is_on: bool) -> None:
     main = new_agent(api, "Pia", enable_sleeptime=True)
     if not is_on:
         ok(api.http.patch(f"/v1/agents/{main}", json={"enable_sleeptime": False}))
@@ -111,14 +111,14 @@ def test_a_pair_comes_back_as_it_was(api: Api, is_on: bool) -> None:
     assert api.http.get(f"/v1/agents/{new_sleeper}").status_code == 404
 
 
-def test_a_file_that_asks_for_sleep_and_has_no_group_gets_a_pair(api: Api) -> None:
+def test_a_file_that_enables_sleeptime_without_a_group_gets_a_pair(api: Api) -> None:
     file = export(api, new_agent(api, "Rob"))
     file["agents"][0]["enable_sleeptime"] = True
     (agent,) = take_in(api, file)["agent_ids"]
     assert group_of(api, agent)["manager_type"] == "sleeptime"
 
 
-def test_of_a_group_whose_member_is_missing_the_agents_are_taken(api: Api) -> None:
+def test_a_group_with_a_missing_member_imports_its_agents_only(api: Api) -> None:
     manager, member = new_agent(api, "Sol"), new_agent(api, "Tom")
     config = {"manager_type": "supervisor", "manager_agent_id": manager}
     ok(
@@ -137,7 +137,7 @@ def test_of_a_group_whose_member_is_missing_the_agents_are_taken(api: Api) -> No
     assert len(answer["agent_ids"]) == 1
 
 
-def test_what_was_said_in_the_group_stays_with_each_agent_and_names_the_new_group(api: Api) -> None:
+def test_group_messages_stay_with_each_agent_and_refer_to_the_new_group(api: Api) -> None:
     manager, member = new_agent(api, "Ugo"), new_agent(api, "Val")
     config = {"manager_type": "dynamic", "manager_agent_id": manager, "max_turns": 1}
     body = {"agent_ids": [member], "description": "", "manager_config": config}

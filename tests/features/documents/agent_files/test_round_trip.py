@@ -114,7 +114,7 @@ def bare(file: Wire) -> str:
     return re.sub(r"Shelf of [^\" ]+( \(\d\))?", "Shelf", text)
 
 
-def test_an_agent_comes_back_as_it_was(api: Api) -> None:
+def test_an_agent_is_imported_as_exported(api: Api) -> None:
     agent = make_agent(api)
     file = export(api, agent)
     assert json.loads(api.client.agents.export_file(agent)) | {"created_at": ""} == file | {
@@ -159,7 +159,7 @@ def test_an_agent_comes_back_as_it_was(api: Api) -> None:
     assert bare(export(api, agent)) == bare(file)
 
 
-def test_a_file_has_no_secret_and_takes_values(api: Api) -> None:
+def test_an_export_omits_secret_values_and_an_import_accepts_new_ones(api: Api) -> None:
     agent = make_agent(api)
     file = export(api, agent)
     assert file["agents"][0]["secrets"] == {"SHOP_KEY": ""}
@@ -169,7 +169,7 @@ def test_a_file_has_no_secret_and_takes_values(api: Api) -> None:
     assert (state.name, [one.key for one in state.secrets or ()]) == ("Shop", ["SHOP_KEY"])
 
 
-def test_what_was_said_may_stay_behind(api: Api) -> None:
+def test_messages_can_be_left_out_of_export_and_import(api: Api) -> None:
     agent = make_agent(api)
     assert "I like tea." not in json.dumps(export(api, agent, scrub_messages=True))
     made = imported(api, export(api, agent), strip_messages=True, append_copy_suffix=False)
@@ -181,7 +181,7 @@ def test_what_was_said_may_stay_behind(api: Api) -> None:
     assert [one["role"] for one in file["agents"][0]["messages"]] == ["system", "user", "assistant"]
 
 
-def test_a_tool_of_the_file_replaces_one_of_its_name_only_where_that_is_wanted(api: Api) -> None:
+def test_an_imported_tool_replaces_an_existing_one_only_when_requested(api: Api) -> None:
     agent = make_agent(api)
     file = export(api, agent)
     api.client.tools.upsert(source_code=ADD.replace("one + two", "one - two"))
@@ -280,7 +280,7 @@ OTHERS: Wire = {
 }
 
 
-def test_a_file_of_another_server_is_read(api: Api) -> None:
+def test_a_file_from_a_letta_server_is_imported(api: Api) -> None:
     made = imported(api, OTHERS)
     state = api.client.agents.retrieve(made)
     assert (state.name, state.model, state.llm_config.context_window) == ("Sam_copy", MODEL, 32_000)
@@ -307,7 +307,7 @@ def test_a_file_of_another_server_is_read(api: Api) -> None:
     ],
     ids=range(8),
 )
-def test_what_is_no_agent_file_is_refused_with_the_place_and_nothing_is_stored(
+def test_invalid_agent_files_are_refused_with_the_position_and_store_nothing(
     api: Api, file: Any, words: str
 ) -> None:
     rows = api.server.rows()
@@ -317,7 +317,7 @@ def test_what_is_no_agent_file_is_refused_with_the_place_and_nothing_is_stored(
     assert api.server.rows() == rows
 
 
-def test_a_model_that_is_not_here_is_named_and_another_may_be_given(api: Api) -> None:
+def test_an_unknown_model_is_reported_and_can_be_overridden(api: Api) -> None:
     file = {
         **OTHERS,
         "agents": [
@@ -344,7 +344,7 @@ def test_a_model_that_is_not_here_is_named_and_another_may_be_given(api: Api) ->
     assert ok(api.http.post(f"/v1/agents/{agent}/export"))["agents"][0]["name"] == "Sam_copy"
 
 
-def test_what_is_one_users_is_in_no_file(api: Api) -> None:
+def test_an_export_contains_no_other_users_memory_or_messages(api: Api) -> None:
     for user in ("ada", "bea"):
         api.http.post("/v1/users/", json={"name": user})
     agent = api.client.agents.create(
@@ -370,7 +370,7 @@ def test_what_is_one_users_is_in_no_file(api: Api) -> None:
     assert ("zebra is ill" in hers, "quagga" in hers) == (True, False)
 
 
-def test_the_file_of_another_conversation_has_the_agents_tags_and_settings(api: Api) -> None:
+def test_an_export_of_another_conversation_keeps_the_agents_tags_and_settings(api: Api) -> None:
     agent = make_agent(api)
     thread = api.client.conversations.create(agent_id=agent)
     of_default = export(api, agent)["agents"][0]

@@ -51,7 +51,7 @@ def take(api: Api, content: bytes, **form: Any) -> tuple[Wire, list[str]]:
     return dict(ok(api.http.get(f"/v1/agents/{answer['agent_ids'][0]}"))), answer["warnings"]
 
 
-def test_official_files_that_were_refused_come_in(api: Api) -> None:
+def test_official_files_that_were_once_refused_are_imported(api: Api) -> None:
     effort, warnings = take(api, (CASES / "11-af-effort.af").read_bytes())
     assert (effort["llm_config"]["reasoning_effort"], warnings) == ("medium", [])
     note, warnings = take(api, (CASES / "12-af-source-type-json.af").read_bytes())
@@ -366,7 +366,7 @@ ENCODINGS: tuple[tuple[str, Callable[[str], bytes]], ...] = (
 )
 
 
-def test_whatever_a_file_has_otherwise_it_comes_in_and_that_is_named(api: Api) -> None:
+def test_each_irregularity_of_a_file_is_imported_with_a_warning(api: Api) -> None:
     chance = random.Random(7)  # noqa: S311
     for odd in ODDS:
         file = plain_file()
@@ -380,7 +380,7 @@ def test_whatever_a_file_has_otherwise_it_comes_in_and_that_is_named(api: Api) -
 
 
 @pytest.mark.parametrize("files", [20, pytest.param(200, marks=pytest.mark.soak)])
-def test_files_with_many_odd_things_at_once_come_in_too(api: Api, files: int) -> None:
+def test_files_with_several_irregularities_are_imported(api: Api, files: int) -> None:
     chance = random.Random(11)  # noqa: S311
     for _ in range(files):
         file = plain_file()
@@ -445,7 +445,7 @@ def damage(file: Wire, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("files", [6, pytest.param(200, marks=pytest.mark.soak)])
-def test_damaged_values_anywhere_break_nothing(api: Api, files: int) -> None:
+def test_damaged_values_anywhere_do_not_break_the_import(api: Api, files: int) -> None:
     chance = random.Random(1)  # noqa: S311
     whole = export(api, make_agent(api))
     for number in range(files):
@@ -461,7 +461,7 @@ def test_damaged_values_anywhere_break_nothing(api: Api, files: int) -> None:
             export(api, agent)
 
 
-def test_unknown_fields_are_kept_aside_and_come_out_again(api: Api) -> None:
+def test_unknown_fields_are_kept_and_exported_again(api: Api) -> None:
     file = plain_file()
     agent_of(file)["mood"] = {"today": "good"}
     file["blocks"][0]["colour"] = "blue"
@@ -474,7 +474,7 @@ def test_unknown_fields_are_kept_aside_and_come_out_again(api: Api) -> None:
     assert bare(export(api, again["id"])) == bare(out)
 
 
-def test_a_file_of_five_megabytes_comes_in_with_what_can_be_read_of_it(api: Api) -> None:
+def test_a_file_of_five_megabytes_is_imported_without_its_invalid_message(api: Api) -> None:
     file = plain_file()
     said = [
         {"id": f"m-{number}", "role": "user", "content": "word " * 2_100} for number in range(500)
@@ -492,9 +492,7 @@ def test_a_file_of_five_megabytes_comes_in_with_what_can_be_read_of_it(api: Api)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9, 0.99])
-def test_a_file_that_was_cut_is_refused_with_a_sentence_that_says_where(
-    api: Api, share: float
-) -> None:
+def test_a_truncated_file_is_refused_with_line_and_column(api: Api, share: float) -> None:
     for text in (
         json.dumps(plain_file()),
         json.dumps(plain_file(), indent=2),
@@ -506,7 +504,7 @@ def test_a_file_that_was_cut_is_refused_with_a_sentence_that_says_where(
             )
 
 
-def test_model_settings_that_nobody_knows_are_taken_with_a_warning(api: Api) -> None:
+def test_unknown_model_settings_are_accepted_with_a_warning(api: Api) -> None:
     chance = random.Random(1)  # noqa: S311
     for _ in range(3):
         name = word(chance)

@@ -198,7 +198,7 @@ def taken(
     return api.server.run(work())
 
 
-def test_the_branch_that_was_shown_is_taken() -> None:
+def test_the_visible_branch_of_a_chat_is_imported() -> None:
     assert texts("chatgpt", chatgpt()) == [
         ("user", "", "What is tea?"),
         ("assistant", "Hm.", ""),
@@ -216,7 +216,7 @@ def test_the_branch_that_was_shown_is_taken() -> None:
     assert len(texts("chatgpt", circle)) == 3
 
 
-def test_a_half_character_or_an_odd_number_costs_no_chat() -> None:
+def test_lone_surrogates_and_nan_lose_no_chat() -> None:
     """Exports cut titles and texts in the middle of a character, and programs write NaN."""
     chance = random.Random(11)  # noqa: S311 - the same halves in each run
     halves = "\ud83d\udc00\udfff\ud800"
@@ -239,7 +239,7 @@ def test_a_half_character_or_an_odd_number_costs_no_chat() -> None:
         assert (len(chats), asked) == (5, "What \ufffd is tea?")
 
 
-def test_chats_become_conversations_that_are_found(api: Api) -> None:
+def test_imported_chats_become_searchable_conversations(api: Api) -> None:
     report = taken(api, "chatgpt", stream(chatgpt()), user="mia")
     assert report["taken"] == {"chats": 1, "messages": 3}
     assert {one["what"]: one["count"] for one in report["left_out"]} == {
@@ -294,7 +294,7 @@ def _rows(api: Api, conversation: str) -> Any:
     )
 
 
-def test_again_is_nothing_and_later_is_what_was_said_since(api: Api) -> None:
+def test_a_repeated_import_adds_only_newer_messages(api: Api) -> None:
     first = taken(api, "chatgpt", stream(chatgpt("later")), user="ida")
     assert taken(api, "chatgpt", stream(chatgpt("later")), user="ida") == first
     more = node("q2", "a", "user", "And coffee?", at=1_700_000_100.0)
@@ -307,7 +307,7 @@ def test_again_is_nothing_and_later_is_what_was_said_since(api: Api) -> None:
     assert len(thread["in_context_message_ids"]) == 5
 
 
-def test_memories_of_mem0_are_archived(api: Api) -> None:
+def test_mem0_memories_are_imported_as_passages(api: Api) -> None:
     sent = {
         "results": [
             {
@@ -333,7 +333,7 @@ def test_memories_of_mem0_are_archived(api: Api) -> None:
     assert ok(api.http.get(f"/v1/agents/{agent}/archival-memory", params={"user_id": "noa"})) == []
 
 
-def test_killed_after_any_write_it_goes_on(api: Api) -> None:
+def test_a_chat_import_killed_after_any_write_continues(api: Api) -> None:
     long = [
         node(f"n{at}", f"n{at - 1}" if at else "a", "user", f"Line {at}.", at=1.7e9 + 100 + at)
         for at in range(450)
@@ -374,7 +374,7 @@ def zipped(name: str, data: bytes) -> bytes:
     return made.getvalue()
 
 
-def test_zip_files_and_odd_elements_are_read() -> None:
+def test_zip_files_and_invalid_elements_are_read() -> None:
     odd = [chatgpt(), 3, {}, {"id": 4, "mapping": {}}, {"id": "x", "mapping": 5}, chatgpt("c-2")]
     found = read("chatgpt", zipped("export/conversations-000.json", json.dumps(odd).encode()))
     assert [isinstance(one, ExportedChat) for one in found] == [
@@ -417,12 +417,12 @@ def test_zip_files_and_odd_elements_are_read() -> None:
         (zipped("conversations.json", b"[" + b" " * 100_000)[:-60], "damaged"),
     ],
 )
-def test_what_is_no_export_is_refused(data: bytes, words: str) -> None:
+def test_files_that_are_no_export_are_refused(data: bytes, words: str) -> None:
     with pytest.raises(Invalid, match=words):
         read("chatgpt", data)
 
 
-def test_a_bomb_and_an_endless_chat_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zip_bombs_and_oversized_chats_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_files, "MOST_UNPACKED", 2**22)
     with pytest.raises(Invalid, match="holds more than"):
         read("chatgpt", zipped("conversations.json", b"[" + b" " * 2**24 + b"]"))

@@ -31,7 +31,7 @@ SAMPLES: dict[str, Any] = {
 NAMES = {"chatgpt": "ChatGPT", "claude": "Claude", "openwebui": "Open WebUI", "mem0": "mem0"}
 
 
-def test_what_claude_remembers_is_archived_beside_its_chats(api: Api) -> None:
+def test_claude_memory_is_imported_with_its_chats(api: Api) -> None:
     export = (CASES / "16-claude-memories.zip").read_bytes()
     made = taken(api, "claude", io.BytesIO(export))
     assert made["taken"] == {"chats": 1, "memories": 1, "messages": 2}
@@ -54,7 +54,7 @@ def test_what_claude_remembers_is_archived_beside_its_chats(api: Api) -> None:
     )
 
 
-def test_memories_of_projects_come_one_by_one_and_once(api: Api) -> None:
+def test_each_project_memory_is_imported_once(api: Api) -> None:
     chance = random.Random(3)  # noqa: S311
     for number in range(10):
         projects = {
@@ -82,7 +82,7 @@ def test_memories_of_projects_come_one_by_one_and_once(api: Api) -> None:
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
-def test_an_export_of_another_kind_fails_and_names_the_kind(api: Api, kind: str) -> None:
+def test_an_export_of_another_kind_is_refused_and_its_kind_named(api: Api, kind: str) -> None:
     for other, sample in SAMPLES.items():
         if other == kind:
             continue
@@ -93,7 +93,7 @@ def test_an_export_of_another_kind_fails_and_names_the_kind(api: Api, kind: str)
                 taken(api, kind, stream(*[sample] * count))
 
 
-def test_an_upload_of_which_nothing_can_be_read_has_failed(api: Api) -> None:
+def test_an_upload_with_nothing_readable_fails(api: Api) -> None:
     answer = ok(upload(api.http, (CASES / "18-chatgpt.json").read_bytes(), kind="openwebui"))
     job = ended(lambda path: ok(api.http.get(path)), answer["id"])
     assert job["status"] == "failed"
@@ -196,13 +196,13 @@ ANSWERS: list[tuple[dict[str, Any], tuple[str, str]]] = [
 
 
 @pytest.mark.parametrize(("message", "parts"), ANSWERS, ids=range(len(ANSWERS)))
-def test_thoughts_of_open_webui_are_thoughts_and_outputs_are_answers(
+def test_open_webui_reasoning_and_answers_are_told_apart(
     message: dict[str, Any], parts: tuple[str, str]
 ) -> None:
     assert answer_of(**message) == parts
 
 
-def test_members_of_a_zip_file_that_hold_nothing_are_counted() -> None:
+def test_zip_members_without_chats_are_counted_as_skipped() -> None:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as packed:
         packed.writestr("a/conversations.json", json.dumps([chatgpt()]))

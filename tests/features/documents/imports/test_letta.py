@@ -72,7 +72,7 @@ def left(report: Report) -> dict[str, list[str]]:
     return found
 
 
-def test_agents_come_with_all_they_had(api: Api, letta: LettaDatabase, url: str) -> None:
+def test_letta_agents_are_imported_completely(api: Api, letta: LettaDatabase, url: str) -> None:
     report = taken_from(api, url, key=KEY)
     assert report["taken"] == {
         "agents": 2,
@@ -135,7 +135,7 @@ def test_agents_come_with_all_they_had(api: Api, letta: LettaDatabase, url: str)
     ]
 
 
-def test_messages_keep_order_times_thoughts_and_calls(
+def test_letta_messages_keep_order_times_reasoning_and_calls(
     api: Api, letta: LettaDatabase, url: str
 ) -> None:
     taken_from(api, url)
@@ -194,7 +194,7 @@ def test_messages_keep_order_times_thoughts_and_calls(
     assert "Again." in [one.text for one in asked if one.role == "user"][-1]
 
 
-def test_the_report_says_what_was_left_out(api: Api, letta: LettaDatabase, url: str) -> None:
+def test_the_report_lists_what_was_left_out(api: Api, letta: LettaDatabase, url: str) -> None:
     report = taken_from(api, url)
     told = left(report)
     assert told["groups"] == ["sleeptime"]
@@ -215,7 +215,7 @@ def test_the_report_says_what_was_left_out(api: Api, letta: LettaDatabase, url: 
     assert with_wrong_key == told  # Imported rows are not imported again.
 
 
-def test_a_second_run_changes_nothing(api: Api, letta: LettaDatabase, url: str) -> None:
+def test_a_second_letta_import_changes_nothing(api: Api, letta: LettaDatabase, url: str) -> None:
     first = taken_from(api, url)
     api.client.agents.blocks.update("human", agent_id=ADA, value="Changed here.")
     before = ok(api.http.get(f"/v1/agents/{ADA}/export"))
@@ -239,7 +239,7 @@ def test_a_second_run_changes_nothing(api: Api, letta: LettaDatabase, url: str) 
     assert api.http.get(f"/v1/agents/{ADA}").status_code == 404
 
 
-def test_other_databases_are_refused(api: Api, url: str) -> None:
+def test_databases_of_other_programs_are_refused(api: Api, url: str) -> None:
     with pytest.raises(Invalid, match="not a database of the retired Letta V1 server"):
         LettaTables(url)
     with pytest.raises(Invalid, match="postgresql://"):
@@ -262,7 +262,7 @@ def test_other_databases_are_refused(api: Api, url: str) -> None:
     letta.connection.close()
 
 
-def test_groups_come_with_their_agents_settings_and_shared_blocks(
+def test_letta_groups_keep_members_settings_and_shared_blocks(
     api: Api, letta: LettaDatabase, url: str
 ) -> None:
     report = taken_from(api, url, key=KEY)

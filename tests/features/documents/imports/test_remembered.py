@@ -83,7 +83,7 @@ def approve_all(api: Api, user: str) -> None:
     ok(api.http.post(f"/users/{user}/diffs/approve", json={"all": True}))
 
 
-def test_what_chatgpt_noted_is_proposed_once_and_the_chats_come_as_before(api: Api) -> None:
+def test_chatgpt_memories_are_proposed_once_and_its_chats_imported(api: Api) -> None:
     user = new_id("ada")
     export = [
         chat(
@@ -111,9 +111,7 @@ def test_what_chatgpt_noted_is_proposed_once_and_the_chats_come_as_before(api: A
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_newest_list_and_what_was_noted_since_are_what_is_remembered(
-    api: Api, seed: int
-) -> None:
+def test_the_newest_memory_list_and_later_notes_are_proposed(api: Api, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - a seed, no secret
     texts = [f"Fact {number} of {seed}." for number in range(20)]
     remembered: list[str] = []
@@ -147,7 +145,7 @@ def test_the_newest_list_and_what_was_noted_since_are_what_is_remembered(
     assert {*waiting(api, user)} == {*expected, *later}
 
 
-def test_a_hundred_wait_at_most_and_the_same_file_brings_the_rest(api: Api) -> None:
+def test_at_most_a_hundred_proposals_wait_and_a_repeated_import_adds_the_rest(api: Api) -> None:
     user = new_id("ada")
     texts = [f"Knows fact {number}." for number in range(130)]
     export = [chat(*(noted(text, number) for number, text in enumerate(texts)))]
@@ -188,7 +186,7 @@ def test_a_pasted_list_is_proposed_line_by_line(api: Api) -> None:
         assert "list" in job["error"]
 
 
-def test_a_read_only_block_and_hidden_text_are_refused_as_for_agents(api: Api) -> None:
+def test_imports_refuse_read_only_blocks_and_hidden_text(api: Api) -> None:
     user = new_id("ada")
     ok(api.http.post("/v1/users/", json={"name": user, "identifier": user}))
 
@@ -207,7 +205,7 @@ def test_a_read_only_block_and_hidden_text_are_refused_as_for_agents(api: Api) -
     assert "read-only" in refusal
 
 
-def test_without_keys_a_list_is_for_the_local_user(api: Api) -> None:
+def test_without_api_keys_a_pasted_list_belongs_to_the_local_user(api: Api) -> None:
     made = ok(upload(api.http, b"Likes the sea.", kind="pasted"))
     job = ended(lambda path: ok(api.http.get(path)), made["id"])
     assert job["report"]["taken"] == {"memories proposed": 1}
@@ -219,7 +217,7 @@ def test_without_keys_a_list_is_for_the_local_user(api: Api) -> None:
     ok(api.http.post(f"/users/{LOCAL_USER}/blocks/human/diffs/{one['id']}/reject", json={}))
 
 
-def test_claudes_memory_comes_by_paragraphs_with_their_headings() -> None:
+def test_claude_memory_is_split_into_paragraphs_with_their_headings() -> None:
     memory = (
         "**Work context**\n\nShe is a nurse in Graz.\n\nShe leads a ward.\n\n"
         "## Personal\nHas two cats.\n\n**Top of mind:**\n\nAn exam in May."
@@ -236,7 +234,7 @@ def test_claudes_memory_comes_by_paragraphs_with_their_headings() -> None:
     assert paragraphs_of("  \n\n ") == []
 
 
-def test_lines_keep_their_words() -> None:
+def test_lines_that_look_like_list_items_keep_their_text() -> None:
     for line in (
         "2 cats live with her.",
         "2025. was her best year",

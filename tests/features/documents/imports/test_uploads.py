@@ -36,7 +36,7 @@ def upload(http: Any, data: bytes, headers: Sent | None = None, **form: str) -> 
     )
 
 
-def test_an_upload_is_taken_in(api: Api) -> None:
+def test_an_upload_is_imported_once(api: Api) -> None:
     file = json.dumps([chatgpt(), 5]).encode()
     made = ok(upload(api.http, file))
     one = ended(lambda path: ok(api.http.get(path)), made["id"])
@@ -58,7 +58,7 @@ def test_an_upload_is_taken_in(api: Api) -> None:
     assert ended(lambda path: ok(api.http.get(path)), again["id"])["report"] == one["report"]
 
 
-def test_a_bad_file_fails_with_what_was_taken(api: Api) -> None:
+def test_a_truncated_upload_fails_and_reports_what_was_imported(api: Api) -> None:
     made = ok(upload(api.http, json.dumps([chatgpt("half")]).encode()[:-1] + b', {"id', agent=""))
     one = ended(lambda path: ok(api.http.get(path)), made["id"])
     assert (one["status"], "is cut off" in one["error"]) == ("failed", True)
@@ -72,7 +72,7 @@ def test_a_bad_file_fails_with_what_was_taken(api: Api) -> None:
     assert upload(api.http, b"[]", user="nobody there").status_code == 404
 
 
-def test_users_bring_what_is_theirs_alone(tmp_path: Path) -> None:
+def test_users_import_into_their_own_memory_only(tmp_path: Path) -> None:
     with serving(tmp_path, api_key=OPERATOR) as server, server.http() as http:
         people = People(server, http)
         agent = people.ask(
@@ -105,7 +105,7 @@ def test_users_bring_what_is_theirs_alone(tmp_path: Path) -> None:
             time.sleep(0.05)
 
 
-def test_the_page_takes_a_file_and_shows_the_report(tmp_path: Path) -> None:
+def test_the_imports_page_accepts_a_file_and_shows_the_report(tmp_path: Path) -> None:
     with visitor(tmp_path) as browser:
         assert "Moving in" in browser.get("/ui/imports").text
         file = {"file": ("x.json", json.dumps([chatgpt("<i>")]).encode())}
@@ -129,7 +129,7 @@ def test_the_page_takes_a_file_and_shows_the_report(tmp_path: Path) -> None:
         assert browser.get("/ui/imports/job-1").status_code == 404
 
 
-def test_whoever_leaves_takes_their_memory_and_agents_along(tmp_path: Path) -> None:
+def test_the_imports_page_links_exports_of_memory_and_all_agents(tmp_path: Path) -> None:
     with serving(tmp_path, api_key=OPERATOR) as server, server.http() as http:
         people = People(server, http)
         ada = people.key("ada")

@@ -173,7 +173,7 @@ def remember(http: httpx2.Client, seed: int, steps: int = 30) -> str:
 
 
 @pytest.mark.parametrize("seed", [1, 2, pytest.param(None, marks=pytest.mark.soak)])
-def test_a_memory_comes_back_from_another_server_equal_by_content_hash(
+def test_a_restored_memory_has_the_same_content_hash(
     http: httpx2.Client, there: httpx2.Client, seed: int | None
 ) -> None:
     for each in [seed] if seed is not None else range(100, 160):
@@ -190,7 +190,7 @@ def test_a_memory_comes_back_from_another_server_equal_by_content_hash(
         }, each
 
 
-def test_the_memory_lives_on_where_it_was_restored(
+def test_a_restored_memory_can_be_edited_decided_and_erased(
     http: httpx2.Client, there: httpx2.Client
 ) -> None:
     user = new_id("ada")
@@ -231,7 +231,7 @@ def test_the_memory_lives_on_where_it_was_restored(
     assert "another user here has" in said
 
 
-def test_what_came_by_git_goes_along(
+def test_git_objects_are_restored_from_the_archive(
     server: ServerInThread, http: httpx2.Client, elsewhere: ServerInThread, tmp_path: Path
 ) -> None:
     user = new_id("ada")
@@ -257,7 +257,7 @@ def test_what_came_by_git_goes_along(
     assert fsck(tmp_path / "after") == ""
 
 
-def test_folders_and_files_come_back_with_their_texts(
+def test_folders_and_files_are_restored_with_their_texts(
     http: httpx2.Client, there: httpx2.Client, elsewhere: ServerInThread
 ) -> None:
     user = new_id("ada")
@@ -384,7 +384,7 @@ def _changes(archive: Archive) -> Iterator[tuple[str, Archive]]:
     yield "no newest version", archive | {"manifest.json": no_head}
 
 
-def test_what_was_changed_is_refused_and_nothing_of_it_stays(
+def test_a_changed_archive_is_refused_and_nothing_is_stored(
     http: httpx2.Client, there: httpx2.Client, elsewhere: ServerInThread
 ) -> None:
     user = remember(http, seed=7, steps=12)
@@ -414,7 +414,7 @@ def get_or_none(http: httpx2.Client, user: str, label: str) -> Any:
     return answer.json() if answer.status_code == 200 else None
 
 
-def test_a_file_that_was_cut_or_is_something_else_is_refused(
+def test_truncated_archives_and_other_files_are_refused(
     http: httpx2.Client, there: httpx2.Client, elsewhere: ServerInThread
 ) -> None:
     user = new_id("ada")
@@ -439,7 +439,7 @@ def test_a_file_that_was_cut_or_is_something_else_is_refused(
     assert rows_of(elsewhere) == before
 
 
-def test_an_archive_that_another_tool_packed_again_is_read(
+def test_an_archive_repacked_by_another_tool_is_accepted(
     http: httpx2.Client, there: httpx2.Client
 ) -> None:
     for compression in (zipfile.ZIP_STORED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
@@ -454,7 +454,7 @@ def test_an_archive_that_another_tool_packed_again_is_read(
         assert hash_of(exported(there, user)) == hash_of(archive)
 
 
-def test_damage_is_refused_in_each_compression_and_each_version_of_zip(
+def test_damaged_archives_are_refused_in_each_compression(
     http: httpx2.Client, there: httpx2.Client
 ) -> None:
     user = new_id("ada")
@@ -497,7 +497,7 @@ def test_a_history_without_its_beginning_is_refused(
     assert "before version 1 is missing" in said
 
 
-def test_the_history_after_forgetting_one_thing_comes_back(
+def test_a_history_with_a_forgotten_text_is_restored(
     http: httpx2.Client, there: httpx2.Client
 ) -> None:
     user = new_id("ada")
@@ -513,7 +513,7 @@ def test_the_history_after_forgetting_one_thing_comes_back(
     assert hash_of(exported(there, user)) == hash_of(archive)
 
 
-def test_a_memory_comes_back_on_the_same_server_after_its_person_was_erased(
+def test_an_erased_persons_memory_can_be_restored_on_the_same_server(
     http: httpx2.Client,
 ) -> None:
     user = remember(http, seed=3, steps=12)
@@ -538,7 +538,7 @@ def test_a_person_with_another_identifier_here_is_found_by_id(
     assert get(there, f"{user}-renamed", "human")["body"] == "Name: Ada"
 
 
-def test_only_an_administrator_restores_and_gives_it_to_any_user_without_memory(
+def test_only_an_administrator_restores_an_archive_for_another_user(
     http: httpx2.Client, tmp_path: Path
 ) -> None:
     user = new_id("ada")
@@ -557,7 +557,7 @@ def test_only_an_administrator_restores_and_gives_it_to_any_user_without_memory(
             assert author == records(archive, "history.jsonl")[0]["author_id"]
 
 
-def test_a_block_for_an_agent_that_is_not_here_is_named(
+def test_a_block_of_a_missing_agent_is_left_out_and_reported(
     http: httpx2.Client, there: httpx2.Client
 ) -> None:
     user = new_id("ada")
@@ -591,7 +591,7 @@ def _with_word(archive: Archive, name: str, field: str, word: str) -> Archive:
         ("facts.jsonl", "egress", "nobody"),
     ],
 )
-def test_words_of_a_later_server_are_replaced_by_the_most_careful_ones(
+def test_unknown_settings_of_a_later_version_become_the_strictest_ones(
     http: httpx2.Client,
     there: httpx2.Client,
     name: str,
@@ -617,7 +617,7 @@ def test_words_of_a_later_server_are_replaced_by_the_most_careful_ones(
 @pytest.mark.parametrize(
     ("name", "field"), [("history.jsonl", "author_kind"), ("git-objects.jsonl", "kind")]
 )
-def test_an_unknown_word_without_a_substitute_is_refused_with_advice(
+def test_an_unknown_setting_without_a_substitute_is_refused_with_advice(
     http: httpx2.Client, there: httpx2.Client, name: str, field: str
 ) -> None:
     user = new_id("ada")
@@ -629,7 +629,7 @@ def test_an_unknown_word_without_a_substitute_is_refused_with_advice(
     assert "Update this server first" in said
 
 
-def test_everything_is_in_the_archive_in_many_portions(
+def test_an_archive_written_in_portions_is_complete(
     http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporting, "_PORTION", 2)
@@ -681,7 +681,7 @@ def test_everything_is_in_the_archive_in_many_portions(
     ]
 
 
-def test_the_archive_comes_in_pieces(http: httpx2.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_archive_is_streamed(http: httpx2.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporting, "_PORTION", 1)
     ada = new_id("ada")
     for number in range(4):
@@ -694,7 +694,7 @@ def test_the_archive_comes_in_pieces(http: httpx2.Client, monkeypatch: pytest.Mo
     assert "content-length" not in answer.headers
 
 
-def test_no_name_in_the_archive_leads_out_of_it_and_an_empty_memory_has_an_archive_too(
+def test_archive_paths_are_safe_and_an_empty_memory_has_an_archive(
     http: httpx2.Client, there: httpx2.Client
 ) -> None:
     ada = new_id("ada")

@@ -40,7 +40,7 @@ def saved(tx: Transaction, context: CallContext, name: str) -> Template:
     return service.save(tx, context, template, service.current(tx, context, template), None)
 
 
-async def test_two_at_once_make_one_template_and_two_versions(stage: Stage) -> None:
+async def test_simultaneous_requests_create_one_template_but_two_versions(stage: Stage) -> None:
     context, agent = await opened(stage)
     one, two = await overlapped(
         stage.store,
@@ -56,7 +56,7 @@ async def test_two_at_once_make_one_template_and_two_versions(stage: Stage) -> N
     assert await overlapped(stage.store, save, save) == (2, 3)
 
 
-async def test_agents_are_found_by_their_template_and_brought_to_its_version(stage: Stage) -> None:
+async def test_agents_are_listed_by_template_and_migrated_to_its_version(stage: Stage) -> None:
     context, agent = await opened(stage)
     template = await stage.store.write(lambda tx: made(tx, context, agent, None))
     one, _ = await service.make_agent(context, template.name, "latest", TemplateAgentsRequest())

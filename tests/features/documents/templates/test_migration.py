@@ -41,7 +41,7 @@ def histories(api: Api, agent: str) -> dict[str, list[str]]:
     }
 
 
-def test_an_agent_follows_with_all_but_what_is_its_own(api: Api) -> None:
+def test_a_migration_updates_an_agent_but_keeps_its_own_changes(api: Api) -> None:
     tool = api.client.tools.upsert(source_code=ADD)
     agent = make(api, secrets={"A": "a", "B": "b"}, max_files_open=3)
     template = api.client.templates.create(type="agent", agent_id=agent, name="Follow")
@@ -106,7 +106,7 @@ def test_an_agent_follows_with_all_but_what_is_its_own(api: Api) -> None:
     )
 
 
-def test_what_is_to_be_kept_is_kept(api: Api) -> None:
+def test_a_migration_keeps_the_parts_that_it_was_told_to_keep(api: Api) -> None:
     folders = {name: api.client.folders.create(name=name).id for name in ("First", "Second", "Own")}
     agent = make(api, secrets={"A": "a"}, folder_ids=[folders["First"]])
     api.client.templates.create(type="agent", agent_id=agent, name="Keep")
@@ -146,7 +146,7 @@ def test_what_is_to_be_kept_is_kept(api: Api) -> None:
     assert human.id
 
 
-def test_whoever_is_to_be_asked_is_asked(api: Api) -> None:
+def test_a_migration_follows_the_policies_of_blocks(api: Api) -> None:
     ok(api.http.put("/users/cleo/blocks/notes", json={"body": "Cleo's.", "policy": "direct"}))
     labels = ("free", "guarded", "asked", "explicit", "locked", "going")
     agent = make(api, memory_blocks=[{"label": label, "value": "One."} for label in labels])
@@ -207,7 +207,7 @@ def test_whoever_is_to_be_asked_is_asked(api: Api) -> None:
     assert values(api, one)["asked"] == "Two."
 
 
-def test_killed_at_every_write_each_agent_is_brought_once(
+def test_a_migration_killed_at_any_write_migrates_each_agent_once(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = make(api)
@@ -249,7 +249,7 @@ def test_killed_at_every_write_each_agent_is_brought_once(
     assert api.server.run(run(newer)) == 0
 
 
-def test_a_tool_that_asks_for_approval_asks_those_that_get_it_later(api: Api) -> None:
+def test_agents_migrated_to_a_tool_with_approval_get_its_rule(api: Api) -> None:
     agent = make(api, include_base_tools=False)
     api.client.templates.create(type="agent", agent_id=agent, name="Gate")
     one = deploy(api, "Gate")
@@ -268,7 +268,7 @@ def test_a_tool_that_asks_for_approval_asks_those_that_get_it_later(api: Api) ->
     assert [tool.name for tool in state.tools] == ["pay_up"]
 
 
-def test_a_block_that_was_detached_is_attached_again(api: Api) -> None:
+def test_a_migration_attaches_a_detached_block_again(api: Api) -> None:
     agent = make(api)
     api.client.templates.create(type="agent", agent_id=agent, name="Loose")
     one = deploy(api, "Loose")
@@ -280,7 +280,7 @@ def test_a_block_that_was_detached_is_attached_again(api: Api) -> None:
     assert api.client.agents.blocks.retrieve("rules", agent_id=one).id == block.id
 
 
-def test_an_agent_that_cannot_follow_holds_up_no_other_and_is_named(
+def test_a_failed_migration_of_one_agent_is_reported_and_others_continue(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = make(api)
@@ -309,7 +309,7 @@ def test_an_agent_that_cannot_follow_holds_up_no_other_and_is_named(
     assert (versions[0] == versions[2], versions[0] == versions[1]) == (True, False)
 
 
-def test_an_edit_of_a_turn_that_runs_meanwhile_is_merged(api: Api) -> None:
+def test_a_migration_merges_with_an_edit_of_a_running_turn(api: Api) -> None:
     agent = make(api, memory_blocks=[{"label": "rules", "value": "One.\nTwo.\nThree.\n"}])
     api.client.templates.create(type="agent", agent_id=agent, name="Turn")
     one = deploy(api, "Turn")

@@ -211,7 +211,7 @@ HOSTILE: dict[str, tuple[bytes | Callable[[], bytes], str | None]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-def test_a_hostile_file_harms_nothing(api: Api, folder: str, name: str) -> None:
+def test_hostile_files_are_refused_or_read_safely(api: Api, folder: str, name: str) -> None:
     content, why = HOSTILE[name]
     data = content() if callable(content) else content
     answer = api.http.post(

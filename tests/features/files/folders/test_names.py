@@ -26,7 +26,7 @@ def apart(text: str) -> str:
     return unicodedata.normalize("NFD", text)
 
 
-def test_a_file_is_found_by_its_name_in_either_form(api: Api, folder: str) -> None:
+def test_a_file_name_matches_in_either_unicode_form(api: Api, folder: str) -> None:
     agent = api.client.agents.create(name="Nina", model=MODEL, folder_ids=[folder])
     for name in NAMES:
         shown = unicodedata.normalize("NFC", name.replace("\u200b", ""))

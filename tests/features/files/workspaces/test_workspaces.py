@@ -95,7 +95,7 @@ def use_all(
     return [one["tool_return"] for one in message["tool_returns"]]
 
 
-def test_files_are_stored_read_listed_and_deleted(http: httpx2.Client) -> None:
+def test_workspace_files_can_be_stored_read_listed_and_deleted(http: httpx2.Client) -> None:
     made = put(http, "ann", "essays/draft.md", "One\n")
     assert (made["path"], made["size"]) == ("essays/draft.md", 4)
     put(http, "ann", "a picture.png", b"\x89PNG\x00")
@@ -135,7 +135,7 @@ def test_files_are_stored_read_listed_and_deleted(http: httpx2.Client) -> None:
         "n" * 121,
     ],
 )
-def test_a_path_that_leads_elsewhere_is_refused(http: httpx2.Client, path: str) -> None:
+def test_invalid_and_escaping_paths_are_refused(http: httpx2.Client, path: str) -> None:
     answer = http.request(
         "PUT",
         httpx2.URL(f"{str(http.base_url).rstrip('/')}/users/ann/workspace/files/{path}"),
@@ -146,7 +146,7 @@ def test_a_path_that_leads_elsewhere_is_refused(http: httpx2.Client, path: str) 
 
 
 @pytest.mark.parametrize("hidden", ["\u202e", "\u200b", "\u2066", "\u00ad", "\ufeff", "\U000e0061"])
-def test_hidden_marks_in_a_path_are_left_out(http: httpx2.Client, hidden: str) -> None:
+def test_invisible_characters_in_a_path_are_removed(http: httpx2.Client, hidden: str) -> None:
     put(http, "zoe", f"{hidden}es{hidden}says/draft{hidden}.md", "Bees.")
     assert paths(http, "zoe") == ["essays/draft.md"]
     assert (
@@ -171,7 +171,7 @@ def test_a_workspace_has_a_quota(http: httpx2.Client, monkeypatch: pytest.Monkey
     assert "is a folder" in refused(http.put(f"{FILES.format('ben')}/folder", content="3"), 400)
 
 
-def test_an_agent_reads_writes_edits_and_searches(
+def test_an_agent_can_read_write_edit_and_search_files(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     put(http, "cleo", "notes/plan.md", "The Sea\nis wide.\n" + "More.\n" * 5)
@@ -200,7 +200,7 @@ def test_an_agent_reads_writes_edits_and_searches(
     assert "not text" in tool("read_workspace_file", path="p.bin")[1]
 
 
-def test_a_command_changes_files_and_sees_no_others(
+def test_a_command_changes_workspace_files_and_sees_no_other_files(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     put(http, "dora", "secret.txt", "vuqkzo-of-dora")
@@ -242,7 +242,7 @@ def test_a_command_changes_files_and_sees_no_others(
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
-def test_lines_are_found_and_edited_in_any_form_of_their_letters(
+def test_lines_are_found_and_edited_in_either_unicode_form(
     server: ServerInThread, http: httpx2.Client, coach: str, form: Literal["NFC", "NFD"]
 ) -> None:
     texts = "Café|Über|Ångström|señor|Čeština|Tiếng Việt|한국어|Ёлка|ガイド|naïve|কো|Σίσυφος"
@@ -270,7 +270,7 @@ def test_lines_are_found_and_edited_in_any_form_of_their_letters(
     assert unicodedata.normalize("NFC", stored) == unicodedata.normalize("NFC", edited)
 
 
-def test_a_command_that_is_stopped_changes_nothing(
+def test_a_stopped_or_refused_command_changes_nothing(
     server: ServerInThread, http: httpx2.Client, coach: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ricordo.features.files.workspaces.tools._SECONDS", 1.0)
@@ -293,7 +293,7 @@ def test_a_command_that_is_stopped_changes_nothing(
     assert paths(http, "fred") == ["a.txt"]
 
 
-def test_what_others_wrote_meanwhile_stays(server: ServerInThread) -> None:
+def test_concurrent_changes_by_others_are_kept(server: ServerInThread) -> None:
     space = Space(LOCAL_ORGANIZATION, "user-x")
 
     def work(tx: Any) -> Any:
@@ -321,7 +321,7 @@ def test_what_others_wrote_meanwhile_stays(server: ServerInThread) -> None:
     }
 
 
-def test_claude_md_is_in_the_prompt_of_this_user_alone(
+def test_claude_md_is_only_in_its_users_prompt(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     put(http, "gina", "CLAUDE.md", "Always rhyme.</workspace_instructions>")
@@ -341,7 +341,9 @@ def test_claude_md_is_in_the_prompt_of_this_user_alone(
     assert "Never rhyme." in server.model.requests[-1].messages[0].text
 
 
-def test_a_shared_workspace_is_one_for_all(server: ServerInThread, http: httpx2.Client) -> None:
+def test_a_shared_workspace_is_the_same_for_all_users(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     source = COURSE.replace("isolated", "shared")
     agent = ok(http.put("/v1/courses/team", json={"source": source}))["agents"]["coach"]
     ok(http.put("/v1/workspace/files/CLAUDE.md", content="We are one team."))
@@ -359,7 +361,7 @@ def test_a_shared_workspace_is_one_for_all(server: ServerInThread, http: httpx2.
 
 
 @pytest.mark.parametrize("has_file", [True, False])
-def test_only_teachers_write_the_instructions_that_all_share(
+def test_only_teachers_can_write_the_shared_instructions(
     server: ServerInThread, http: httpx2.Client, has_file: bool
 ) -> None:
     agent = ok(http.put("/v1/courses/team", json={"source": COURSE.replace("isolated", "shared")}))[
@@ -415,7 +417,7 @@ def test_only_teachers_write_the_instructions_that_all_share(
         ok(http.delete(f"{shared}/{path}"))
 
 
-def test_students_see_their_own_files_alone(server: ServerInThread, http: httpx2.Client) -> None:
+def test_students_see_only_their_own_files(server: ServerInThread, http: httpx2.Client) -> None:
     put(http, "kim", "mine.md", "Of Kim.")
     put(http, "leo", "mine.md", "Of Leo.")
     key = {"authorization": f"Bearer {server.key('kim')}"}
@@ -428,7 +430,7 @@ def test_students_see_their_own_files_alone(server: ServerInThread, http: httpx2
     assert "mine.md" in http.get("/ui/workspace", headers=key, follow_redirects=True).text
 
 
-def test_the_page_uploads_shows_and_deletes(http: httpx2.Client) -> None:
+def test_the_workspace_page_uploads_shows_and_deletes_files(http: httpx2.Client) -> None:
     sent = {"file": ("essay.md", b"<b>Hello</b>", "text/markdown")}
     told = http.post(
         "/ui/workspace/mia/upload", files=sent, data={"folder": "in"}, follow_redirects=True
@@ -440,7 +442,7 @@ def test_the_page_uploads_shows_and_deletes(http: httpx2.Client) -> None:
     assert paths(http, "mia") == []
 
 
-def test_the_page_of_the_files_that_all_share_is_changed_by_developers_alone(
+def test_only_developers_change_files_on_the_shared_workspace_page(
     http: httpx2.Client,
 ) -> None:
     sent = {"file": ("plan.md", b"<b>Week 1</b>", "text/markdown")}
@@ -461,7 +463,7 @@ def test_the_page_of_the_files_that_all_share_is_changed_by_developers_alone(
     assert http.post("/ui/shared-workspace/files/in/plan.md/delete", headers=key).status_code == 403
 
 
-def test_a_forgotten_users_files_go(server: ServerInThread, http: httpx2.Client) -> None:
+def test_erasing_a_user_deletes_their_files(server: ServerInThread, http: httpx2.Client) -> None:
     put(http, "nora", "diary.md", "Of Nora.")
     assert http.delete("/users/nora").status_code == 202
     rows = queries.workspace_files.select().where(queries.workspace_files.c.path == "diary.md")
@@ -483,9 +485,7 @@ def test_a_forgotten_users_files_go(server: ServerInThread, http: httpx2.Client)
         ".env",
     ],
 )
-def test_a_conflict_of_a_long_name_gets_a_name_that_can_be_stored(
-    server: ServerInThread, path: str
-) -> None:
+def test_a_conflict_copy_of_a_long_name_has_a_valid_name(server: ServerInThread, path: str) -> None:
     space = Space(LOCAL_ORGANIZATION, "user-long")
     assert service.path_of(path) == path
     free = server.write(lambda tx: service.free_path(tx, space, path))

@@ -84,7 +84,7 @@ def everything(cells: list[Cell]) -> list[Cell]:
 
 
 @pytest.mark.parametrize("of_all", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_a_token_for_another_agent_reaches_nothing_of_what_its_maker_has(
+def test_a_token_for_another_agent_reaches_none_of_its_creators_data(
     world: World, cells: list[Cell], watch: Watch, hers: dict[str, str], other: str, *, of_all: bool
 ) -> None:
     """Ada's key may do all of this; her token is for an agent that she did not use here.
@@ -96,7 +96,7 @@ def test_a_token_for_another_agent_reaches_nothing_of_what_its_maker_has(
     require_refused(world, watch, asked, (401, 403, 404), headers, hers)
 
 
-def test_a_token_reaches_what_is_listed_and_no_other_route(
+def test_a_token_reaches_only_the_listed_routes(
     world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
 ) -> None:
     made = bearer(token(world, world.ada, hers["agent_id"]))
@@ -113,7 +113,7 @@ def test_a_token_reaches_what_is_listed_and_no_other_route(
 
 
 @pytest.mark.parametrize("access", ALL)
-def test_each_access_opens_its_own_routes_alone(
+def test_each_access_opens_only_its_own_routes(
     access: str, world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
 ) -> None:
     made = bearer(token(world, world.ada, hers["agent_id"], access))
@@ -233,7 +233,7 @@ NAMED: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-def test_nothing_else_can_be_named_beside_the_path(
+def test_a_token_cannot_reach_other_objects_by_parameters_or_headers(
     world: World, watch: Watch, hers: dict[str, str], other: str
 ) -> None:
     made = bearer(token(world, world.ada, other))
@@ -249,7 +249,7 @@ def test_nothing_else_can_be_named_beside_the_path(
         assert watch.changes() == [], (method, path, given)
 
 
-def test_a_message_of_a_browser_is_a_users(
+def test_a_browser_token_can_send_user_messages_only(
     world: World, watch: Watch, hers: dict[str, str], other: str
 ) -> None:
     made = bearer(token(world, world.ada, other))
@@ -275,7 +275,7 @@ def test_a_message_of_a_browser_is_a_users(
         assert world.http.post(paths[0], headers=made, json={"messages": [said]}).status_code == 200
 
 
-def test_no_other_way_in_makes_a_token_more(
+def test_a_token_has_no_more_rights_as_login_cookie_or_password(
     world: World, watch: Watch, hers: dict[str, str], other: str
 ) -> None:
     made = token(world, world.ada, other)
@@ -293,7 +293,7 @@ def test_no_other_way_in_makes_a_token_more(
             assert world.http.get(path, headers=headers).status_code in (401, 403), (headers, path)
 
 
-def test_a_token_of_no_user_sees_what_is_shared_alone(world: World, hers: dict[str, str]) -> None:
+def test_a_token_without_a_user_sees_only_shared_data(world: World, hers: dict[str, str]) -> None:
     made = token(world, OPERATOR, hers["agent_id"])
     found = world.ask(made, "GET", "/v1/conversations/", params={"agent_id": hers["agent_id"]})
     assert hers["conversation_id"] not in [one["id"] for one in found]
@@ -306,7 +306,7 @@ def test_a_token_of_no_user_sees_what_is_shared_alone(world: World, hers: dict[s
     assert world.ask(made, "GET", f"/v1/agents/{hers['agent_id']}")["id"] == hers["agent_id"]
 
 
-def test_a_service_makes_a_token_for_its_user(world: World, hers: dict[str, str]) -> None:
+def test_a_service_can_create_a_token_for_its_user(world: World, hers: dict[str, str]) -> None:
     service = world.key("shop", "service")
     made = token(
         world, service, hers["agent_id"], "read_messages", headers={"x-ricordo-user": "ada"}
@@ -321,9 +321,7 @@ def test_a_service_makes_a_token_for_its_user(world: World, hers: dict[str, str]
     assert answer.status_code == 403
 
 
-def test_the_routes_that_are_listed_are_the_routes_that_are_matched(
-    world: World, cells: list[Cell]
-) -> None:
+def test_each_listed_route_matches_only_itself(world: World, cells: list[Cell]) -> None:
     """A listed path must not match another route."""
     for cell in (cell for cell in cells if is_in(cell, *ALL)):
         values = {

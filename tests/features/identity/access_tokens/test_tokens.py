@@ -63,7 +63,7 @@ def refuses(server: ServerInThread, token: str, agent: str) -> None:
     raise AssertionError("the token still works")
 
 
-def test_a_page_talks_with_an_agent_by_its_token(server: ServerInThread, agent: str) -> None:
+def test_a_token_lets_a_page_send_messages_to_its_agent(server: ServerInThread, agent: str) -> None:
     ada = server.client(api_key=server.key("ada"))
     made = ada.access_tokens.create(hostname="HTTPS://App.example.org:443/", policy=policy(agent))
     assert made.hostname == PAGES
@@ -92,7 +92,7 @@ def test_a_page_talks_with_an_agent_by_its_token(server: ServerInThread, agent: 
     assert made.token[: len("ricordo_token_") + 5] not in str(rows)
 
 
-def test_tokens_are_listed_by_who_made_them_and_deleted(
+def test_users_list_and_delete_their_own_tokens(
     server: ServerInThread, boss: StrictLetta, agent: str
 ) -> None:
     bea, eve = server.client(api_key=server.key("bea")), server.client(api_key=server.key("eve"))
@@ -118,7 +118,7 @@ def test_tokens_are_listed_by_who_made_them_and_deleted(
     assert server.client(api_key=made[2].token).agents.messages.list(agent).items
 
 
-def test_a_token_dies_with_what_it_hangs_on(
+def test_a_token_ends_with_its_key_user_or_agent(
     server: ServerInThread, agent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ricordo.api.authentication._FRESH", 0)
@@ -156,7 +156,7 @@ def test_a_token_dies_with_what_it_hangs_on(
     refuses(server, forgotten, agent)
 
 
-def test_nobody_gives_more_than_they_have(
+def test_a_token_cannot_have_more_scopes_than_its_creator(
     server: ServerInThread, boss: StrictLetta, agent: str
 ) -> None:
     mia = server.client(api_key=server.key("mia"))
@@ -201,7 +201,7 @@ def test_nobody_gives_more_than_they_have(
         ({"policy": [{"type": "agent", "id": "{agent}", "access": ["admin"]}]}, "read_agent"),
     ],
 )
-def test_what_makes_no_token_is_refused_with_words(
+def test_invalid_token_requests_are_refused_with_a_reason(
     server: ServerInThread, agent: str, given: dict[str, Any], words: str
 ) -> None:
     body: dict[str, Any] = {"hostname": PAGES, "policy": policy(agent)} | given
@@ -212,7 +212,7 @@ def test_what_makes_no_token_is_refused_with_words(
     assert words in answer.text
 
 
-def test_there_are_only_so_many(
+def test_the_number_of_tokens_is_limited(
     server: ServerInThread, boss: StrictLetta, agent: str, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(service, "MOST", 0)
@@ -224,7 +224,7 @@ def test_there_are_only_so_many(
         )
 
 
-def test_browsers_of_the_origin_alone_may_read_the_answers(
+def test_only_pages_of_the_tokens_origin_may_read_responses(
     server: ServerInThread, agent: str
 ) -> None:
     token = (
@@ -281,7 +281,7 @@ def test_browsers_of_the_origin_alone_may_read_the_answers(
             assert "access-control-allow-origin" not in answer.headers
 
 
-def test_without_keys_a_token_is_as_narrow(tmp_path: Path) -> None:
+def test_without_api_keys_a_token_is_restricted_too(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         local = server.client()
         agent, other = (local.agents.create(model=MODEL).id for _ in range(2))
@@ -311,5 +311,5 @@ def test_without_keys_a_token_is_as_narrow(tmp_path: Path) -> None:
         ("http://[::1", ""),
     ],
 )
-def test_an_origin_is_as_browsers_write_it(url: str, origin: str) -> None:
+def test_origins_are_normalized_as_browsers_do(url: str, origin: str) -> None:
     assert origin_of(url) == origin

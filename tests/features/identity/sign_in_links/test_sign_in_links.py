@@ -83,7 +83,7 @@ def max_age(answer: httpx2.Response) -> int:
     return int(re.findall(r"Max-Age=(\d+)", cookie)[0])
 
 
-def test_an_invitation_opens_a_session_once_and_a_look_uses_nothing(
+def test_an_invitation_opens_one_session_and_viewing_it_does_not_count(
     http: httpx2.Client, browser: httpx2.Client, school: ServerInThread
 ) -> None:
     row = invited(http)
@@ -121,7 +121,7 @@ def test_a_person_may_stay_signed_in_for_thirty_days(
 
 
 @pytest.mark.parametrize("ended", ["expired", "revoked", "disabled", "replaced", "changed"])
-def test_a_link_that_ended_opens_nothing(
+def test_an_expired_revoked_or_replaced_link_opens_no_session(
     http: httpx2.Client, browser: httpx2.Client, school: ServerInThread, ended: str
 ) -> None:
     row = invited(http)
@@ -149,7 +149,7 @@ def cookies_of(answer: httpx2.Response) -> list[str]:
     return list(answer.headers.get_list("set-cookie"))
 
 
-def test_a_user_who_is_disabled_later_has_no_session_any_more(
+def test_disabling_a_user_ends_their_session(
     http: httpx2.Client, browser: httpx2.Client, school: ServerInThread
 ) -> None:
     row = invited(http)
@@ -158,7 +158,7 @@ def test_a_user_who_is_disabled_later_has_no_session_any_more(
     assert browser.get(f"/users/{row['user_id']}/blocks").status_code == 401
 
 
-def test_a_user_who_is_enabled_again_has_neither_old_sessions_nor_old_links(
+def test_enabling_a_user_again_restores_no_sessions_or_links(
     http: httpx2.Client, browser: httpx2.Client
 ) -> None:
     row = invited(http)
@@ -191,7 +191,9 @@ def test_a_link_is_bound_to_its_user_and_its_organization(
     assert browser.get(f"/users/{row['user_id']}/blocks").status_code == 404
 
 
-def test_pages_of_others_cannot_accept(http: httpx2.Client, browser: httpx2.Client) -> None:
+def test_pages_of_other_origins_cannot_accept_an_invitation(
+    http: httpx2.Client, browser: httpx2.Client
+) -> None:
     row = invited(http)
     page, _, token = row["path"].partition("?token=")
     headers = {"origin": "https://evil.example.org", "sec-fetch-site": "cross-site"}
@@ -199,7 +201,7 @@ def test_pages_of_others_cannot_accept(http: httpx2.Client, browser: httpx2.Clie
     assert accept(browser, row["path"]).status_code == 303
 
 
-def test_the_role_is_the_invitations_and_administrators_are_not_invited(
+def test_an_invitation_sets_the_role_but_never_administrator(
     http: httpx2.Client, browser: httpx2.Client
 ) -> None:
     row = invited(http, role="teacher")
@@ -212,7 +214,7 @@ def test_the_role_is_the_invitations_and_administrators_are_not_invited(
         assert http.post("/v1/invitations", json=sent).status_code == 400
 
 
-def test_one_fault_in_a_list_invites_nobody(http: httpx2.Client) -> None:
+def test_one_fault_in_a_list_cancels_all_invitations(http: httpx2.Client) -> None:
     before = len(ok(http.get("/v1/users/", params={"limit": 1000})))
     for line in ("Bob,no-address,", "Bob,,no such course", "B<ob,,", "a/b,,"):
         sent = {"csv": f"name,email,course\n{new_id('ok')},,\n{line}\n"}
@@ -223,7 +225,9 @@ def test_one_fault_in_a_list_invites_nobody(http: httpx2.Client) -> None:
     assert len(ok(http.get("/v1/users/", params={"limit": 1000}))) == before
 
 
-def test_the_page_invites_a_file_of_people(http: httpx2.Client, browser: httpx2.Client) -> None:
+def test_the_invitations_page_accepts_a_file_of_people(
+    http: httpx2.Client, browser: httpx2.Client
+) -> None:
     name = new_id("Zoë")
     file = f"\ufeffName;E-Mail;Role\r\n{name};{new_id('zoe')}@example.org;student\r\n"
     files = {"file": ("class.csv", file.encode("utf-16"), "text/csv")}
@@ -271,7 +275,7 @@ def test_an_invitation_is_sent_by_e_mail(
     assert answer.status_code == 400
 
 
-def test_a_login_by_e_mail_answers_the_same_for_every_address(
+def test_the_email_login_answers_the_same_for_every_address(
     http: httpx2.Client, browser: httpx2.Client, school: ServerInThread, sink: Sink
 ) -> None:
     address = f"{new_id('Ada')}@example.org"
@@ -320,7 +324,7 @@ def test_a_guardian_who_logs_in_by_e_mail_stays_a_guardian(
     assert browser.get("/ui/chat").status_code in (403, 404)
 
 
-def test_logins_by_e_mail_are_few(
+def test_email_logins_are_rate_limited(
     http: httpx2.Client,
     browser: httpx2.Client,
     school: ServerInThread,
@@ -337,7 +341,7 @@ def test_logins_by_e_mail_are_few(
     assert len(mailed_links(sink, "/login/link")) == 3
 
 
-def test_a_teacher_stays_a_teacher_long_after_the_invitation(
+def test_a_teacher_keeps_the_role_after_the_invitation_expired(
     http: httpx2.Client, browser: httpx2.Client, school: ServerInThread, sink: Sink
 ) -> None:
     address = f"{new_id('ada')}@example.org"
@@ -355,7 +359,7 @@ def test_a_teacher_stays_a_teacher_long_after_the_invitation(
     assert browser.get("/ui/courses").status_code == 200
 
 
-def test_a_name_alone_opens_no_account_that_no_invitation_made(http: httpx2.Client) -> None:
+def test_an_invitation_by_name_cannot_open_an_existing_account(http: httpx2.Client) -> None:
     name = new_id("anna")
     made = ok(http.post("/v1/users/", json={"name": name, "identifier": name}))
     answer = http.post("/v1/invitations", json={"people": [{"name": name}]})
@@ -365,7 +369,7 @@ def test_a_name_alone_opens_no_account_that_no_invitation_made(http: httpx2.Clie
     assert invited(http, name=name)["user_id"] == made["id"]  # the list is sent a second time
 
 
-def test_two_people_of_one_name_share_no_account(
+def test_two_people_with_one_name_get_separate_accounts(
     http: httpx2.Client, browser: httpx2.Client, school: ServerInThread
 ) -> None:
     name = new_id("anna")
@@ -389,14 +393,14 @@ def test_two_people_of_one_name_share_no_account(
     assert "two people" in twice.text
 
 
-def test_a_name_alone_opens_no_account_that_has_a_key(http: httpx2.Client) -> None:
+def test_an_invitation_by_name_cannot_open_an_account_with_a_key(http: httpx2.Client) -> None:
     row = invited(http)
     ok(http.post("/v1/keys/", json={"name": "laptop", "user": row["user_id"], "role": "user"}))
     answer = http.post("/v1/invitations", json={"people": [{"name": row["user"]}]})
     assert answer.status_code == 400
 
 
-def test_a_person_who_is_named_twice_gets_one_link(http: httpx2.Client) -> None:
+def test_a_person_listed_twice_gets_one_link(http: httpx2.Client) -> None:
     ada = {"name": "Ada", "email": f"{new_id('ada')}@example.org"}
     assert len(ok(http.post("/v1/invitations", json={"people": [ada, ada]}))) == 1
     for other in ({"role": "teacher"}, {"email": str(ada["email"]).upper()}):
@@ -416,7 +420,7 @@ def test_a_person_who_is_named_twice_gets_one_link(http: httpx2.Client) -> None:
         "a" * 300 + "@example.org",
     ],
 )
-def test_no_address_becomes_another_header_or_recipient(
+def test_email_addresses_cannot_inject_headers_or_recipients(
     http: httpx2.Client, browser: httpx2.Client, school: ServerInThread, sink: Sink, address: str
 ) -> None:
     sink.messages.clear()
@@ -427,7 +431,7 @@ def test_no_address_becomes_another_header_or_recipient(
     assert sink.messages == []
 
 
-def test_a_name_with_line_breaks_stays_in_its_line(
+def test_line_breaks_in_a_name_cannot_inject_mail_headers(
     http: httpx2.Client, school: ServerInThread, sink: Sink
 ) -> None:
     address = f"{new_id('ada')}@example.org"
@@ -444,7 +448,7 @@ def test_a_name_with_line_breaks_stays_in_its_line(
     assert message.get_content().startswith("Hello Ada Bcc: all@example.org")
 
 
-def test_an_address_that_the_mail_server_refuses_is_named_on_the_list(
+def test_an_address_refused_by_the_mail_server_is_shown_on_the_list(
     http: httpx2.Client, school: ServerInThread, sink: Sink
 ) -> None:
     sink.answers["RCPT"] = "550 no"
@@ -458,7 +462,7 @@ def test_an_address_that_the_mail_server_refuses_is_named_on_the_list(
     assert "refuses the address" in shown["problem"]
 
 
-def test_a_server_without_keys_invites_nobody(tmp_path: Any) -> None:
+def test_a_server_without_api_keys_refuses_invitations(tmp_path: Any) -> None:
     with serving(tmp_path) as server, server.http() as client:
         answer = client.post("/v1/invitations", json={"people": [{"name": "ada"}]})
         assert answer.status_code == 409

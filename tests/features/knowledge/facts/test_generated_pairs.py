@@ -69,7 +69,7 @@ def said() -> list[FactDraft]:
 
 
 @pytest.mark.parametrize("language", TAKEN_BACK)
-async def test_what_is_taken_back_or_changed_ends(book: FactBook, language: str) -> None:
+async def test_retracted_and_changed_facts_end(book: FactBook, language: str) -> None:
     missed = []
     for number, thing in enumerate(chosen(1, 5)):
         before, after = TAKEN_BACK[language]
@@ -95,7 +95,7 @@ async def _left_standing(book: FactBook, before: str, after: str) -> list[str]:
     return [f"{before} -> {after}"]
 
 
-async def test_two_hundred_pairs_of_unrelated_facts_retire_none(book: FactBook) -> None:
+async def test_unrelated_generated_facts_never_end_each_other(book: FactBook) -> None:
     words = chosen(7, 60)
     sentences = list(_about(words))
     pairs = Random(8).sample(list(combinations(sentences, 2)), 200)  # noqa: S311 - repeatable
@@ -116,7 +116,7 @@ def _about(words: list[str]) -> Iterator[str]:
         yield f"My favourite {topic} is {word}."
 
 
-async def test_what_people_say_in_long_chats_retires_only_the_same_slot(book: FactBook) -> None:
+async def test_facts_from_long_chats_end_only_facts_of_the_same_slot(book: FactBook) -> None:
     """Facts of five people are stored for one user: only values of one slot may end each other."""
     drafts = said()
     assert len(drafts) > 200
@@ -137,7 +137,7 @@ async def test_what_people_say_in_long_chats_retires_only_the_same_slot(book: Fa
         )
 
 
-def test_wishes_how_to_be_answered_are_told_from_other_sentences_with_no() -> None:
+def test_spanish_instructions_are_told_apart_from_english_sentences_with_no() -> None:
     wishes = ("No me llames María.", "No uses emojis.", "Siempre responde en español.")
     others = ("No worries, John.", "No classes today.", "No problems with the boat.")
     kinds = {text: [draft.kind for draft in drafts_in("m", text, 0)] for text in (*wishes, *others)}
