@@ -190,7 +190,7 @@ async def test_many_small_packs_become_few(
 
 @dataclass
 class World:
-    """A memory of three versions, its repository in three packs, and the number of times it was read."""
+    """A memory of three versions, its repository in three packs, and how often it was read."""
 
     store: SqliteStore
     folder: Path
