@@ -42,7 +42,7 @@ def given(server: ServerInThread) -> list[str]:
     return [json.loads(one.content)["message"] for one in returns]
 
 
-def test_functions_of_responses_are_run_by_the_caller(
+def test_the_caller_runs_the_functions_of_a_response(
     client: OpenAI, server: ServerInThread, agent: str
 ) -> None:
     server.says(call("weather", city="Rome"), "Sunny in Rome.", "You are welcome.")
@@ -68,7 +68,7 @@ def test_functions_of_responses_are_run_by_the_caller(
     assert third.output_text == "You are welcome."
 
 
-def test_a_caller_that_keeps_the_items_sends_all_of_them_again(
+def test_a_caller_may_send_all_items_of_a_response_again(
     client: OpenAI, server: ServerInThread, agent: str
 ) -> None:
     both = (TextPart("Let me look."), call("weather", city="Rome"), call("weather", city="Oslo"))
@@ -127,7 +127,7 @@ def test_a_call_is_streamed_with_its_arguments(
         ({"input": [{"type": "function_call_output", "call_id": "", "output": "x"}]}, "at least 1"),
     ],
 )
-def test_items_and_tools_that_responses_do_not_have_are_refused(
+def test_unsupported_items_and_tools_are_refused(
     http: httpx2.Client, agent: str, body: dict[str, Any], words: str
 ) -> None:
     answer = http.post("/v1/responses", json={"model": agent} | body)
@@ -135,7 +135,7 @@ def test_items_and_tools_that_responses_do_not_have_are_refused(
     assert words in answer.text
 
 
-def test_responses_and_their_events_have_every_field_that_the_official_client_calls_required(
+def test_responses_and_events_have_all_fields_the_official_client_requires(
     http: httpx2.Client, server: ServerInThread, agent: str
 ) -> None:
     """The client itself ignores a missing field, but programs that read it fail."""

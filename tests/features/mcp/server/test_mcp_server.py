@@ -63,7 +63,7 @@ def block(http: httpx2.Client, user: str, label: str, body: str, policy: str) ->
     ok(http.put(f"/users/{user}/blocks/{label}", json={"body": body, "policy": policy}))
 
 
-async def test_a_program_reads_searches_writes_and_asks(
+async def test_an_mcp_client_can_read_search_write_and_message_agents(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     block(http, "ada", "human", "Her name is Ada.", "direct")
@@ -92,7 +92,7 @@ async def test_a_program_reads_searches_writes_and_asks(
     assert (last["author"], last["message"]) == ("an MCP client for ada", "She said so.")
 
 
-async def test_what_waits_for_approval_waits_also_where_the_key_could_approve(
+async def test_changes_over_mcp_are_proposed_even_if_the_key_may_approve(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     block(http, "ben", "human", "He likes tea.", "propose")
@@ -118,7 +118,7 @@ async def test_what_waits_for_approval_waits_also_where_the_key_could_approve(
     assert [one["author_kind"] for one in ok(http.get("/users/ben/diffs"))] == ["service"] * 2
 
 
-async def test_a_key_sees_the_tools_that_it_may_use_and_no_others(server: ServerInThread) -> None:
+async def test_a_key_sees_only_the_tools_that_its_scopes_allow(server: ServerInThread) -> None:
     for scopes, seen in (
         (("memory:read",), {"read_memory"}),
         (("messages:read", "agents:read"), {"list_agents", "search_memory"}),
@@ -153,7 +153,7 @@ async def test_a_key_sees_the_tools_that_it_may_use_and_no_others(server: Server
                 assert "the key of this client does not allow it" in refused
 
 
-async def test_two_people_never_read_each_other(
+async def test_two_users_cannot_read_each_other_over_mcp(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     block(http, "mia", "diary", "Mia's secret plan.", "direct")
@@ -185,7 +185,7 @@ async def test_two_people_never_read_each_other(
         assert "Mia's secret plan." in await said(client, "read_memory")
 
 
-async def test_blocks_are_resources_that_tell_of_their_changes(
+async def test_blocks_are_resources_with_change_notifications(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     block(http, "kim", "projects/thesis", "Chapter one.", "direct")
@@ -219,7 +219,7 @@ async def test_blocks_are_resources_that_tell_of_their_changes(
             await client.get_prompt("nothing")
 
 
-async def test_the_profile_is_a_resource_of_its_person_alone(
+async def test_the_profile_resource_belongs_to_its_user(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     block(http, "lea", "human", "Writes about xqwhales.", "direct")
@@ -238,7 +238,7 @@ async def test_the_profile_is_a_resource_of_its_person_alone(
             await client.read_resource("memory://profile")
 
 
-async def test_the_first_memory_of_a_person_can_be_proposed(
+async def test_the_first_memory_of_a_new_user_can_be_proposed(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     async with connected(server, server.key("new-person")) as client:
@@ -257,7 +257,7 @@ async def test_the_first_memory_of_a_person_can_be_proposed(
         assert 'There is no memory block "plans"' in refused
 
 
-async def test_what_makes_no_sense_is_answered_by_a_sentence(server: ServerInThread) -> None:
+async def test_invalid_mcp_calls_are_answered_with_a_reason(server: ServerInThread) -> None:
     async with connected(server, server.key("zoe")) as client:
         for tool, arguments, words in (
             ("search_memory", {}, "query: Field required"),
@@ -303,7 +303,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, **own}
 
 
-async def test_a_program_that_starts_a_server_itself_reaches_the_same_memory(
+async def test_a_stdio_server_uses_the_same_memory(
     environment: dict[str, str], quick_command: Sequence[str]
 ) -> None:
     command, *arguments = [*quick_command, "mcp", "--user", "ada"]
@@ -324,7 +324,7 @@ async def test_a_program_that_starts_a_server_itself_reaches_the_same_memory(
             assert b"approved" in (await done.communicate())[0]
 
 
-def test_lines_that_are_no_messages_are_answered_and_news_are_not(
+def test_invalid_lines_are_answered_but_notifications_are_not(
     environment: dict[str, str], quick_command: Sequence[str]
 ) -> None:
     news = {"jsonrpc": "2.0", "method": "notifications/initialized"}
@@ -346,7 +346,7 @@ def test_lines_that_are_no_messages_are_answered_and_news_are_not(
     assert answers[1]["error"]["code"] == -32700
 
 
-async def test_a_label_of_any_signs_names_one_block(
+async def test_labels_with_any_characters_name_their_block(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     labels = [

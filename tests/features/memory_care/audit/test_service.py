@@ -40,7 +40,7 @@ async def wrote(
     await store.write(lambda tx: commit(tx, state, memory, Scope(), given))
 
 
-def test_junk_is_told_by_what_it_is_and_other_lines_are_left_alone() -> None:
+def test_junk_lines_are_found_with_a_reason_and_other_lines_are_not() -> None:
     for why, *lines in (
         ("says nothing", "TODO", "- n/a", "…", "[insert name here]"),
         (
@@ -77,7 +77,7 @@ def test_junk_is_told_by_what_it_is_and_other_lines_are_left_alone() -> None:
             assert junk_in(line or "", "human") == why, line
 
 
-async def test_lines_that_nobody_said_are_unsupported_and_what_people_wrote_is_not(
+async def test_lines_without_evidence_are_unsupported_unless_people_wrote_them(
     store: Store,
 ) -> None:
     state = await make.stored_agent(
@@ -97,7 +97,7 @@ async def test_lines_that_nobody_said_are_unsupported_and_what_people_wrote_is_n
     assert (what.blocks, what.lines, what.counts["unsupported"]) == (1, 4, 1)
 
 
-async def test_dates_times_and_numbers_are_not_words_that_a_user_must_have_said(
+async def test_dates_times_and_numbers_need_no_evidence(
     store: Store,
 ) -> None:
     true = (
@@ -125,9 +125,7 @@ async def test_dates_times_and_numbers_are_not_words_that_a_user_must_have_said(
     ]
 
 
-async def test_a_version_without_a_step_and_what_users_said_later_support_nothing(
-    store: Store, clock: Any
-) -> None:
+async def test_messages_from_later_steps_are_no_evidence(store: Store, clock: Any) -> None:
     state = await make.stored_agent(
         store, with_blocks=[make.block("human", ""), make.block("notes", "")]
     )
@@ -151,7 +149,7 @@ async def test_a_version_without_a_step_and_what_users_said_later_support_nothin
     }
 
 
-async def test_repetitions_secrets_and_untrusted_texts_are_found_in_blocks(store: Store) -> None:
+async def test_duplicates_secrets_and_untrusted_texts_are_found_in_blocks(store: Store) -> None:
     line = "She likes green tea in the morning, without any sugar."
     near = "She likes green tea in the early morning, without any sugar."
     state = await make.stored_agent(
@@ -173,7 +171,7 @@ async def test_repetitions_secrets_and_untrusted_texts_are_found_in_blocks(store
     ]
 
 
-async def test_a_secret_from_before_they_were_taken_out_is_found_and_not_shown(
+async def test_an_old_unredacted_secret_is_found_but_not_shown(
     store: Store,
 ) -> None:
     from sqlalchemy import update
@@ -190,7 +188,7 @@ async def test_a_secret_from_before_they_were_taken_out_is_found_and_not_shown(
     assert (one.text, one.reason) == ("password: [secret removed: password]", "password")
 
 
-async def test_passages_are_looked_through_too(store: Store) -> None:
+async def test_passages_are_audited_too(store: Store) -> None:
     archive = make.archive()
     texts = ("Tea grows in Darjeeling.", "tea  grows in Darjeeling.", "N/A", "A page said so.")
     new = [make.passage(archive, text, is_untrusted=text.startswith("A page")) for text in texts]

@@ -87,7 +87,9 @@ async def finish(stage: Stage) -> None:
         await stage.store.write(lambda tx, job=job: jobs.finish(tx, job))
 
 
-async def test_killed_after_any_write_it_is_finished_and_counted_once(stage: Stage) -> None:
+async def test_a_forgetting_job_killed_after_any_write_is_completed_and_counted_once(
+    stage: Stage,
+) -> None:
     await ada(stage)
     state = await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
     kills = 0
@@ -116,7 +118,7 @@ async def test_killed_after_any_write_it_is_finished_and_counted_once(stage: Sta
     assert [message.text for message in said] == [f"Hello. {MARK}", "I like tea."]
 
 
-async def test_what_a_turn_wrote_beside_the_search_goes_too_though_the_turn_has_ended(
+async def test_text_that_a_turn_wrote_during_the_search_is_removed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = make.agent(id=await ada(stage))
@@ -137,7 +139,7 @@ async def test_what_a_turn_wrote_beside_the_search_goes_too_though_the_turn_has_
     assert await stage.store.read(in_tables) == []
 
 
-async def test_twice_is_once_and_two_things_follow_each_other(stage: Stage) -> None:
+async def test_a_repeated_request_to_forget_is_one_and_several_texts_queue(stage: Stage) -> None:
     await ada(stage)
     first, second, other = [
         await service.forget(stage.runtime, SCOPE, "ada", text, ALL)
@@ -156,7 +158,9 @@ async def test_twice_is_once_and_two_things_follow_each_other(stage: Stage) -> N
     assert (receipt["changed"], receipt["removed"]) == ({}, {})
 
 
-async def test_only_the_chosen_goes_and_perhaps_is_never_chosen_by_itself(stage: Stage) -> None:
+async def test_only_chosen_items_are_removed_and_uncertain_ones_never_by_default(
+    stage: Stage,
+) -> None:
     await ada(stage)
     near = f"In May began my {canary('illness')}, the doctor said."
 
@@ -181,7 +185,7 @@ async def test_only_the_chosen_goes_and_perhaps_is_never_chosen_by_itself(stage:
     assert await stage.store.read(in_tables) == []
 
 
-async def test_a_later_agent_cannot_remember_it_again_and_the_rule_does_not_say_it(
+async def test_a_forgotten_text_is_blocked_by_a_rule_that_does_not_contain_it(
     stage: Stage,
 ) -> None:
     await ada(stage)
@@ -209,7 +213,7 @@ async def test_a_later_agent_cannot_remember_it_again_and_the_rule_does_not_say_
     assert [line for line in others if rules.refuse("", line)] == []
 
 
-async def test_without_room_for_the_rule_it_is_forgotten_all_the_same(stage: Stage) -> None:
+async def test_a_text_is_forgotten_without_room_for_its_rule(stage: Stage) -> None:
     await ada(stage)
 
     def fill(tx: Transaction) -> None:
@@ -227,7 +231,7 @@ async def test_without_room_for_the_rule_it_is_forgotten_all_the_same(stage: Sta
     assert any("may remember the text again" in sentence for sentence in receipt["elsewhere"])
 
 
-async def test_what_says_nothing_is_refused(stage: Stage) -> None:
+async def test_empty_and_oversized_texts_to_forget_are_refused(stage: Stage) -> None:
     await ada(stage)
     for text in ("", " … ", "the", "x" * 3_000, "\n".join(f"Line {n} here" for n in range(30))):
         with pytest.raises(Invalid):
@@ -238,7 +242,7 @@ async def test_what_says_nothing_is_refused(stage: Stage) -> None:
         await service.preview(stage.runtime, SCOPE, "nobody", TEXT)
 
 
-async def test_an_agents_request_waits_once_and_goes_with_the_decision(stage: Stage) -> None:
+async def test_an_agents_forget_request_waits_once_and_ends_with_the_decision(stage: Stage) -> None:
     await ada(stage)
     user_id = await stage.store.read(lambda tx: user_memory.open_memory(tx, SCOPE, "ada").user.id)
 
@@ -264,7 +268,7 @@ async def test_an_agents_request_waits_once_and_goes_with_the_decision(stage: St
     assert len(waiting) == queries.MOST_WAITING - 1
 
 
-async def test_facts_go_with_the_words_that_they_rest_on_and_are_not_read_again(
+async def test_facts_are_removed_with_their_forgotten_evidence(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Plugins, "forget_sources", lambda _: [SOURCE])
@@ -318,7 +322,7 @@ async def test_facts_go_with_the_words_that_they_rest_on_and_are_not_read_again(
     assert unread == []
 
 
-async def test_a_user_forgets_no_instructions_of_an_agent_that_others_set_up(stage: Stage) -> None:
+async def test_forgetting_keeps_instructions_of_agents_set_up_by_others(stage: Stage) -> None:
     await ada(stage)
     rule = BlockSpec("rules", f"{TEXT}. Never give the solution.", read_only=True)
     agent_id = await stage.agent(
@@ -374,7 +378,7 @@ OF_OTHER_THINGS = (
 )
 
 
-async def test_what_means_the_same_in_other_words_is_listed_and_removed_by_choice(
+async def test_paraphrases_are_listed_and_removed_when_chosen(
     stage: Stage,
 ) -> None:
     await ada(stage)
@@ -407,7 +411,7 @@ async def test_what_means_the_same_in_other_words_is_listed_and_removed_by_choic
     assert (await stage.store.read(notes)).split("\n") == list(OF_OTHER_THINGS)
 
 
-async def test_without_the_embedded_model_the_list_has_words_alone(
+async def test_without_the_embedding_model_only_exact_words_are_listed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await ada(stage)

@@ -141,7 +141,7 @@ def require_not_now(server: ServerInThread, database: Database, paths: Iterable[
     server.provoked()
 
 
-def test_without_its_database_a_server_lives_and_says_not_now(
+def test_a_server_without_its_database_answers_503(
     server: ServerInThread, database: Database, log: io.StringIO
 ) -> None:
     require_not_now(server, database, PATHS)
@@ -149,7 +149,7 @@ def test_without_its_database_a_server_lives_and_says_not_now(
 
 
 @pytest.mark.soak
-def test_without_its_database_a_server_says_not_now_to_every_question(
+def test_every_get_route_answers_503_without_the_database(
     server: ServerInThread, database: Database, log: io.StringIO
 ) -> None:
     require_not_now(

@@ -39,7 +39,7 @@ def silent(*_: Any) -> None:
     """Ignore the progress."""
 
 
-def test_a_backup_under_load_is_one_moment_and_comes_back_equal(tmp_path: Path) -> None:
+def test_a_backup_under_load_is_consistent_and_restores_equally(tmp_path: Path) -> None:
     live, other = tmp_path / "live", tmp_path / "other"
     settings, empty = Settings(data_dir=live), Settings(data_dir=other)
     with serving(live) as server, server.http() as http:
@@ -92,7 +92,7 @@ def test_a_backup_under_load_is_one_moment_and_comes_back_equal(tmp_path: Path) 
     ] == []
 
 
-def test_what_is_there_is_not_written_over_unasked(tmp_path: Path) -> None:
+def test_backups_and_restores_do_not_overwrite_without_replace(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path / "data")
     with pytest.raises(NotFound):
         back_up(settings, tmp_path / "none.db", silent)
@@ -115,7 +115,7 @@ def test_what_is_there_is_not_written_over_unasked(tmp_path: Path) -> None:
             restore(tmp_path / "first.db", settings, silent, replace=True)
 
 
-def test_a_damaged_backup_is_refused_and_the_old_database_stays(tmp_path: Path) -> None:
+def test_a_damaged_backup_is_refused_and_the_old_database_is_kept(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path / "data")
     fill(settings.database_path)
     good = tmp_path / "good.db"
@@ -164,7 +164,7 @@ def test_a_restore_that_is_killed_leaves_the_old_or_the_new(
         assert kept(back_up(settings, tmp_path / f"now-{number}.db", silent)) in (old, new)
 
 
-def test_postgresql_is_backed_up_into_a_file_too(shell: Shell, tmp_path: Path) -> None:
+def test_a_postgresql_database_can_be_backed_up_into_a_file(shell: Shell, tmp_path: Path) -> None:
     fill(shell.data / "ricordo.db")
     url = postgres.server().new_database()
     try:

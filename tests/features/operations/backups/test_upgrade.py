@@ -23,7 +23,7 @@ def old(shell: Shell, fixture: Path) -> Path:
 
 
 @pytest.mark.parametrize("fixture", FIXTURES, ids=lambda path: path.stem)
-def test_a_database_of_every_released_schema_is_backed_up_upgraded_and_checked(
+def test_databases_of_every_released_schema_are_backed_up_and_upgraded(
     shell: Shell, fixture: Path
 ) -> None:
     path = old(shell, fixture)
@@ -46,7 +46,7 @@ def test_a_database_of_every_released_schema_is_backed_up_upgraded_and_checked(
     assert len([*(shell.data / "backups").glob("*.db")]) == 1
 
 
-def test_a_database_in_use_or_absent_or_newer_is_left_as_it_is(shell: Shell) -> None:
+def test_an_upgrade_refuses_missing_used_and_newer_databases(shell: Shell) -> None:
     missing = shell.run("upgrade")
     assert missing.returncode == 2
     assert "There is no database" in missing.stderr
@@ -62,7 +62,7 @@ def test_a_database_in_use_or_absent_or_newer_is_left_as_it_is(shell: Shell) -> 
     assert "Start the newer Ricordo" in newer.stderr
 
 
-def test_what_is_not_there_after_an_upgrade_is_told_with_the_backup(shell: Shell) -> None:
+def test_a_column_missing_after_an_upgrade_is_reported_with_the_backup(shell: Shell) -> None:
     path = old(shell, FIXTURES[0])
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("ALTER TABLE memory_remotes DROP COLUMN last_error")

@@ -54,7 +54,7 @@ async def used(store: SqliteStore, agent_id: str | None = None, since: int = STA
     return await store.read(lambda tx: runs.used_since(tx, LOCAL_ORGANIZATION, since, agent_id))
 
 
-async def test_turns_and_all_else_are_summed_up_by_every_group(store: SqliteStore) -> None:
+async def test_usage_of_turns_and_other_calls_is_summed_by_every_group(store: SqliteStore) -> None:
     one, two = [(await make.stored_agent(store)).agent for _ in range(2)]
     await turn(store, one, Usage(10, 1), Usage(20, 2), user_id="user-a")
     await turn(
@@ -88,7 +88,7 @@ async def test_turns_and_all_else_are_summed_up_by_every_group(store: SqliteStor
     ]
 
 
-async def test_filters_and_times_narrow_what_is_summed_up(store: SqliteStore) -> None:
+async def test_filters_and_times_limit_the_summed_usage(store: SqliteStore) -> None:
     one, two = [(await make.stored_agent(store)).agent for _ in range(2)]
     await turn(store, one, Usage(10), user_id="user-a")
     await turn(store, two, Usage(100), purpose="sleeptime", model="b/model", created_at=START + DAY)
@@ -113,7 +113,7 @@ async def test_filters_and_times_narrow_what_is_summed_up(store: SqliteStore) ->
     assert entry.usage == Usage(11, 5, 3, None, 2)
 
 
-async def test_the_ledger_is_one_statement_that_looks_at_no_other_time(store: SqliteStore) -> None:
+async def test_the_ledger_is_one_indexed_statement(store: SqliteStore) -> None:
     await turn(store, (await make.stored_agent(store)).agent, Usage(1))
     with count_statements(store) as counted:
         await spent(store)
@@ -132,7 +132,7 @@ async def test_the_ledger_is_one_statement_that_looks_at_no_other_time(store: Sq
         assert not any(name in steps for name in ("SCAN runs", "SCAN steps")), steps
 
 
-async def test_what_was_used_counts_turns_and_all_else_from_a_moment_on(store: SqliteStore) -> None:
+async def test_used_tokens_count_turns_and_other_calls_since_a_time(store: SqliteStore) -> None:
     one, two = [(await make.stored_agent(store)).agent for _ in range(2)]
     assert await used(store) == 0
     await turn(store, one, Usage(10, 5), created_at=START)
@@ -147,7 +147,7 @@ async def test_what_was_used_counts_turns_and_all_else_from_a_moment_on(store: S
     assert len(counted.statements) == 1
 
 
-async def test_nothing_is_lost_or_counted_twice_between_two_portions(
+async def test_purging_an_agent_in_portions_keeps_the_sums(
     store: SqliteStore, scope: Scope
 ) -> None:
     agent = (await make.stored_agent(store)).agent
