@@ -1,4 +1,4 @@
-"""Blocks in storage: chains, writes that see each other, labels, tags and attachments."""
+"""Blocks in storage: chains, concurrent writes, labels, tags and attachments."""
 
 from dataclasses import replace
 

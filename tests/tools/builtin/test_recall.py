@@ -40,8 +40,7 @@ async def found(one: Desk, query: str, **arguments: Any) -> list[str]:
     result = await one.call("conversation_search", query=query, **arguments)
     value = {"results": []} if result.content.startswith(NOTHING) else json.loads(result.content)
     assert not value["results"] or value["message"] == f"Showing {len(value['results'])} results:"
-    # The best result comes first. Neighbouring turns become one result, whose best turn comes first
-    # here.
+    # The best result comes first. Neighbouring turns become one result, with their best turn first.
     return [
         turn["content"]
         for item in value["results"]
@@ -153,7 +152,7 @@ async def test_each_hit_stands_once_with_its_speaker_and_behind_the_turn_before_
         ("Nina", "Oolong from Fujian?")
     ]
     assert [turn["relevance"]["fts_rank"] for turn in (result, *result["after"])] == [1, 2]
-    # A neighbour may stand behind results of tools, but never in another session.
+    # Results of tools may be between the neighbours, but both must be in one session.
     six, later = (await nina.read("conversation_search", query="sencha", limit=2))["results"]
     if later["content"] != "Sencha, much later.":
         six, later = later, six

@@ -1,6 +1,6 @@
-"""Weeks of simulated time.
+"""Weeks of simulated time, in which every due run happens exactly once.
 
-Users come and go, servers are down, killed and doubled, and every due run happens exactly once.
+Users come and go. Servers are down or killed, or two servers run at once.
 """
 
 import asyncio
