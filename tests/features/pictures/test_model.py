@@ -76,7 +76,7 @@ def test_a_model_that_refuses_the_picture_ends_the_job(
     assert [picture.text for picture in kept.pictures] == [""]
 
 
-def test_the_model_does_not_get_a_picture_that_a_policy_withholds(
+def test_a_picture_withheld_by_policy_is_not_captioned(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = new_agent(http)

@@ -74,7 +74,7 @@ async def keeps_forgotten(memory: Memory) -> bool:
     )
 
 
-async def test_a_history_that_was_rewritten_here_is_made_again_there(memory: Memory) -> None:
+async def test_a_rewritten_history_is_created_again_in_dolt(memory: Memory) -> None:
     await fill(memory)
     assert SECRET in said_there(memory)
     await forget(memory)
@@ -90,7 +90,7 @@ async def test_a_history_that_was_rewritten_here_is_made_again_there(memory: Mem
     await require_same(memory)
 
 
-async def test_a_history_with_rows_of_others_stays(memory: Memory) -> None:
+async def test_a_dolt_history_with_rows_of_others_is_not_rewritten(memory: Memory) -> None:
     await fill(memory)
     statement = "INSERT INTO memory_blocks (user_id, label, body) VALUES ('bob', 'human', 'Bob')"
     change(memory, "Bob is here", statement)
@@ -110,7 +110,7 @@ async def test_a_history_with_rows_of_others_stays(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_it_is_made_again_whole_wherever_the_server_is_killed(
+async def test_recreating_a_dolt_history_survives_kills(
     memory: Memory, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(memory)
@@ -124,7 +124,7 @@ async def test_it_is_made_again_whole_wherever_the_server_is_killed(
 
 
 @pytest.mark.skipif(bool(dolt.URL), reason="the remote is a file here")
-def test_the_receipt_says_that_the_history_was_made_again(tmp_path: Path) -> None:
+def test_the_receipt_reports_the_recreated_dolt_history(tmp_path: Path) -> None:
     with dolt.forked_children(), serving(tmp_path) as server, server.http() as http:
         folder = server.runtime.settings.data_dir / "remotes"
         folder.mkdir(exist_ok=True)

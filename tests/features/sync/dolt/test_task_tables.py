@@ -77,7 +77,7 @@ async def ran(
     return await memory.store.write(work)
 
 
-async def test_the_tasks_of_a_user_their_runs_and_activity_are_in_dolt(memory: Memory) -> None:
+async def test_a_users_tasks_runs_and_activity_are_synced_to_dolt(memory: Memory) -> None:
     await memory.put("human", "Likes tea")
     await memory.sync()
     before = (await memory.noted()).seen
@@ -106,7 +106,7 @@ async def test_the_tasks_of_a_user_their_runs_and_activity_are_in_dolt(memory: M
     await require_same(memory)
 
 
-async def test_a_user_gets_no_rows_of_another_in_a_database_of_both(memory: Memory) -> None:
+async def test_users_sharing_a_database_get_only_their_own_task_rows(memory: Memory) -> None:
     other = Memory(memory.store, memory.settings.data_dir, memory.place)
     other.user = "bob"
     for one in (memory, other):
@@ -144,7 +144,7 @@ async def test_a_user_gets_no_rows_of_another_in_a_database_of_both(memory: Memo
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
-async def test_after_any_kill_the_rows_are_there_once(
+async def test_task_rows_are_synced_once_despite_kills(
     memory: Memory, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = Random(seed)  # noqa: S311 - replayed by its seed

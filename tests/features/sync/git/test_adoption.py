@@ -74,7 +74,7 @@ async def counted(store: SqliteStore) -> list[int]:
     )
 
 
-async def test_everything_a_commit_can_do_to_blocks(
+async def test_a_pushed_commit_can_rename_delete_add_and_change_blocks(
     store: SqliteStore, chain: Chain, tmp_path: Path
 ) -> None:
     before = await now(store)
@@ -111,9 +111,7 @@ async def test_everything_a_commit_can_do_to_blocks(
     ]
 
 
-async def test_of_a_commit_of_many_blocks_each_block_has_its_own_version(
-    store: SqliteStore, chain: Chain
-) -> None:
+async def test_each_block_of_a_commit_has_its_own_version(store: SqliteStore, chain: Chain) -> None:
     there = await now(store)
     heads = {block.id: (block.head or b"").hex() for block in there.values()}
     assert len(set(heads.values())) == 1
@@ -154,9 +152,7 @@ async def test_a_deleted_block_comes_back_with_its_id_and_settings(
     )
 
 
-async def test_proposals_go_with_a_block_that_a_push_renames(
-    store: SqliteStore, chain: Chain
-) -> None:
+async def test_proposals_follow_a_block_renamed_by_a_push(store: SqliteStore, chain: Chain) -> None:
     there = await now(store)
     ids_of = {}
     for label in ("human", "goals"):
@@ -177,7 +173,7 @@ async def test_proposals_go_with_a_block_that_a_push_renames(
     }
 
 
-async def test_an_id_that_was_deleted_twice_comes_back_once(
+async def test_a_block_id_that_was_deleted_twice_is_restored_once(
     store: SqliteStore, chain: Chain
 ) -> None:
     rest = {label: text for label, text in FILES.items() if label != "goals"}
@@ -196,7 +192,7 @@ async def test_an_id_that_was_deleted_twice_comes_back_once(
     assert len({block.id for block in there.values()}) == len(there)
 
 
-async def test_a_key_that_is_no_persons_is_bound_by_the_policies(
+async def test_a_push_with_a_key_without_a_user_follows_block_policies(
     store: SqliteStore, chain: Chain
 ) -> None:
     there, rows = await now(store), await counted(store)
@@ -219,7 +215,7 @@ async def test_a_key_that_is_no_persons_is_bound_by_the_policies(
         await adopted(store, chain, tip, new, make.change_metadata("agent-1"))
 
 
-async def test_a_push_comes_after_no_newer_write_and_keeps_every_limit(
+async def test_a_push_is_refused_after_newer_writes_or_beyond_limits(
     store: SqliteStore, chain: Chain
 ) -> None:
     adoption = await planned(

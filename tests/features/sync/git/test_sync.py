@@ -445,7 +445,7 @@ async def follow_random_history(world: World, seed: int, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
-async def test_after_any_acts_and_kills_both_have_the_same(
+async def test_random_edits_and_kills_leave_memory_and_remote_equal(
     world: World, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await follow_random_history(world, seed, monkeypatch) >= 2
