@@ -145,7 +145,7 @@ def test_policies_hold_for_each_command(http: httpx2.Client, user: str, policy: 
 
 
 def test_a_refused_command_changes_nothing_at_all(http: httpx2.Client, user: str) -> None:
-    """A folder is renamed or deleted whole, or stays as it is."""
+    """A command on a folder renames or deletes all of its files, or none."""
     for label, policy in (("plans/a", "direct"), ("plans/b", "read_only")):
         ok(http.put(f"/users/{user}/blocks/{label}", json={"body": label, "policy": policy}))
     for command, arguments in (
@@ -189,7 +189,8 @@ def test_it_does_what_anthropics_files_do(
             for path in paths:
                 file = tmp_path / path[1:]
                 label = path.removeprefix("/memories/").removesuffix(".md")
-                # Anthropic's files get a line end behind the last line with each insertion.
+                # Anthropic's files get one more line end at the end of the file with each
+                # insertion.
                 kept = file.read_text().removesuffix("\n") if file.is_file() else None
                 assert body_of(http, name, label) == kept, (call, path)
 

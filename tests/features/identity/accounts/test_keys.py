@@ -199,7 +199,7 @@ def rows(table: str) -> list[str]:
 
 
 def test_a_key_in_a_text_is_a_secret(http: httpx2.Client) -> None:
-    # Of 3,000 keys, the second is the one whose dashes leave no long piece.
+    # One in 3,000 keys is like the second one: between its dashes there are only short pieces.
     for key in (
         make_key(http, user="ada")["key"],
         "ricordo_z_KJSYwAdH-P4fQh3YSw_lDYEkmpcqmYb_8BlLbEDOY",

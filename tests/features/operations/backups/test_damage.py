@@ -1,6 +1,6 @@
-"""Damaged backups.
+"""Damaged backups are refused with an error.
 
-Each is refused with an error, intact ones are not, and the database is unchanged.
+Intact backups are accepted. A refusal does not change the database.
 """
 
 import random
@@ -160,7 +160,7 @@ def test_a_backup_of_an_older_version_is_taken_and_said_to_have_no_hashes(
 async def test_a_backup_that_became_a_database_is_no_damaged_backup(
     backups: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """A copied backup that a server used may still be restored from."""
+    """A copied backup that a server has used as its database can still be restored."""
     live = tmp_path / "data" / "ricordo.db"
     live.parent.mkdir()
     shutil.copy(backups[0], live)
