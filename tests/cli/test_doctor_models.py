@@ -76,7 +76,7 @@ def offers(request: ModelRequest, name: str) -> bool:
 
 
 def simple(request: ModelRequest) -> Line:
-    """A model that can call only tools that name no block."""
+    """A model that can call a tool only if the tool has no argument for a block."""
     said = next(message.text for message in reversed(request.messages) if message.role == "user")
     done = sum(message.role == "tool" for message in request.messages)
     if done or not offers(request, "remember"):

@@ -1,6 +1,6 @@
-"""A database without its `-wal` file, or with another one's, is refused.
+"""A database is refused without its `-wal` file, or with the file of another database.
 
-Nothing else is. If the files are removed, writes stop.
+No other database is refused. If the files are removed, writes stop.
 """
 
 import shutil
@@ -61,7 +61,7 @@ class Place:
 async def lay_out(folder: Path) -> Place:
     """Return the folder of a killed server.
 
-    Beside it are files of earlier moments (`early.…`) and of another server (`other.…`).
+    The folder also has files of earlier moments (`early.…`) and of another server (`other.…`).
     """
     place = Place(folder / "data", folder / "others")
     other = await run_and_kill(folder / "another", place, "other")

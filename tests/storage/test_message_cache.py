@@ -1,4 +1,4 @@
-"""Cached messages of windows are never older than the database, and never exceed their bytes."""
+"""Cached messages of windows always agree with the database, and stay within the limit of bytes."""
 
 import random
 import signal

@@ -1,6 +1,6 @@
 """Memory tools accept copies with other punctuation or double escapes.
 
-Otherwise they quote the nearest line.
+If no text matches, they quote the nearest line.
 """
 
 import re

@@ -251,7 +251,7 @@ def test_a_push_makes_versions_with_the_ids_of_its_commits(memory: Memory, clone
 def test_a_push_is_its_pushers_and_nobody_elses_name_is_believed(
     memory: Memory, clone: Path
 ) -> None:
-    """The pusher is known by the e-mail address, or else by the newest commit."""
+    """The author of a push is found by the user's e-mail address, or else by the newest commit."""
     memory.server.write(
         lambda tx: set_email("bob@school.example")(tx, open_memory(tx, Scope(), "bob", makes=True))
     )
@@ -556,7 +556,7 @@ def test_what_is_packed_tightly_is_unpacked_no_further_than_is_taken(
     decompressobj = zlib.decompressobj
 
     class Counting:
-        """Unpacks, and counts the bytes."""
+        """Unpacks objects, and counts their bytes."""
 
         def __init__(self, *how: int) -> None:
             self.real = decompressobj(*how)
