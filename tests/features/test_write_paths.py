@@ -144,7 +144,7 @@ def said(http: httpx2.Client, agent: str) -> str:
 
 
 @pytest.mark.parametrize("name", AGENTS_PATHS)
-def test_every_memory_tool_asks_the_policy(
+def test_every_memory_tool_follows_the_policy(
     server: ServerInThread, http: httpx2.Client, name: str
 ) -> None:
     for policy in POLICIES:
@@ -170,7 +170,7 @@ def test_every_memory_tool_asks_the_policy(
 
 
 @pytest.mark.parametrize("name", AGENTS_OTHER_PATHS)
-def test_to_delete_and_to_rename_ask_the_policy_too(
+def test_deleting_and_renaming_follow_the_policy(
     server: ServerInThread, http: httpx2.Client, name: str
 ) -> None:
     tool, arguments = AGENTS_OTHER_PATHS[name]
@@ -189,7 +189,7 @@ def test_every_tool_that_edits_memory_is_in_the_list(server: ServerInThread) -> 
 
 
 @pytest.mark.parametrize("name", OWNERS_PATHS)
-def test_an_owners_write_is_a_version_whatever_the_policy(
+def test_an_owners_write_is_a_version_under_every_policy(
     server: ServerInThread, http: httpx2.Client, name: str
 ) -> None:
     for policy in POLICIES:
@@ -201,7 +201,7 @@ def test_an_owners_write_is_a_version_whatever_the_policy(
         require_version(server, block, "user", 2)
 
 
-def test_what_begins_with_a_secret_never_had_it(
+def test_secrets_are_redacted_when_a_block_is_created(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     _, of_agent = made(http, "direct", value=AFTER)
@@ -227,7 +227,7 @@ def test_what_begins_with_a_secret_never_had_it(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_new_version_of_a_template_is_a_version_or_a_proposal_without_a_secret(
+def test_a_template_migration_writes_or_proposes_redacted_text(
     policy: Policy, server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent, _ = made(http, "direct")
@@ -251,7 +251,7 @@ def test_a_new_version_of_a_template_is_a_version_or_a_proposal_without_a_secret
     assert [one["body"] for one in waiting] == ([STORED] if is_asked else [])
 
 
-def test_agents_of_a_letta_server_come_through_the_door(server: ServerInThread) -> None:
+def test_a_letta_import_redacts_secrets_and_writes_versions(server: ServerInThread) -> None:
     url = postgres.server().new_database(empty=True)
     letta = letta_database.fill(url)
     letta.connection.execute("UPDATE block SET value = %s WHERE label = 'loose'", [AFTER])
@@ -267,7 +267,7 @@ def test_agents_of_a_letta_server_come_through_the_door(server: ServerInThread) 
     require_version(server, letta_database.made_id("block", "human"), "user", 4)
 
 
-def test_an_import_makes_an_agent_without_blocks(
+def test_a_chat_import_creates_an_agent_without_blocks(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     made = http.post(
@@ -276,7 +276,7 @@ def test_an_import_makes_an_agent_without_blocks(
     assert http.get(f"/v1/agents/{made['agent_id']}").json()["blocks"] == []
 
 
-def test_a_course_makes_agents_without_secrets(server: ServerInThread, http: httpx2.Client) -> None:
+def test_secrets_in_a_course_file_are_redacted(server: ServerInThread, http: httpx2.Client) -> None:
     for value in (AFTER, f"Again: {AFTER}"):
         source = (
             '[[agent]]\nname = "a"\ninstructions = "b"\n[[block]]\nlabel = "notes"\nvalue = '
@@ -288,7 +288,7 @@ def test_a_course_makes_agents_without_secrets(server: ServerInThread, http: htt
     require_version(server, block["id"], "administrator", 2)
 
 
-def test_the_agent_that_files_has_an_empty_block_and_its_turns_go_through_the_door(
+def test_the_memory_agent_starts_with_an_empty_block_and_redacts_secrets(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     done = http.post("/users/ada/memories", json={"messages": f"My password is {SECRET}."}).json()
@@ -297,7 +297,9 @@ def test_the_agent_that_files_has_an_empty_block_and_its_turns_go_through_the_do
     assert not any(SECRET in str(change) for change in done["results"])
 
 
-def test_passages_keep_no_secrets_on_any_path(server: ServerInThread, http: httpx2.Client) -> None:
+def test_secrets_in_passages_are_redacted_on_every_path(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     agent, _ = made(http, "direct", "archival_memory_insert")
     server.says(call("archival_memory_insert", content=AFTER), "Done.")
     said(http, agent)
@@ -313,9 +315,7 @@ def test_passages_keep_no_secrets_on_any_path(server: ServerInThread, http: http
     assert not any(SECRET in row.text for row in rows)
 
 
-def test_a_block_that_is_deleted_by_its_id_leaves_a_version(
-    server: ServerInThread, http: httpx2.Client
-) -> None:
+def test_deleting_a_block_by_id_is_a_version(server: ServerInThread, http: httpx2.Client) -> None:
     _, block = made(http, "read_only")
     chain_id = server.read(lambda tx: blocks.get(tx, Scope(), block)).chain_id
     assert http.delete(f"/v1/blocks/{block}").status_code == 200
@@ -339,7 +339,7 @@ def test_a_proposal_to_an_agents_block_is_approved_as_a_version_of_the_agent(
     require_version(server, block, "agent", 2)
 
 
-def test_typed_memory_writes_through_the_door(server: ServerInThread) -> None:
+def test_typed_memory_redacts_secrets_and_writes_versions(server: ServerInThread) -> None:
     client = InProcessClient(server.runtime, server.run)
     agent = client.agents.create(
         name="Coach", model=MODEL, memory_blocks=[{"label": "human", "value": AFTER}]
@@ -598,7 +598,7 @@ def go(scene: Scene, way: Way) -> None:
 
 
 @pytest.mark.parametrize("name", OWNERS_WAYS)
-def test_an_owner_writes_her_memory_whatever_the_policy(begin: Begin, name: str) -> None:
+def test_an_owner_can_write_under_every_policy(begin: Begin, name: str) -> None:
     way = OWNERS_WAYS[name]
     # Slow ways are tested with the strictest policy; a push does not change read-only blocks.
     strictest = "propose" if name == "git push" else "read_only"
@@ -606,7 +606,7 @@ def test_an_owner_writes_her_memory_whatever_the_policy(begin: Begin, name: str)
         go(begin(way, policy), way)
 
 
-def test_an_owners_push_leaves_a_read_only_block_as_it_is(begin: Begin) -> None:
+def test_an_owners_push_cannot_change_a_read_only_block(begin: Begin) -> None:
     way = OWNERS_WAYS["git push"]
     scene = begin(way, "read_only")
     with pytest.raises(AssertionError, match="Give it another policy first"):
@@ -615,21 +615,19 @@ def test_an_owners_push_leaves_a_read_only_block_as_it_is(begin: Begin) -> None:
 
 
 @pytest.mark.parametrize("name", PROPOSALS_WAYS)
-def test_what_is_proposed_waits_for_her_and_is_written_as_she_decides(
-    begin: Begin, name: str
-) -> None:
+def test_proposals_wait_for_the_owner_and_apply_the_decision(begin: Begin, name: str) -> None:
     way = PROPOSALS_WAYS[name]
     for policy in POLICIES:
         if policy == "propose" or (policy != "read_only" and "git" not in name):
             go(begin(way, policy), way)
 
 
-def test_nothing_can_be_proposed_for_what_only_its_owner_writes(begin: Begin) -> None:
+def test_read_only_blocks_accept_no_proposals(begin: Begin) -> None:
     on = begin(PROPOSALS_WAYS["propose"], "read_only")
     assert on.http.post(f"/users/{on.name}/blocks/human/propose", json=PROPOSAL).status_code == 403
 
 
-def test_an_edit_of_a_note_is_the_owners_version_without_a_secret(
+def test_an_edit_of_a_note_is_a_redacted_version_by_the_owner(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     owner = {"x-ricordo-user": "note-owner"}
@@ -680,7 +678,7 @@ def full_history(on: Scene, way: Way) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", NEW_TEXTS)
-def test_a_full_history_takes_no_new_text_on_any_way(begin: Begin, name: str) -> None:
+def test_a_full_history_refuses_new_text_on_every_path(begin: Begin, name: str) -> None:
     way = {**OWNERS_WAYS, **PROPOSALS_WAYS}[name]
     scene = begin(way, "propose")
     with full_history(scene, way), pytest.raises((AssertionError, TooLong), match=FULL):
@@ -689,7 +687,7 @@ def test_a_full_history_takes_no_new_text_on_any_way(begin: Begin, name: str) ->
     go(scene, unchanged)
 
 
-def test_a_commit_in_a_remote_is_not_pulled_into_a_full_history(begin: Begin) -> None:
+def test_a_full_history_pulls_no_remote_commits(begin: Begin) -> None:
     way = OWNERS_WAYS["a commit in a git remote"]
     on = begin(way, "propose")
     bare = str(on.folder / f"{on.name}.git")
@@ -707,7 +705,7 @@ def test_a_commit_in_a_remote_is_not_pulled_into_a_full_history(begin: Begin) ->
     go(on, Way(way.enters, lambda _: follow(), PLAIN, author="remote"))
 
 
-def test_undo_and_deletion_and_decisions_are_not_refused_by_a_full_history(begin: Begin) -> None:
+def test_a_full_history_still_allows_undo_deletion_and_decisions(begin: Begin) -> None:
     way = OWNERS_WAYS["restore"]
     on = begin(way, "propose")
     first = on.send("GET", "blocks/human/history")[0]["sha"]
@@ -725,7 +723,7 @@ def test_undo_and_deletion_and_decisions_are_not_refused_by_a_full_history(begin
     assert on.server.read(history_size.wrong_ids) == []
 
 
-def test_an_agents_edit_of_a_full_history_fails_alone_and_its_turn_goes_on(
+def test_an_edit_of_a_full_history_fails_without_ending_the_turn(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     for name, arguments in AGENTS_PATHS.items():
@@ -741,7 +739,7 @@ def test_an_agents_edit_of_a_full_history_fails_alone_and_its_turn_goes_on(
             require_version(server, block, "user", 1)
 
 
-def test_a_step_that_fills_the_history_is_stored_whole(
+def test_a_step_that_fills_the_history_is_stored_completely(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent, block = made(http, "direct", "memory_insert", "memory")

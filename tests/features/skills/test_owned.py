@@ -118,7 +118,7 @@ def test_skills_can_be_cloned_and_changed_by_a_push(skills: Skills, tmp_path: Pa
 
 
 @pytest.mark.parametrize("width", [1440, 390])
-def test_the_pages_in_a_browser(browser: Browser, skills: Skills, width: int) -> None:
+def test_the_pages_work_in_a_browser(browser: Browser, skills: Skills, width: int) -> None:
     user = f"fay{width}"
     skills.put(skills.path(user), "hi", files=FILES)
     skills.say(user, proposing("hi", files={"scripts/hi.py": "print('better')\n"}))

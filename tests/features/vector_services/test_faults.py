@@ -68,7 +68,7 @@ async def works(index: VectorIndex) -> None:
     assert [found for found, _ in await index.search("agent-1", "model", unit(1), 5, ANY)] == [1]
 
 
-async def test_a_wrong_key_is_said_with_its_variable_and_never_shown(
+async def test_a_wrong_key_is_reported_with_its_variable_but_not_shown(
     kind: Kind, server: JsonServer
 ) -> None:
     wrong = kind.make(server.url, KEY + "-wrong", TIMEOUTS)
@@ -82,7 +82,7 @@ async def test_a_wrong_key_is_said_with_its_variable_and_never_shown(
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_a_fault_that_lasts_is_said_and_one_that_passed_is_forgotten(
+async def test_a_lasting_fault_is_reported_and_a_passing_one_is_retried(
     kind: Kind, index: VectorIndex, server: JsonServer, status: int
 ) -> None:
     await works(index)
@@ -94,7 +94,7 @@ async def test_a_fault_that_lasts_is_said_and_one_that_passed_is_forgotten(
     await works(index)
 
 
-async def test_what_a_service_says_about_a_bad_request_is_quoted_without_the_key(
+async def test_an_error_message_of_a_service_is_quoted_without_the_key(
     index: VectorIndex, server: JsonServer
 ) -> None:
     await works(index)
@@ -104,7 +104,7 @@ async def test_what_a_service_says_about_a_bad_request_is_quoted_without_the_key
     assert len(said) < 320
 
 
-async def test_a_service_that_is_away_is_said_with_the_variable_of_its_place(
+async def test_an_unreachable_service_is_reported_with_its_address_variable(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     soon = asyncio.sleep
@@ -131,7 +131,7 @@ async def test_a_service_that_is_away_is_said_with_the_variable_of_its_place(
 
 
 @pytest.mark.parametrize("call", ["upsert", "search"])
-async def test_a_service_that_is_silent_is_waited_for_only_so_long(
+async def test_a_silent_service_times_out(
     kind: Kind, index: VectorIndex, server: JsonServer, call: str
 ) -> None:
     hurried = kind.make(server.url, KEY, ServiceTimeouts(search=0.15, write=0.15))
@@ -154,7 +154,7 @@ async def test_a_service_that_is_silent_is_waited_for_only_so_long(
         (404, b'{"detail": "Not Found"}', "application/json"),
     ],
 )
-async def test_another_server_at_that_address_is_never_taken_for_success(
+async def test_responses_of_another_server_are_errors(
     index: VectorIndex, server: JsonServer, kind: Kind, status: int, body: bytes, content_type: str
 ) -> None:
     """A portal that answers 200 to everything must not hide a lost write or a kept secret."""
@@ -176,7 +176,7 @@ async def test_another_server_at_that_address_is_never_taken_for_success(
 
 
 @pytest.mark.parametrize("name", KINDS)
-async def test_without_its_library_a_service_says_what_to_install(
+async def test_a_missing_client_library_is_reported_with_the_package_to_install(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = {"qdrant": "qdrant_client", "qdrant, local": "qdrant_client"}.get(name, name)
@@ -193,7 +193,7 @@ async def _unavailable(call: Callable[[], Awaitable[Any]]) -> Unavailable:
     return caught.value
 
 
-async def test_after_closing_nothing_is_opened_again(
+async def test_a_closed_index_opens_no_new_connections(
     index: VectorIndex, server: JsonServer
 ) -> None:
     await works(index)

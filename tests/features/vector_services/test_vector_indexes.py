@@ -71,7 +71,7 @@ async def agree(
     return [document for document, _ in found]
 
 
-async def test_a_space_that_was_never_written_has_nothing_and_can_be_forgotten(
+async def test_an_unwritten_partition_is_empty_and_can_be_dropped(
     kind: Kind, index: VectorIndex, servers: dict[str, JsonServer]
 ) -> None:
     await index.upsert("agent-none", "model", [])
@@ -94,7 +94,9 @@ SPACES = [
 ]
 
 
-async def test_spaces_and_models_never_mix_and_one_is_dropped_alone(index: VectorIndex) -> None:
+async def test_partitions_and_models_are_separate_and_dropped_separately(
+    index: VectorIndex,
+) -> None:
     places = [(space, model) for space in SPACES for model in ("model", "provider/model:2")]
     for number, (space, model) in enumerate(places, start=1):
         await index.upsert(space, model, [record(number)])
@@ -108,7 +110,7 @@ async def test_spaces_and_models_never_mix_and_one_is_dropped_alone(index: Vecto
     assert await agree(index, [record(77)]) == [77]
 
 
-async def test_a_dropped_space_may_come_back_with_another_dimension(
+async def test_a_dropped_partition_may_return_with_another_dimension(
     kind: Kind, index: VectorIndex
 ) -> None:
     if kind.name == "pinecone":
@@ -121,7 +123,7 @@ async def test_a_dropped_space_may_come_back_with_another_dimension(
     ]
 
 
-async def test_two_servers_may_make_the_same_space_at_the_same_time(
+async def test_several_servers_may_create_one_partition_simultaneously(
     kind: Kind, index: VectorIndex, servers: dict[str, JsonServer]
 ) -> None:
     if not kind.server:
@@ -136,7 +138,7 @@ async def test_two_servers_may_make_the_same_space_at_the_same_time(
         await other.close()
 
 
-async def test_a_large_write_goes_in_requests_the_service_takes(
+async def test_a_large_write_is_split_into_requests(
     kind: Kind, index: VectorIndex, servers: dict[str, JsonServer]
 ) -> None:
     size = 2_501 if kind.server else 501  # a local database accepts any number of records
@@ -152,7 +154,7 @@ async def test_a_large_write_goes_in_requests_the_service_takes(
         assert [seen.path for seen in servers[kind.name].seen].count("/vectors/delete") == 3
 
 
-async def test_a_write_of_long_metadata_is_split_by_its_bytes(
+async def test_a_write_of_long_metadata_is_split_by_size(
     kind: Kind, index: VectorIndex, servers: dict[str, JsonServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind.name.startswith("qdrant"):
@@ -227,7 +229,7 @@ async def test_filtered_search_agrees_with_brute_force(
         assert len({document for document, _ in found}) == len(found)
 
 
-async def test_names_of_namespaces_are_safe_short_and_of_one_place_each() -> None:
+async def test_namespace_names_are_safe_short_and_unique() -> None:
     places = [
         (prefix, space, model)
         for prefix in ("a", "a-b", "")

@@ -80,9 +80,7 @@ def words(events: list[dict[str, Any]]) -> str:
     return "".join(event["content"] for event in events if event["type"] == "message")
 
 
-def test_a_chat_is_streamed_and_what_is_proposed_is_told(
-    server: ServerInThread, http: httpx2.Client
-) -> None:
+def test_a_chat_is_streamed_with_its_proposals(server: ServerInThread, http: httpx2.Client) -> None:
     server.says(
         call("memory_insert", label="student", new_string="Plays the cello."), "A cello, I see."
     )
@@ -118,7 +116,7 @@ def test_a_chat_is_streamed_and_what_is_proposed_is_told(
     assert http.get("/health", headers={"authorization": ""}).json()["status"] == "ok"
 
 
-def test_a_chat_goes_on_and_forks_where_it_was_edited(
+def test_a_chat_continues_and_forks_at_an_edited_message(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.says("One.", "Two.", "Another two.", "Three.")
@@ -139,7 +137,7 @@ def test_a_chat_goes_on_and_forks_where_it_was_edited(
     ]
 
 
-def test_where_a_message_was_deleted_later_answers_stay_once(
+def test_after_a_deleted_message_later_answers_stay_and_appear_once(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.says("One.", "Two.", "Three.", "Four.", "Five.")
@@ -156,7 +154,9 @@ def test_where_a_message_was_deleted_later_answers_stay_once(
     ]
 
 
-def test_students_and_chats_are_apart(server: ServerInThread, http: httpx2.Client) -> None:
+def test_chats_of_different_students_are_separate(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     server.says("One.", "Two.", "Three.")
     made = {
         chat(http, user, id, "Hello")[-1]["conversation_id"]
@@ -178,7 +178,7 @@ def test_students_and_chats_are_apart(server: ServerInThread, http: httpx2.Clien
     assert "user_id" in refused(http.post("/chat/stream", json={"messages": said("a")}), 400)
 
 
-def test_a_reader_who_left_takes_the_answer_up_again(
+def test_a_reader_can_resume_an_interrupted_answer(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     gate = Gate(server, "At last.")
@@ -200,7 +200,7 @@ def test_a_reader_who_left_takes_the_answer_up_again(
     assert again[-1]["run_id"] != events[-1]["run_id"]
 
 
-def test_a_later_answer_is_taken_up_again_too(server: ServerInThread, http: httpx2.Client) -> None:
+def test_a_reader_can_resume_a_later_answer(server: ServerInThread, http: httpx2.Client) -> None:
     server.says("One.")
     first = chat(http, "hal", "c5", "a")
     gate = Gate(server, "Two.")
@@ -224,7 +224,7 @@ def test_a_later_answer_is_taken_up_again_too(server: ServerInThread, http: http
     }
 
 
-def test_a_chat_goes_on_in_its_conversation_after_an_answer_that_failed(
+def test_a_chat_continues_in_its_conversation_after_a_failed_answer(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.says("One.", ModelError("llm_rate_limit", "Slow down."), "Three.")
@@ -241,7 +241,7 @@ def test_a_chat_goes_on_in_its_conversation_after_an_answer_that_failed(
     ]
 
 
-def test_a_students_turn_costs_four_statements_more_than_a_plain_one(
+def test_a_students_turn_runs_at_most_four_more_statements(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     texts, turns = ["a"], []
@@ -257,7 +257,7 @@ def test_a_students_turn_costs_four_statements_more_than_a_plain_one(
     assert transactions <= 2 + 2  # The student, and the conversation that the chat continues.
 
 
-def test_what_fails_is_an_event_and_what_is_wrong_a_sentence(
+def test_model_errors_are_events_and_invalid_requests_are_refused(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.says(ModelError("llm_rate_limit", "Slow down."))
@@ -302,7 +302,7 @@ def client_texts(server: ServerInThread) -> list[str]:
         ("other form", ("a", "<details>Hm.</details>One.", "b", "**Two**.", "c"), []),
     ],
 )
-def test_of_a_chat_edited_in_place_the_model_gets_what_the_client_shows_once(
+def test_the_model_sees_a_chat_edited_in_place_as_the_client_shows_it(
     server: ServerInThread,
     http: httpx2.Client,
     name: str,
@@ -332,7 +332,7 @@ def test_a_deleted_answer_is_not_shown_to_the_model(
     assert asked(server) == ["a", "One.", "b", "c"]
 
 
-def test_a_stopped_answer_keeps_what_was_shown(server: ServerInThread, http: httpx2.Client) -> None:
+def test_a_stopped_answer_keeps_the_shown_text(server: ServerInThread, http: httpx2.Client) -> None:
     server.says("One.")
     first = chat(http, "lea", "stopped", "a")
     gate = Gate(server, "Two whole sentences. And more.")

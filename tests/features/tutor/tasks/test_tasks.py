@@ -126,7 +126,7 @@ def notes_what_was_said(request: ModelRequest) -> Any:
     return call("memory_insert", label="notes", new_string=f"Said: {said[-2].text}")
 
 
-def test_idle_students_get_a_proposal_each_and_see_nothing_of_the_task(
+def test_a_task_proposes_to_each_idle_student_without_visible_messages(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     server.answers_with(notes_what_was_said)
@@ -166,7 +166,7 @@ def test_idle_students_get_a_proposal_each_and_see_nothing_of_the_task(
     assert len(runs_of(http)) == 3
 
 
-def test_a_tasks_own_prompt_and_steps_are_for_the_task_alone(
+def test_a_tasks_prompt_and_step_limit_apply_only_to_the_task(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     source = COURSE + 'system = "Now you are a librarian."\nmax_steps = 2\n'
@@ -180,7 +180,7 @@ def test_a_tasks_own_prompt_and_steps_are_for_the_task_alone(
     assert ["Now you are a librarian." in prompt for prompt in prompts] == [False, True, True]
 
 
-def test_a_course_says_its_tasks_and_a_pause_stays(
+def test_a_course_defines_its_tasks_and_keeps_them_paused(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     look(server)
@@ -224,7 +224,7 @@ def test_a_course_says_its_tasks_and_a_pause_stays(
     assert ok(http.get("/background/tasks")) == []
 
 
-def test_a_task_is_made_changed_run_and_deleted(
+def test_a_task_can_be_created_changed_run_and_deleted(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     body: dict[str, Any] = {
@@ -258,7 +258,7 @@ def test_a_task_is_made_changed_run_and_deleted(
     refused(http.get(f"/background/runs/{started['id']}"), 404)
 
 
-def test_tasks_of_courses_leave_the_room_of_those_made_over_the_api(
+def test_course_tasks_do_not_count_towards_the_task_limit(
     http: httpx2.Client, server: ServerInThread, coach: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "MAX_TASKS", 3)
@@ -278,7 +278,7 @@ def test_tasks_of_courses_leave_the_room_of_those_made_over_the_api(
     assert (first_page.count("<tr data-item>"), second_page.count("<tr data-item>")) == (10, 6)
 
 
-def test_a_course_keeps_its_tasks_until_its_file_no_longer_names_them(
+def test_a_course_task_outlives_its_agent_while_the_file_names_it(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     say(http, coach, "ada", "Hello")
@@ -332,7 +332,7 @@ WRONG: list[tuple[dict[str, Any], int, str]] = [
 
 
 @pytest.mark.parametrize(("change", "status", "words"), WRONG)
-def test_what_cannot_be_a_task_is_refused(
+def test_invalid_tasks_are_refused_with_a_reason(
     http: httpx2.Client, coach: str, change: dict[str, Any], status: int, words: str
 ) -> None:
     body = {"name": "daily", "agent_id": coach, "instructions": "Look.", "trigger": DAILY} | change
@@ -340,7 +340,7 @@ def test_what_cannot_be_a_task_is_refused(
     assert ok(http.get("/background/tasks")) == []
 
 
-def test_a_killed_run_is_taken_up_and_nothing_is_asked_twice(
+def test_a_killed_run_is_resumed_without_repeated_model_calls(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     say(http, coach, "ada", "Hello")
@@ -369,7 +369,7 @@ def test_a_killed_run_is_taken_up_and_nothing_is_asked_twice(
     assert len(server.model.requests) == asked
 
 
-def test_what_cannot_be_done_is_told_and_holds_up_nobody(
+def test_failed_and_skipped_runs_are_reported_and_others_continue(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     for name in ("ada", "bob", "cem", "dan"):
@@ -398,7 +398,7 @@ def test_what_cannot_be_done_is_told_and_holds_up_nobody(
     assert left_behind(server) == []
 
 
-def test_a_task_that_is_started_is_carried_out_at_once(tmp_path: Path) -> None:
+def test_a_task_started_by_hand_runs_at_once(tmp_path: Path) -> None:
     with serving(tmp_path, api_key=OPERATOR) as server, server.http(headers=AUTHORIZED) as http:
         agent = ok(http.put("/v1/courses/essay", json={"source": COURSE}))["agents"]["coach"]
         say(http, agent, "ada", "Hello")
@@ -409,7 +409,7 @@ def test_a_task_that_is_started_is_carried_out_at_once(tmp_path: Path) -> None:
             time.sleep(0.05)
 
 
-def test_a_paused_task_leaves_out_what_waits_and_runs_by_hand(
+def test_a_paused_task_skips_waiting_runs_but_can_be_started(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     say(http, coach, "ada", "Hello")
@@ -426,7 +426,7 @@ def test_a_paused_task_leaves_out_what_waits_and_runs_by_hand(
     assert [run["status"] for run in runs_of(http)] == ["done", "skipped"]
 
 
-def test_users_start_and_pause_no_tasks(
+def test_users_cannot_start_or_pause_tasks(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     look(server)
@@ -444,7 +444,7 @@ def test_users_start_and_pause_no_tasks(
     assert ok(http.get("/background/tasks", headers=ada))[0]["name"] == TASK
 
 
-def test_the_page_shows_tasks_with_their_history_and_pauses_them(
+def test_the_tasks_page_shows_history_and_pauses_tasks(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     say(http, coach, "ada", "Hello")
@@ -461,7 +461,7 @@ def test_the_page_shows_tasks_with_their_history_and_pauses_them(
     assert ok(http.get(f"/background/tasks/{TASK}"))["enabled"] is False
 
 
-def test_a_courses_task_keeps_its_history_when_its_agent_is_deleted_and_made_again(
+def test_a_course_task_keeps_its_history_when_its_agent_is_recreated(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     say(http, coach, "ada", "Hello")
