@@ -334,7 +334,7 @@ def test_a_forged_login_cookie_is_refused(
         "/\x00",
     ],
 )
-def test_a_login_leads_nowhere_but_here(
+def test_a_login_redirects_only_within_this_server(
     elsewhere: str, provider: TestProvider, browser: httpx2.Client
 ) -> None:
     assert "path of this server" in refused(log_in(browser, next=elsewhere), 400)

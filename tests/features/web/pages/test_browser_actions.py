@@ -63,7 +63,7 @@ def say(http: httpx2.Client, agent: str, *texts: str) -> None:
 
 
 @pytest.mark.soak
-def test_an_agent_is_made_and_set_up(visitor: Visitor, http: httpx2.Client) -> None:
+def test_an_agent_can_be_created_and_configured(visitor: Visitor, http: httpx2.Client) -> None:
     page = visitor.see("/ui/agents")
     if page.locator("details:not([open]) > summary", has_text="New agent").count():
         page.get_by_text("New agent").click()
@@ -96,7 +96,9 @@ def test_an_agent_is_made_and_set_up(visitor: Visitor, http: httpx2.Client) -> N
 
 
 @pytest.mark.soak
-def test_the_archive_is_filled_changed_and_emptied(visitor: Visitor, http: httpx2.Client) -> None:
+def test_the_archive_can_be_filled_changed_and_emptied(
+    visitor: Visitor, http: httpx2.Client
+) -> None:
     agent = agent_of(http)
     page = visitor.see(f"/ui/agents/{agent}/archive")
     page.get_by_text("Add a passage").click()
@@ -116,7 +118,7 @@ def test_the_archive_is_filled_changed_and_emptied(visitor: Visitor, http: httpx
     told(page, "Deleted from the archive.")
 
 
-def test_a_message_is_edited_and_a_conversation_is_forked_and_begun(
+def test_a_message_can_be_edited_and_a_conversation_forked_or_started(
     visitor: Visitor, http: httpx2.Client
 ) -> None:
     agent = agent_of(http)
@@ -131,7 +133,7 @@ def test_a_message_is_edited_and_a_conversation_is_forked_and_begun(
 
 
 @pytest.mark.soak
-def test_a_conversation_is_renamed_archived_and_deleted(
+def test_a_conversation_can_be_renamed_archived_and_deleted(
     visitor: Visitor, http: httpx2.Client
 ) -> None:
     agent = agent_of(http)
@@ -157,7 +159,7 @@ def test_a_conversation_is_renamed_archived_and_deleted(
     assert http.get(f"/v1/conversations/{other}").status_code == 404
 
 
-def test_what_was_remembered_is_undone_below_the_answer(
+def test_a_memory_change_can_be_undone_below_the_answer(
     visitor: Visitor, http: httpx2.Client, server: ServerInThread
 ) -> None:
     http.put("/users/ada/blocks/hobby", json={"body": "Ada likes tea.", "policy": "direct"})
@@ -174,7 +176,7 @@ def test_what_was_remembered_is_undone_below_the_answer(
 
 
 @pytest.mark.soak
-def test_a_failed_run_is_tried_again(
+def test_a_failed_run_can_be_retried(
     visitor: Visitor, http: httpx2.Client, server: ServerInThread
 ) -> None:
     agent = agent_of(http)
@@ -187,7 +189,7 @@ def test_a_failed_run_is_tried_again(
 
 
 @pytest.mark.soak
-def test_providers_are_added_and_removed(visitor: Visitor, http: httpx2.Client) -> None:
+def test_providers_can_be_added_and_removed(visitor: Visitor, http: httpx2.Client) -> None:
     page = visitor.see("/ui/models")
     page.get_by_text("Add a provider", exact=True).click()
     page.get_by_label("Name").fill("mine")
@@ -200,7 +202,7 @@ def test_providers_are_added_and_removed(visitor: Visitor, http: httpx2.Client) 
 
 
 @pytest.mark.soak
-def test_memory_is_made_compared_restored_set_up_and_forgotten(
+def test_memory_can_be_created_compared_restored_configured_and_forgotten(
     visitor: Visitor, http: httpx2.Client
 ) -> None:
     http.put("/users/mia/blocks/first", json={"body": "One.", "policy": "direct"})
@@ -242,7 +244,7 @@ def test_memory_is_made_compared_restored_set_up_and_forgotten(
 
 
 @pytest.mark.soak
-def test_users_and_keys_come_and_go_and_a_key_logs_in(
+def test_users_and_keys_can_be_managed_and_a_key_logs_in(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with serving(tmp_path_factory.mktemp("keys")) as server, visit(browser, server.url) as visitor:

@@ -28,7 +28,7 @@ def versions(browser: TestClient) -> list[str]:
     return [one["sha"] for one in reversed(browser.get("/users/ada/blocks/human/history").json())]
 
 
-def test_versions_are_listed_with_author_reason_and_words(browser: TestClient) -> None:
+def test_versions_are_listed_with_reason_and_word_counts(browser: TestClient) -> None:
     page = browser.get(f"{home(browser)}/blocks/human/history").text
     assert (
         page.index("Change &lt;3&gt;")
@@ -48,7 +48,7 @@ def test_a_long_history_pages_by_a_cursor(browser: TestClient) -> None:
     assert browser.get(older.replace("&amp;", "&")).text.count("<tr data-item>") == 3
 
 
-def test_a_version_shows_its_text_what_it_changed_and_the_way_back(browser: TestClient) -> None:
+def test_a_version_shows_its_changes_and_can_be_restored(browser: TestClient) -> None:
     first, second, third = versions(browser)
     page = browser.get(f"{home(browser)}/blocks/human/versions/{second}").text
     assert "Plays chess.</ins>" in page
@@ -77,7 +77,7 @@ def test_two_versions_are_compared_in_either_order(browser: TestClient) -> None:
     )
 
 
-def test_a_text_is_restored_and_that_is_undone(browser: TestClient) -> None:
+def test_restoring_a_text_can_be_undone(browser: TestClient) -> None:
     first, *_ = versions(browser)
     page = f"{home(browser)}/blocks/human"
     answer = browser.post(f"{page}/restore", data={"sha": first})
@@ -90,7 +90,7 @@ def test_a_text_is_restored_and_that_is_undone(browser: TestClient) -> None:
     assert browser.post(f"{page}/restore", data={"sha": "f" * 40}).status_code == 404
 
 
-def test_each_line_says_who_wrote_it_and_why(browser: TestClient) -> None:
+def test_each_line_shows_its_author_and_reason(browser: TestClient) -> None:
     page = browser.get(f"{home(browser)}/blocks/human/blame").text
     rows = page.split("<tr data-item")[1:]
     assert len(rows) == 2

@@ -38,7 +38,7 @@ def version_on(page: str) -> str:
     return page.split('name="version" value="')[1].split('"', maxsplit=1)[0]
 
 
-def test_people_are_listed_with_their_blocks_and_what_waits(browser: TestClient) -> None:
+def test_people_are_listed_with_their_blocks_and_proposals(browser: TestClient) -> None:
     browser.put("/users/ben/blocks/human", json={"body": "Ben."})
     propose(browser, "tea", "coffee")
     page = browser.get("/ui/people").text
@@ -61,7 +61,7 @@ def test_people_page_by_a_cursor(browser: TestClient) -> None:
     )
 
 
-def test_a_persons_page_shows_the_blocks_the_text_what_waits_and_the_history(
+def test_a_persons_page_shows_blocks_text_proposals_and_history(
     browser: TestClient,
 ) -> None:
     browser.put("/users/ada/blocks/school/math", json={"body": "Algebra.", "limit": 40})
@@ -85,7 +85,7 @@ def test_a_person_without_memory_has_one_action(browser: TestClient) -> None:
     assert "/new" in page
 
 
-def test_a_text_is_edited_with_a_reason_and_undone(browser: TestClient) -> None:
+def test_an_edit_with_a_reason_can_be_undone(browser: TestClient) -> None:
     page = f"{home(browser)}/blocks/human"
     shown = browser.get(page, params={"edit": "1"}).text
     assert 'data-limit="100000" data-length="length"' in shown
@@ -105,7 +105,7 @@ def test_a_text_is_edited_with_a_reason_and_undone(browser: TestClient) -> None:
     assert human(browser) == "# Ada\n\nLikes **tea**."
 
 
-def test_nothing_typed_is_lost_where_the_block_changed_meanwhile(browser: TestClient) -> None:
+def test_an_edit_of_a_changed_block_keeps_the_typed_text(browser: TestClient) -> None:
     page = f"{home(browser)}/blocks/human"
     version = version_on(browser.get(page, params={"edit": "1"}).text)
     browser.put("/users/ada/blocks/human", json={"body": "Another wrote this."})
@@ -129,7 +129,7 @@ def test_a_text_that_is_too_long_stays_in_the_editor(browser: TestClient) -> Non
     assert "y" * 31 in refused.text
 
 
-def test_settings_are_changed_and_a_wrong_one_is_told(browser: TestClient) -> None:
+def test_block_settings_can_be_changed_and_invalid_ones_are_refused(browser: TestClient) -> None:
     form = {"title": "About her", "policy": "guarded", "limit": "500", "description": ""}
     browser.post(f"{home(browser)}/settings/human", data=form)
     block = browser.get("/users/ada/blocks/human").json()
@@ -144,7 +144,7 @@ def test_settings_are_changed_and_a_wrong_one_is_told(browser: TestClient) -> No
     assert "limit" in refused.text
 
 
-def test_a_new_block_is_made_once(browser: TestClient) -> None:
+def test_a_new_block_is_created_once(browser: TestClient) -> None:
     form = {
         "label": "school/100% math?",
         "value": "Algebra.",
@@ -160,7 +160,7 @@ def test_a_new_block_is_made_once(browser: TestClient) -> None:
     assert 'role="alert"' in again.text
 
 
-def test_a_block_is_deleted_and_comes_back(browser: TestClient) -> None:
+def test_deleting_a_block_can_be_undone(browser: TestClient) -> None:
     page = f"{home(browser)}/blocks/human"
     answer = browser.post(f"{home(browser)}/remove/human")
     assert answer.headers["location"] == home(browser)
@@ -173,7 +173,7 @@ def test_a_block_is_deleted_and_comes_back(browser: TestClient) -> None:
     assert human(browser) == "# Ada\n\nLikes **tea**."
 
 
-def test_all_that_was_on_the_page_is_decided_at_once(browser: TestClient) -> None:
+def test_approve_all_decides_only_the_proposals_on_the_page(browser: TestClient) -> None:
     first, second = propose(browser, "tea", "coffee"), propose(browser, "# Ada", "# Ada L.")
     page = browser.get(home(browser)).text
     assert "2 suggestions" in page
@@ -189,7 +189,7 @@ def test_all_that_was_on_the_page_is_decided_at_once(browser: TestClient) -> Non
     assert browser.get("/users/ada/diffs").json() == []
 
 
-def test_an_agents_blocks_are_read_edited_made_and_deleted(browser: TestClient) -> None:
+def test_an_agents_blocks_can_be_read_edited_created_and_deleted(browser: TestClient) -> None:
     body = {"name": "Nina & co", "memory_blocks": [{"label": "persona", "value": "I am *kind*."}]}
     agent = browser.post("/v1/agents/", json=body).json()
     memory, block = f"/ui/agents/{agent['id']}/memory", agent["blocks"][0]["id"]
@@ -215,7 +215,7 @@ def test_an_agents_blocks_are_read_edited_made_and_deleted(browser: TestClient) 
     ]
 
 
-def test_a_users_block_is_shown_by_its_id_and_changed_on_the_users_page_alone(
+def test_a_users_block_can_be_changed_only_on_the_users_page(
     browser: TestClient,
 ) -> None:
     block = browser.get("/users/ada/blocks/human").json()["id"]

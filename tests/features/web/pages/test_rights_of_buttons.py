@@ -173,7 +173,7 @@ def order(form: Form) -> int:
     return next((number for number, word in enumerate(LAST, 1) if word in words), 0)
 
 
-def test_what_staff_say_on_an_agents_page_is_read_by_nobody_else(people: People) -> None:
+def test_messages_of_staff_on_an_agents_page_are_private(people: People) -> None:
     """A shared conversation is chosen explicitly and labelled; the default is private."""
     agent = people.ask(OPERATOR, "GET", "/v1/agents/")[0]["id"]
     home = f"/ui/agents/{agent}/chat"
@@ -209,7 +209,7 @@ def test_what_staff_say_on_an_agents_page_is_read_by_nobody_else(people: People)
 
 
 @pytest.mark.parametrize("role", ["stranger", "user", "developer", "teacher", "administrator"])
-def test_no_button_of_any_page_is_refused_to_who_sees_it(
+def test_every_visible_button_may_be_used_by_its_viewer(
     people: People, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ricordo.api.authentication.DELAY", 0)
