@@ -387,7 +387,7 @@ def test_making_an_agent_costs_at_most_eleven_statements_one_more_for_tags_and_t
                 tool_ids=[speech.id],
                 tags=["a", "b"],
             )
-        # Two of them store the blocks' first versions and their texts.
+        # Two of the statements store the blocks' first versions and their texts.
         assert 5 <= len(counted.statements) <= most, counted.statements
         assert counted.transactions == 1
 

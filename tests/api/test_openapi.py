@@ -359,7 +359,7 @@ def test_a_server_answers_with_what_its_child_made_and_keeps_the_bytes_alone(
 def test_a_child_has_none_of_the_servers_files_so_what_the_server_closes_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other readers of the data folder, such as `ricordo doctor`, take a server's lock."""
+    """A lock on a file of the server in a child would stop others, such as `ricordo doctor`."""
     monkeypatch.setattr(openapi_document, "MAY_FORK", True)
     process = os.getpid()
 

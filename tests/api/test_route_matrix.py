@@ -836,7 +836,7 @@ def test_another_organization_is_another_world(
 def test_whoever_may_is_answered_by_the_very_same_requests(
     is_whole: bool, world: World, cells: list[Cell], hers: dict[str, str], view: View
 ) -> None:
-    """The refusals above had no other cause: every route works with these ids and bodies.
+    """Every route works with these ids and bodies, so they did not cause the refusals above.
 
     Others got responses for shared data above, and most of Ada's reads are in her view.
     """

@@ -400,7 +400,7 @@ def test_a_wrong_name_leads_nowhere_and_tells_nothing_of_others(
 
 
 def test_the_right_names_lead_somewhere(http: httpx2.Client, two: tuple[Known, Known]) -> None:
-    """Without this the test of the wrong names would prove nothing."""
+    """Each route answers for the right names, so the test of the wrong names is valid."""
     carol, _ = two
     for method, path in ROUTES:
         if method == "GET":

@@ -76,7 +76,7 @@ def test_older_routes_answer_as_far_as_there_is_something_to_answer(api: Api) ->
     assert "cannot be changed" in words
     names = {tool["name"] for tool in ok(api.http.post("/v1/tools/add-base-tools"))}
     assert {"memory_insert", "conversation_search"} < names
-    # /v1 has another name, for all routes.
+    # All routes below /v1 also exist below /latest.
     assert ok(api.http.get(f"/latest/agents/{agent.id}"))["id"] == agent.id
     for method, path in (
         ("POST", "/v1/nothing"),

@@ -164,7 +164,8 @@ def test_two_who_press_the_button_at_once_get_no_pile_of_backups(
     try:
         first = ok(http.post(HOME))
         assert begun.wait(LIMIT)
-        assert ok(http.post(HOME))["id"] != first["id"]  # Of messages since the first one began.
+        # The second backup has the messages since the first one began.
+        assert ok(http.post(HOME))["id"] != first["id"]
         assert "already" in refused(http.post(HOME), 409)
     finally:
         go.set()

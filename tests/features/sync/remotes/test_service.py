@@ -151,7 +151,8 @@ async def test_a_remote_whose_kind_is_not_here_any_more_says_so(world: World) ->
     handler = by_kind(HANDLERS)[job.kind]
     with pytest.raises(Invalid, match=r"kind \"notebook\" here\. Install its plugin"):
         await handler.run(runtime, job, lambda _done, _total: None)
-    noted = await world.noted()  # The list shows that, and a waiting caller stops waiting.
+    # The list shows the error, and a waiting caller stops waiting.
+    noted = await world.noted()
     assert "Install its plugin" in (noted.last_error or "")
     assert noted.last_at is not None
 
@@ -276,7 +277,7 @@ async def test_a_frozen_server_that_wakes_up_puts_no_older_text_over_a_newer_one
     assert there.text() == "three"
     noted = await world.noted()
     assert (noted.followed, noted.last_error) == (3, None)
-    await world.work()  # it looks once more
+    await world.work()  # the job checks the remote once more
     assert (there.text(), await world.jobs()) == ("three", [])
     assert (await world.noted()).followed == 3
 
