@@ -390,7 +390,7 @@ def test_the_requests_on_the_page_on_formats_write_and_read_the_block_that_it_sh
 
 
 def test_pages_import_nothing_but_what_the_readme_installs() -> None:
-    """These are the standard library, the clients, and Ricordo's dependencies."""
+    """Programs may import the standard library, the clients, and Ricordo's dependencies."""
     programs = (block for text in PAGES.values() for block in blocks(text, "python"))
     named = {
         name

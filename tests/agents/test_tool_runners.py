@@ -19,7 +19,7 @@ from tests.seams.stage import Gate, Stage, returns, roles, soon, text_of
 
 
 class Elsewhere:
-    """A runner of custom tools: it returns what it was asked, or a result that the test sets."""
+    """A runner of custom tools: it returns the arguments, or a result that the test sets."""
 
     tool_types: tuple[ToolType, ...] = ("custom",)
 

@@ -389,7 +389,7 @@ def test_creating_an_agent_costs_at_most_eleven_to_fourteen_statements(
                 tool_ids=[speech.id],
                 tags=["a", "b"],
             )
-        # Two of them store the blocks' first versions and their texts.
+        # Two of the statements store the blocks' first versions and their texts.
         assert 5 <= len(counted.statements) <= most, counted.statements
         assert counted.transactions == 1
 

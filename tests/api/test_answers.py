@@ -1,6 +1,6 @@
 """Responses while they are sent.
 
-Large ones are made in a thread, limited each and together, and never delay others.
+Large responses are made in a thread, have a limit each and together, and never delay others.
 """
 
 import asyncio

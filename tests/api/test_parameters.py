@@ -1,6 +1,6 @@
 """Query parameters of the whole document.
 
-None is accepted and then ignored, and a misspelt user is not an empty memory.
+No parameter is accepted and then ignored. A misspelt user gets an error, not an empty memory.
 """
 
 from collections.abc import Iterator

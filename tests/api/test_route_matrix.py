@@ -834,7 +834,7 @@ def test_another_organization_reads_and_changes_nothing(
 def test_the_same_requests_succeed_for_callers_with_the_rights(
     is_whole: bool, world: World, cells: list[Cell], hers: dict[str, str], view: View
 ) -> None:
-    """The refusals above had no other cause: every route works with these ids and bodies.
+    """Every route works with these ids and bodies, so they did not cause the refusals above.
 
     Others got responses for shared data above, and most of Ada's reads are in her view.
     """

@@ -110,7 +110,7 @@ def test_eight_facts_of_three_conversations_can_be_approved_in_any_order(
         for line in edits:
             ((status, told),) = returns(day.tells(conversation, calls(line)))
             assert (status, "waits for the owner" in told) == ("success", True)
-        # No prompt holds a proposed text, also not one of another conversation.
+        # No prompt holds a proposed text, not even a prompt of another conversation.
         for asked in day.scene.asked[before:]:
             prompt, *said = asked["messages"]
             assert [fact for fact in FACTS if fact in prompt["content"]] == []

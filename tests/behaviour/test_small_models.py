@@ -1,6 +1,7 @@
 """Agents with small models.
 
-A short prompt, three tools, plain results, and the same memory and wire format as all others.
+They have a short prompt, three tools and plain results, and the same memory and wire format as all
+other agents.
 """
 
 import json

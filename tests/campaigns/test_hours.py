@@ -1,8 +1,8 @@
-"""A server through simulated hours: memory and open files stay, files grow only by stored data.
+"""A server through simulated hours.
 
-The test moves its clock ahead by an hour at a time. In each hour new agents talk, edit their memory
-and are searched, and the agents of three hours ago are deleted. A schedule sends a message each
-hour.
+Memory and open files do not grow, and files grow only by stored data. The test moves its clock
+ahead by an hour at a time. In each hour new agents talk, edit their memory and are searched, and
+the agents of three hours ago are deleted. A schedule sends a message each hour.
 """
 
 import os

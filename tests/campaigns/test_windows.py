@@ -214,7 +214,7 @@ class _Campaign:
     found: int = 0
 
     async def live(self, turns: int) -> None:
-        """Live one agent's life, sometimes with another model, and check all that is left."""
+        """Simulate one agent, sometimes with another model, and check the stored data."""
         self.agents += 1
         model = self._model()
         agent_id = await self._agent(model)

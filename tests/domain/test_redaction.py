@@ -178,7 +178,7 @@ NOTES = [
 ]
 
 
-# Removed only from texts that machines write: there a name or a prefix is enough.
+# Secrets that are removed only from texts of machines, by a name or a prefix alone.
 STRICT = [
     ("Authorization: Bearer abcdefgh12345", "abcdefgh12345"),
     ("401 for sk-proj_abcdefghijk", "sk-proj_abcdefghijk"),
@@ -358,7 +358,7 @@ PIECES = [
 ]
 
 
-# Around the length of a portion, and of several.
+# Lengths near the length of one portion, and of several portions.
 PLACES = [32_700, 49_152, 32_740, 32_768, 65_536, 32_767, 32_769, 65_530, 98_304]
 
 

@@ -1,6 +1,6 @@
 """Pieces of streamed calls with wrong, missing or repeated ids, names and indexes.
 
-Also impossible token counts.
+Impossible token counts are tested too.
 """
 
 import itertools

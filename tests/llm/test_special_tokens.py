@@ -1,4 +1,4 @@
-"""Special tokens in texts reach no model's server whole, and replies get them back whole."""
+"""Special tokens are broken up in requests to a model's server, and restored in its replies."""
 
 import json
 from typing import Any

@@ -1,7 +1,4 @@
-"""Log probabilities of tokens, with servers that have them and servers that have none.
-
-Over real HTTP.
-"""
+"""Log probabilities of tokens over real HTTP, from servers that have them and others."""
 
 from typing import Any
 

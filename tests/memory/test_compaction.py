@@ -204,7 +204,7 @@ def test_every_cut_makes_progress_if_it_can(
         assert not past
         assert transcript_tokens(window) <= limit or len(steps) <= 1
     elif transcript_tokens(found.remaining) > limit:
-        # Only if too much stayed, every message that may leave has left.
+        # If more remains than the limit, every message that may leave has left.
         assert list(found.remaining) == [SYSTEM, question, *(steps[-1] if steps else [])]
 
 

@@ -130,8 +130,8 @@ async def test_a_search_takes_at_most_five_statements(library: Library) -> None:
     wanted = PassageFilter((archive.id,), tags=())
     await library.index(archive.id)
     with count_statements(library.store) as counted:  # type: ignore[arg-type]
-        # Nothing is remembered yet, and one word is nowhere but inside others: the most that a
-        # search can need.
+        # Nothing is cached yet, and one word occurs only inside other words, so this search needs
+        # the most statements.
         assert await library.recall.passages("jasmine asmin", wanted, 5)
     assert len(counted.statements) == 5
     assert counted.transactions == 1

@@ -1,4 +1,4 @@
-"""More than forty attempts to escape from the sandbox.
+"""Attempts to escape from the sandbox.
 
 None succeeds, with each backend, as root and as an ordinary user.
 """

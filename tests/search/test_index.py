@@ -1,6 +1,6 @@
 """Search: filters before the limit, queries as data, any language, and deletion.
 
-`index/` tests the other parts.
+Other modules of this folder test the other parts.
 """
 
 import asyncio

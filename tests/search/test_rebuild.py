@@ -134,7 +134,7 @@ async def test_damaged_parts_are_found_again_with_the_same_scores(
 async def test_changes_during_a_rebuild_are_kept(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before a batch is written, documents change that the job has read, and others."""
+    """Before each batch is written, documents change, some of which the job has already read."""
     monkeypatch.setattr(rebuild, "AT_ONCE", 10)
     kept = {f"meanwhile {n}" for n in range(2, 4)}
     store, archive = shelf.store, shelf.archive

@@ -173,7 +173,7 @@ places = st.none() | st.integers(0, SIZE - 1)
 
 
 def cut(items: list[Message], wanted: Page) -> list[Message]:
-    """Return the page by definition: between both cursors, beginning at the given one."""
+    """Return the page by definition: the messages between both cursors, from the given end."""
     ordered = items if wanted.order == "asc" else items[::-1]
     place = {item.id: index for index, item in enumerate(ordered)}
     first = place[wanted.after] + 1 if wanted.after else 0

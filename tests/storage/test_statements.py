@@ -113,7 +113,7 @@ async def test_rows_stored_together_equal_rows_stored_one_by_one(
             {name: number if name == "seq" else row[name] for name in things.c.keys()}  # noqa: SIM118 - no mapping
             for number, row in enumerate(rows)
         ]
-        # True is no 1, and JSON keeps the order of its keys.
+        # True differs from 1, and JSON keeps the order of its keys.
         assert repr(alone) == repr(together) == repr(wanted)
 
 

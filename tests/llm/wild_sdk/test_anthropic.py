@@ -2,8 +2,8 @@
 
 Shapes follow anthropic 2.12.0: `types/beta/beta_message.py`,
 `types/beta/beta_raw_message_stream_event.py`, `types/beta/beta_stop_reason.py`, and the streams in
-its public tests, `tests/lib/streaming/fixtures`. What is refused is told by Anthropic's pages on
-errors, on tool use, and on extended thinking.
+its public tests, `tests/lib/streaming/fixtures`. Refusals follow Anthropic's pages on errors, on
+tool use, and on extended thinking.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Bedrock's converse and converse-stream, asked with AWS's real client at a server on loopback.
 
 Shapes follow botocore's model of the service
-(`botocore/data/bedrock-runtime/2023-09-30/service-2.json`), frames AWS's documented encoding of
-event streams (`botocore/eventstream.py` reads them), answers those in pydantic-ai's public tests
+(`botocore/data/bedrock-runtime/2023-09-30/service-2.json`). Frames follow AWS's documented encoding
+of event streams, which `botocore/eventstream.py` reads. Answers follow pydantic-ai's public tests
 (`tests/models/test_bedrock.py`).
 """
 

@@ -430,7 +430,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def damage(file: Wire, chance: random.Random) -> None:
-    """Put a value of another type anywhere into the file, remove one, or double one."""
+    """Put a value of another type anywhere into the file, or remove or repeat a value."""
     *parents, last = chance.choice(places(file)[1:])
     holder: Any = file
     for step in parents:

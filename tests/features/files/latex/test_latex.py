@@ -129,7 +129,7 @@ def test_notes_become_a_private_pdf_and_the_model_gets_only_its_address(
     notes(server, http, "ada", TITLE, "Shorter.")
     assert result(server)["pages"] == 1
     assert len(ok(http.get("/users/ada/workspace/files"))) == 1
-    # Another user cannot read it, also not through one of their folders.
+    # Another user cannot read the file, not even through one of their folders.
     ok(http.put("/users/bob/workspace/files/own.txt", content="Bob's."))
     bob = {"authorization": f"Bearer {server.key(user='bob')}"}
     with server.http(headers=bob) as other:

@@ -308,7 +308,7 @@ def test_a_guardian_who_logs_in_by_e_mail_stays_a_guardian(
     sink: Sink,
     is_invited: bool,
 ) -> None:
-    """Guardians need not have opened their invitation, and may have a key alone."""
+    """Guardians need not have opened their invitation, and may have only a key."""
     address = f"{new_id('Eva')}@example.org"
     role = "guardian" if is_invited else "user"
     row = invited(http, name="Eva", email=address, role=role)

@@ -355,6 +355,6 @@ def test_a_stopped_answer_keeps_the_shown_text(server: ServerInThread, http: htt
     assert (asked(server), client_texts(server)) == (list(texts), ["Two whole"])
     chat(http, "lea", "stopped", *texts, "Three.", "d")
     assert asked(server) == [*texts, "Three.", "d"]
-    # Regenerated after the stopped answer.
+    # The answer after the stopped one is regenerated.
     chat(http, "lea", "stopped", *texts)
     assert asked(server) == list(texts)

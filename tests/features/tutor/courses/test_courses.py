@@ -428,7 +428,7 @@ def test_a_task_has_its_own_tools_system_prompt_and_step_limit(
     server.says(line, "Done.")
     run = ok(http.post("/background/tasks/essay.weekly/run", json={"user_id": "ada"}))["runs"][0]
     wait_for(lambda: ok(http.get(f"/background/runs/{run['id']}"))["ended_at"])
-    (asked,) = server.model.requests[1:]  # of one step
+    (asked,) = server.model.requests[1:]  # the task takes one step
     assert [tool.name for tool in asked.tools] == ["memory_insert"]
     assert "Be brief." in asked.messages[0].text
     say(http, agent, "ada", "And now?")
