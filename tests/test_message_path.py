@@ -220,7 +220,7 @@ def listed(path: list[Place]) -> list[str]:
     return lines
 
 
-def test_the_path_is_short_and_the_page_lists_it(tmp_path: Path) -> None:
+def test_the_path_is_short_and_listed_on_its_page(tmp_path: Path) -> None:
     trace = traced(tmp_path)
     every = all_of(trace)
     files = {file for file, _ in every}

@@ -239,7 +239,7 @@ def test_every_pattern_takes_linear_time_on_its_worst_inputs() -> None:
     assert slow == {}
 
 
-def test_the_patterns_that_are_put_together_are_there_still() -> None:
+def test_the_listed_composed_patterns_still_exist() -> None:
     here = {
         (path, ast.unparse(call.args[0]))
         for path, source in _sources().items()
@@ -260,6 +260,6 @@ def test_the_patterns_that_are_put_together_are_there_still() -> None:
         (rb"(\w+)[^<]*x", "match"),
     ],
 )
-def test_the_inputs_find_what_is_slow(pattern: str, use: str) -> None:
+def test_the_inputs_reveal_slow_patterns(pattern: str, use: str) -> None:
     made = re.compile(pattern, re.DOTALL)
     assert slow_on(made, _run(made, use))
