@@ -254,7 +254,7 @@ def test_a_limited_number_of_agents_answer_at_once_and_busy_agents_are_awaited(a
         if running == answering.AT_ONCE:
             are_several.set()
         await are_several.wait()
-        await asyncio.sleep(0.05)  # In this time one more would begin, if more were allowed.
+        await asyncio.sleep(0.05)  # One more would begin in this time if the limit were higher.
         running -= 1
         return "Done."
 
@@ -328,7 +328,7 @@ def test_a_kill_at_any_moment_answers_each_request_once(
         with StrictLetta(base_url=server.url, timeout=LIMIT) as client:
             batches: list[tuple[str, list[str]]] = []
             for number in range(kills):
-                # Each kill meets a batch that is not done, as far as the machine's speed allows.
+                # Each kill happens while a batch runs, unless the machine is too fast.
                 if not batches or batch_of(client, batches[-1][0])["status"] == "completed":
                     batches.append(send_many(client))
                 time.sleep(0.05 + number * 0.037 % 0.4)

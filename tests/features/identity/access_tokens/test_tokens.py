@@ -274,7 +274,7 @@ def test_only_pages_of_the_tokens_origin_may_read_responses(
         ]
         assert http.get(path, headers=twice).status_code == 403
         assert http.get(path, headers=bearer).status_code == 200  # a program of the page's server
-        for key in (OPERATOR, server.key("pia")):  # other keys are for no page of elsewhere
+        for key in (OPERATOR, server.key("pia")):  # pages of other origins may not use other keys
             answer = http.get(path, headers={"authorization": f"Bearer {key}", "origin": PAGES})
             assert "access-control-allow-origin" not in answer.headers
 

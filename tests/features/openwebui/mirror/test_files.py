@@ -322,7 +322,7 @@ async def test_the_key_and_address_of_open_webui_come_from_settings(
     monkeypatch.setenv("RICORDO_OPENWEBUI_URL", "http://127.0.0.1:9")
     with pytest.raises(
         Invalid, match="the address in RICORDO_OPENWEBUI_URL"
-    ):  # the address moved: nothing goes to the old one
+    ):  # the address changed, so nothing may be sent to the old one
         await here.sync()
     with pytest.raises(Invalid, match="does not come from Open WebUI"):
         await Synced.sync(await _of_another(here, there, monkeypatch))

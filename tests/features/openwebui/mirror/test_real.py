@@ -309,7 +309,7 @@ def test_a_user_can_chat_with_the_pipe_in_a_browser(stage: Stage) -> None:
                 f"Proposed to remember: plays the cello. ({stage.server.url}/ui/people/"
             ).wait_for()
         with stage.row("pipe, page: regenerated and edited messages go on in forks"):
-            # By script: another element lies over the button at times.
+            # A script clicks the button, since another element may cover it.
             page.locator(".message-listitem").last.get_by_label("Regenerate").evaluate(
                 "button => button.click()"
             )
@@ -645,7 +645,7 @@ def test_the_openai_connection_identifies_users_by_headers_or_signed_tokens(
         assert [one.messages[-1].text for one in agents] == [first, "Two."]
         assert (
             len(stage.server.model.requests) > 3
-        )  # titles, tags and follow-ups were asked of the model alone
+        )  # titles, tags and follow-ups went to the model without an agent
 
     with stage.row("connection: users by headers; titles, tags and follow-ups are no turns"):
         check("By headers.")

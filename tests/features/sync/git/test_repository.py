@@ -101,7 +101,7 @@ async def test_a_repository_has_the_databases_ids_and_passes_git_fsck(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     chain, chance = await a_chain(store), chance_of(5)
-    for _ in range(3):  # The first creates it, the others continue it.
+    for _ in range(3):  # The first round creates the repository, the others extend it.
         await edited(store, chain, 40, chance)
         path = await refreshed(store, tmp_path, chain.id)
         assert ids(path) == await stored_ids(store, chain)

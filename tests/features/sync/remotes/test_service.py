@@ -276,7 +276,7 @@ async def test_a_frozen_server_does_not_overwrite_newer_text_after_it_resumes(
     assert there.text() == "three"
     noted = await world.noted()
     assert (noted.followed, noted.last_error) == (3, None)
-    await world.work()  # it looks once more
+    await world.work()  # a further sync
     assert (there.text(), await world.jobs()) == ("three", [])
     assert (await world.noted()).followed == 3
 
@@ -289,7 +289,7 @@ async def test_a_frozen_server_reopens_no_decided_proposal_after_it_resumes(
 
     await overtaken(world, there, monkeypatch, lambda: world.reject(made.id))
 
-    await world.work()  # After this the frozen server's writes are gone.
+    await world.work()  # This removes what the frozen server wrote.
     assert (there.proposals(), there.text(), await world.jobs()) == (0, "one", [])
 
 

@@ -111,7 +111,9 @@ def test_a_changed_course_file_updates_agents_but_not_students_texts(
     assert "Coach them better." in now["system"]
     assert [tool["name"] for tool in now["tools"]] == ["conversation_search"]
     blocks = blocks_of(http, agent)
-    assert blocks["plan"]["value"] == "Week 1, with a test"  # the file did not change it
+    assert (
+        blocks["plan"]["value"] == "Week 1, with a test"
+    )  # the changed file did not change this text
     assert (blocks["student"]["limit"], blocks["more"]["value"]) == (900, "x")
     assert ok(http.get("/users/ada/blocks/student"))["body"] == "## Name\nAda\n## Likes"
     assert ok(http.get("/users/ada/blocks/student"))["policy"] == "propose"
@@ -459,4 +461,4 @@ def test_a_deleted_retired_agent_does_not_make_its_course_reapply(
     look = CourseWatch().run
     for _ in range(3):
         server.run(look(server.runtime, jobs.Job("courses.apply", ""), lambda _done, _total: None))
-    assert applied == 1, "the first look of a server"
+    assert applied == 1, "the course must be applied once, at the server's first check"
