@@ -113,7 +113,7 @@ def test_tokens_signed_with_the_public_key_are_refused() -> None:
             assert "sign" in reason(keys=keys, token=token)
 
 
-def test_other_algorithms_keys_and_signatures_are_refused() -> None:
+def test_tokens_with_other_algorithms_keys_or_signatures_are_refused() -> None:
     for algorithm in ("RS384", "RS512", "PS256", "PS512"):
         assert "not signed with RS256 or ES256" in reason(
             token=jwt.encode(claims(), rsa_key(), algorithm)

@@ -288,7 +288,7 @@ def test_each_tool_wrote_for_both_users(world: World) -> None:
 def test_prompts_contain_nothing_of_the_other_user_but_the_shared_block(
     world: World,
 ) -> None:
-    for user in USERS:  # the first half is required with every turn
+    for user in USERS:  # the other half is checked after every turn
         prompt = world.asked[user]
         notes = {int(number) for number in re.findall(r"Note (\d+) for all", prompt)}
         assert SHARED in prompt

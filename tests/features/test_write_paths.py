@@ -183,7 +183,7 @@ def test_deleting_and_renaming_follow_the_policy(
         require_version(server, block, "user", 1)
 
 
-def test_every_tool_that_edits_memory_is_in_the_list(server: ServerInThread) -> None:
+def test_every_memory_editing_tool_is_tested(server: ServerInThread) -> None:
     editing = {tool.name for tool in server.runtime.toolbox if tool.edits_memory}
     assert editing | {"propose_memory_edit"} == set(AGENTS_PATHS)
 

@@ -96,7 +96,7 @@ def test_a_conversation_is_streamed_and_no_message_is_stored_twice(
     kinds = types_of(first)
     assert kinds[:2] == ["RUN_STARTED", "STATE_SNAPSHOT"]
     for kind in ("REASONING_MESSAGE_CONTENT", "TEXT_MESSAGE_CONTENT"):
-        assert kinds.count(kind) > 1  # pieces, not a whole
+        assert kinds.count(kind) > 1  # in several pieces
     assert [message["role"] for message in first["messages"]] == ["user", "reasoning", "assistant"]
     assert first["messages"][1]["content"] == "She greets me."
     assert first["events"][-1]["usage"][0]["outputTokens"] > 0

@@ -82,7 +82,7 @@ def test_a_step_that_was_not_saved_sends_nothing(cast: Cast) -> None:
     assert cast.incoming("Ben") == []
 
 
-def test_a_message_waits_for_an_agent_that_awaits_an_approval(
+def test_a_message_waits_for_a_busy_agent_and_for_its_approval(
     cast: Cast,
 ) -> None:
     rules = [{"type": "requires_approval", "tool_name": "archival_memory_insert"}]

@@ -242,7 +242,7 @@ def test_any_folder_name_yields_a_valid_label() -> None:
 
 
 @pytest.mark.parametrize("window", [500, 4_000, 200_000])
-def test_portions_hold_the_whole_text_in_order(window: int) -> None:
+def test_portions_contain_the_whole_text_in_order(window: int) -> None:
     content = "\n".join("word " * (number % 700) for number in range(60))
     portions = documents.portions_of(content, window)
     assert "".join(portions).split() == content.split()

@@ -34,7 +34,7 @@ BLOCKS = [
 def wait_until(is_done: Callable[[], bool]) -> None:
     deadline = time.monotonic() + LIMIT
     while not is_done():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.01)
 
 

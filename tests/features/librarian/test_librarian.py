@@ -432,7 +432,7 @@ async def test_the_librarian_asks_before_forgetting_several_statements() -> None
     answer = await talk.says("yes")
     assert talk.blocks["human"] == "Plays chess"
     assert answer.count("I have struck this out") == 2
-    # A yes to anything else forgets nothing.
+    # A "yes" to another question forgets nothing.
     await talk.says("yes")
     assert talk.called == []
 
@@ -740,7 +740,7 @@ GONE = "Forgotten: every text with these words was replaced by a mark."
         ),
         ("My password is Sesame123!", "Please forget that password.", "My password is"),
         ("Ich habe Diabetes.", "Bitte vergiss meinen Diabetes.", "Ich habe Diabetes."),
-        # The rest of the sentence is not to be forgotten.
+        # The rest of the sentence must be kept.
         ("I live in Graz and work as a nurse.", "Please forget my job.", "I work as a nurse."),
         ("I have asthma and I love tea.", "Forget that I have asthma.", "I have asthma"),
         (

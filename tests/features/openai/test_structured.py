@@ -80,9 +80,7 @@ def scene(running_scene: Scene) -> Iterator[Scene]:
     running_scene.models.requests.clear()
     running_scene.models._answers.clear()
     yield running_scene
-    assert not running_scene.models._answers, (
-        "the models were asked less often than the script says"
-    )
+    assert not running_scene.models._answers, "some scripted replies were not requested"
 
 
 @pytest.fixture
@@ -200,7 +198,7 @@ def test_a_structured_stream_contains_only_the_json(scene: Scene, client: OpenAI
         assert json.loads(call.function.arguments) == FITS
 
 
-# A call that has to be made.
+# Required calls.
 
 
 @pytest.mark.parametrize("model", [OPENAI, CLAUDE])
@@ -415,7 +413,7 @@ def test_requests_of_other_clients_get_structured_answers(scene: Scene, name: st
         )
 
 
-# Refusals, and vectors.
+# Errors and embeddings.
 
 
 def test_every_error_on_openai_paths_has_openais_format(scene: Scene) -> None:

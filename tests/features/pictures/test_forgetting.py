@@ -125,7 +125,7 @@ def test_a_picture_read_during_forgetting_is_removed(
     assert kept.parts[1] == TextPart(MARK)
 
 
-def test_an_erased_users_waiting_picture_job_reads_nothing(
+def test_forgetting_removes_the_users_waiting_picture_jobs(
     server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = new_agent(http)

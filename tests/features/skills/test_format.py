@@ -52,7 +52,7 @@ def _skills(draw: st.DrawFn) -> Skill:
         text = draw(_TEXTS)
         try:
             make_skill(content, {**files, path: text})
-        except RicordoError:  # a folder of the name of a file
+        except RicordoError:  # a folder with the name of a file
             continue
         files[path] = text
     return make_skill(content, files, name=name)

@@ -44,7 +44,7 @@ def test_a_script_has_no_network_and_no_access_to_other_files(
     data = skills.server.settings.data_dir
     paths = [str(outside), str(data / "ricordo.db"), str(data / "secret.key"), "/etc/shadow"]
     address = skills.server.url.removeprefix("http://")
-    for _ in range(2):  # Nothing stays from one call to the next.
+    for _ in range(2):  # No file is kept between two calls.
         (result,) = skills.say("ada", running("spy", "scripts/spy.py", arguments=[address, *paths]))
         shown = json.loads(result)["stdout"]
         for word in ("READ", "CONNECTED", "qq", "SQLite"):

@@ -165,7 +165,7 @@ async def test_a_dropped_collection_is_created_again_with_its_indexes(
     await index.upsert("agent-1", "model", [record(2)])
     assert await found(index) == [2]
     assert list(server.indexes.values()) == [indexed]
-    # With a waiting time the client raises an error of another family than otherwise.
+    # If the response names a waiting time, the client raises another class of error.
     server.fails(429, 1, retry_after="3")
     with pytest.raises(Unavailable, match=r"status 429\). Try again later"):
         await found(index)

@@ -254,7 +254,7 @@ def test_a_limited_number_of_agents_answer_at_once_and_busy_agents_are_awaited(a
         if running == answering.AT_ONCE:
             are_several.set()
         await are_several.wait()
-        await asyncio.sleep(0.05)  # In this time one more would begin, if more were allowed.
+        await asyncio.sleep(0.05)  # One more would begin in this time if the limit were higher.
         running -= 1
         return "Done."
 

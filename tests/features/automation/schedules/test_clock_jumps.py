@@ -133,7 +133,9 @@ def test_a_server_goes_on_after_its_clock_jumped_ahead_by_a_year_and_back(
             sent = {"messages": [{"role": "user", "content": "Are you there?"}], "streaming": False}
             assert "Here." in http.post(path, json=sent).text
             listed = ok(http.get(path, params={"order": "asc", "limit": 100}))
-            assert any("Are you there?" in str(one) for one in listed[-4:]), "the newest comes last"
+            assert any("Are you there?" in str(one) for one in listed[-4:]), (
+                "the newest message must be last"
+            )
         # The job runs every ten minutes.
         server.write(
             lambda tx: jobs.add(tx, Job("schedules.take_up", LOCAL_ORGANIZATION, {}, key="at once"))

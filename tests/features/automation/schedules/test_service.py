@@ -66,7 +66,7 @@ async def test_each_due_time_plans_one_next_time_and_missed_times_are_merged(
     clock.advance(3 * HOUR)
     await store.write(service.take_up)
     row = await store.read(lambda tx: queries.get(tx, Scope(), agent.id, made.id))
-    assert row.next_at == second + HOUR * SECOND, "its job is there"
+    assert row.next_at == second + HOUR * SECOND, "the job of the next time must exist"
     await store.write(
         lambda tx: [jobs.remove(tx, Scope(), job.id) for job in jobs.page(tx, Scope(), Page())]
     )

@@ -218,7 +218,7 @@ TEXTS: list[tuple[str, bytes, str]] = [
 ]
 
 
-async def test_pages_become_text(tmp_path: Path) -> None:
+async def test_fetched_pages_are_converted_to_text(tmp_path: Path) -> None:
     bubblewrap()
     sandbox = Sandbox(Settings(data_dir=tmp_path))
     try:

@@ -207,7 +207,9 @@ def test_without_a_search_engine_the_error_names_the_setting(api: Api) -> None:
     assert "RICORDO_WEB_SEARCH" in content
 
 
-def test_a_page_is_read_in_parts(api: Api, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_page_is_read_in_parts(
+    api: Api, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     status, content = told(api, "fetch_webpage", url=f"{engine}/page")
     assert status == "error"
     assert "RICORDO_FETCH_PRIVATE_PAGES" in content

@@ -525,7 +525,7 @@ def test_an_erased_persons_memory_can_be_restored_on_the_same_server(
     assert hash_of(exported(http, user)) == hash_of(archive)
 
 
-def test_a_person_with_another_identifier_here_is_found_by_id(
+def test_a_user_with_another_identifier_on_this_server_is_found_by_id(
     http: httpx2.Client, there: httpx2.Client
 ) -> None:
     user = new_id("ada")

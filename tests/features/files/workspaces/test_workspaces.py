@@ -471,7 +471,7 @@ def test_erasing_a_user_deletes_their_files(server: ServerInThread, http: httpx2
         if not server.read(lambda tx: tx.all(rows)):
             return
         time.sleep(0.05)
-    raise AssertionError("they are still there")
+    raise AssertionError("the files of the erased user still exist")
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_deleting_a_user_erases_them(http: httpx2.Client) -> None:
     assert refused(http.get("/v1/agents/", headers=bearer(key)), 401)
 
 
-def test_users_without_admin_scope_cannot_change_users(http: httpx2.Client) -> None:
+def test_a_users_own_key_cannot_change_create_or_delete_users(http: httpx2.Client) -> None:
     make_user(http, "fay"), make_user(http, "gil")
     key = make_key(http, user="fay", scopes=["users:read", "users:write"])
     (seen,) = ok(http.get("/v1/users/", headers=bearer(key)))

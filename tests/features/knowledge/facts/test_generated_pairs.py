@@ -127,7 +127,7 @@ async def test_facts_from_long_chats_end_only_facts_of_the_same_slot(book: FactB
     retired = [fact for fact in by_id.values() if fact.state in ("ended", "replaced")]
     for fact in retired:
         if fact.replacement_id is None:
-            continue  # a time of the past, as "I lived there from 2010 to 2012"
+            continue  # a past period, such as "I lived there from 2010 to 2012"
         newer = by_id[fact.replacement_id]
         assert fact.subject == newer.subject
         names = {fact.slot.partition(":")[0], newer.slot.partition(":")[0]}

@@ -212,7 +212,7 @@ def test_a_call_to_a_misbehaving_server_ends_in_an_error(
     assert status == "error"
     assert words in told
     assert len(told) < 1500
-    # The tool works again once its server does, and so does the agent.
+    # The tool and the agent work again once the server does.
     assert result_of(api, agent_id, "ask") == ("success", "ok")
 
 

@@ -308,7 +308,7 @@ def test_invalid_oauth_metadata_connects_nothing(api: Api, metadata: dict[str, A
     try:
         made = add(api, f"http://127.0.0.1:{running.port}/mcp")
         answer = api.http.post(f"/v1/mcp-servers/{made['id']}/connect")
-        # An address that is not a web address is not used; the default address at the server is.
+        # An address that is not a web address is replaced by the server's default address.
         is_usual = (
             answer.status_code == 200
             and f'url":"http://127.0.0.1:{running.port}/authorize?' in answer.text

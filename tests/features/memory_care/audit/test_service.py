@@ -125,7 +125,9 @@ async def test_dates_times_and_numbers_need_no_evidence(
     ]
 
 
-async def test_messages_from_later_steps_are_no_evidence(store: Store, clock: Any) -> None:
+async def test_versions_without_a_step_and_later_messages_count_as_unsupported(
+    store: Store, clock: Any
+) -> None:
     state = await make.stored_agent(
         store, with_blocks=[make.block("human", ""), make.block("notes", "")]
     )

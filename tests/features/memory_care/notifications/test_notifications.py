@@ -150,7 +150,7 @@ def test_a_day_old_proposal_is_announced_once_and_its_link_works_once(
     ada.chooses(hour=(time.gmtime().tm_hour - 1) % 24 if time.gmtime().tm_hour else 23)
     ada.look()
     first_count = len(sink.messages)
-    assert first_count == len(receiver.requests) == 0, "it waits for the hour"
+    assert first_count == len(receiver.requests) == 0, "nothing may be sent before the chosen hour"
 
     old = ada.suggested(days_ago=1.1)
     ada.look()
@@ -286,7 +286,7 @@ def test_failed_notifications_are_retried_and_a_refused_address_waits_a_day(
     ada.suggested()
     ada.look()
     assert sink.messages == []
-    assert len(receiver.requests) == 3, "the webhook was tried until it was accepted"
+    assert len(receiver.requests) == 3, "the webhook must be retried until it succeeds"
     assert len({headers["x-ricordo-delivery"] for _, headers in receiver.requests}) == 1
     assert "refuses the address" in ada.status()["problem"]
     sink.answers.clear()

@@ -309,7 +309,7 @@ def test_a_user_can_chat_with_the_pipe_in_a_browser(stage: Stage) -> None:
                 f"Proposed to remember: plays the cello. ({stage.server.url}/ui/people/"
             ).wait_for()
         with stage.row("pipe, page: regenerated and edited messages go on in forks"):
-            # By script: another element lies over the button at times.
+            # A script clicks the button, since another element may cover it.
             page.locator(".message-listitem").last.get_by_label("Regenerate").evaluate(
                 "button => button.click()"
             )

@@ -95,7 +95,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[io.StringIO]:
 def wait_until_ready(http: httpx2.Client) -> None:
     end = time.monotonic() + LIMIT
     while http.get("/v1/health/ready").status_code != 200:
-        assert time.monotonic() < end, "the server did not go on"
+        assert time.monotonic() < end, "the server did not recover"
         time.sleep(0.05)
 
 
@@ -131,7 +131,7 @@ def require_not_now(server: ServerInThread, database: Database, paths: Iterable[
         finally:
             database.give_back()
         statuses = {path: answer.status_code for path, answer in answers.items()}
-        # All routes except those of OpenAI's or git's form: refused before any other check.
+        # All routes except OpenAI's and git's are refused before any other check.
         assert {path: status for path, status in statuses.items() if status != 503} == {}
         assert [
             path for path, answer in answers.items() if "retry-after" not in answer.headers

@@ -48,7 +48,7 @@ def test_a_change_is_recorded_with_user_action_and_object_but_no_content(people:
     assert (made["user"], made["role"], made["address"]) == ("ada-of-changes", "admin", "127.0.0.1")
     assert made["key_id"].startswith("key-")
     people.ask(key, "POST", f"/v1/agents/{agent}/messages", json={"input": SECRET})
-    assert newest(people) == made, "a turn is a run, which says who began it"
+    assert newest(people) == made, "a turn must not be recorded; its run names the caller"
     people.ask(key, "PUT", f"/users/ada-of-changes/blocks/{SECRET}", json={"body": SECRET})
     wrote = newest(people)
     assert wrote["action"] == "PUT /users/{user_id}/blocks/{label}"
@@ -57,9 +57,7 @@ def test_a_change_is_recorded_with_user_action_and_object_but_no_content(people:
     people.ask(key, "GET", f"/v1/agents/{agent}")
     people.ask(key, "POST", "/v1/messages/search", json={"query": SECRET})
     people.send(key, "DELETE", "/v1/agents/agent-00000000-0000-4000-8000-000000000000")
-    assert newest(people)["number"] == count, (
-        "what only reads, and what was not found, is not recorded"
-    )
+    assert newest(people)["number"] == count, "reads and requests with 404 must not be recorded"
     with people.server.http() as http:
         everything = http.get("/v1/audit-log/export", headers=bearer(OPERATOR)).text
     assert "ada-of-changes" in everything
@@ -175,7 +173,7 @@ def test_simultaneous_requests_are_recorded_in_one_transaction(people: People) -
     assert len(counted.log_statements) == 3, counted.log_statements
     with count_statements(people.server.runtime.store) as counted:
         people.ask(OPERATOR, "POST", f"/v1/agents/{agent}/messages", json={"input": "Hello."})
-    assert counted.log_statements == [], "a turn costs nothing more"
+    assert counted.log_statements == [], "a turn must write nothing to the audit log"
     before = newest(people)["number"]
     threads = [threading.Thread(target=change, args=(number,)) for number in range(20)]
     for thread in threads:

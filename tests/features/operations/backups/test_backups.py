@@ -69,7 +69,9 @@ def test_a_backup_under_load_is_consistent_and_restores_equally(tmp_path: Path) 
             ends.set()
             for thread in threads:
                 thread.join()
-    assert made[0].rows["messages"] < made[1].rows["messages"], "the server went on meanwhile"
+    assert made[0].rows["messages"] < made[1].rows["messages"], (
+        "the server must continue during the backup"
+    )
     shutil.copy(live / "secret.key", tmp_path / "secret.key")
     back = restore(tmp_path / "1.db", empty, silent)
     assert (back.rows, back.hashes) == (made[1].rows, made[1].hashes)
@@ -81,7 +83,7 @@ def test_a_backup_under_load_is_consistent_and_restores_equally(tmp_path: Path) 
             )
             remarks = [one["content"] for one in said if one["message_type"] == "user_message"]
             assert remarks == [f"Remark {number}." for number in range(len(remarks))], (
-                "what was said first is all there"
+                "no earlier message may be missing"
             )
         ok(http.post(f"/v1/agents/{agents[0]}/messages", json={"input": "I am back."}))
     assert (tmp_path / "1.db").stat().st_mode & 0o777 == 0o600
@@ -110,7 +112,7 @@ def test_backups_and_restores_do_not_overwrite_without_replace(tmp_path: Path) -
     left = open_work_folder(settings.data_dir, COPY)
     left._lock.release()  # as a kill does
     with serving(tmp_path / "data"):
-        assert not left.path.exists(), "a start removes what killed processes left"
+        assert not left.path.exists(), "a start must remove leftovers of killed processes"
         with pytest.raises(Conflict, match="Another Ricordo server is using"):
             restore(tmp_path / "first.db", settings, silent, replace=True)
 

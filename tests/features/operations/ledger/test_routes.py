@@ -147,7 +147,7 @@ def test_a_budget_can_be_set_shown_and_removed(api: Api, agent: AgentState) -> N
     assert given["resets_at"].endswith("T00:00:00.000000Z")
     assert api.http.get(path).json() == given
     assert api.http.patch(path, json={"daily_tokens": None}).json() == none
-    # A change of other settings leaves it alone.
+    # A change of other settings keeps the budget.
     api.http.patch(path, json={"daily_tokens": 100})
     api.client.agents.update(agent.id, compaction_settings={"mode": "all"})
     assert api.http.get(path).json() == given

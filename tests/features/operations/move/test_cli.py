@@ -18,7 +18,7 @@ from tests.support import postgres
 
 def fill(path: Path) -> str:
     """Make a database with an agent and its messages; return the agent's id."""
-    load_plugins(FEATURES).tables()  # which a server has created
+    load_plugins(FEATURES).tables()  # which a server created
 
     async def work() -> str:
         store = open_sqlite(path)

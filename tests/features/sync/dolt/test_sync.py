@@ -251,7 +251,7 @@ async def test_a_conflict_is_reported_and_the_remote_text_is_proposed(
     assert told is not None
     assert waiting.id in told
     assert (await memory.text("human"), waiting.value) == ("Likes cocoa", "Likes coffee")
-    # The error stays as long as it waits.
+    # The error stays as long as the proposal waits.
     assert (await memory.sync()).last_error == told
     await require_same(memory, is_pulled=True)
     await memory.approve(waiting.id)

@@ -226,7 +226,7 @@ def test_oversized_and_invalid_packs_are_refused(
         with pytest.raises(TooLong):
             read_pack(bad, nothing)
     for bad in (
-        pack(entry(3, b"x" * 4000, size=10)),  # unpacks to more than it says
+        pack(entry(3, b"x" * 4000, size=10)),  # the data is larger than the declared size
         *(
             pack(entry(3, b"x", size=10)),
             pack(entry(5, b"x")),

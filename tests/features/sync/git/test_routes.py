@@ -522,7 +522,9 @@ def test_gzip_compressed_git_requests_are_accepted(
 
 
 @pytest.mark.parametrize("service", ["git-upload-pack", "git-receive-pack"])
-def test_bad_requests_are_refused(memory: Memory, http: httpx2.Client, service: str) -> None:
+def test_malformed_git_requests_are_refused(
+    memory: Memory, http: httpx2.Client, service: str
+) -> None:
     rows = memory.server.rows()
     kind = {"content-type": f"application/x-{service}-request"}
     zipped = {"content-encoding": "gzip"}

@@ -290,7 +290,7 @@ async def test_a_frozen_server_reopens_no_decided_proposal_after_it_resumes(
 
     await overtaken(world, there, monkeypatch, lambda: world.reject(made.id))
 
-    await world.work()  # After this the frozen server's writes are gone.
+    await world.work()  # This removes what the frozen server wrote.
     assert (there.proposals(), there.text(), await world.jobs()) == (0, "one", [])
 
 

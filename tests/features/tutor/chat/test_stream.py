@@ -315,7 +315,7 @@ def test_the_model_sees_a_chat_edited_in_place_as_the_client_shows_it(
     chat(http, "kim", name, *texts)
     plain = ["a", "One.", "b", "Two.", "c"] if name == "other form" else list(texts)
     assert (asked(server), client_texts(server)) == (plain, theirs)
-    # The next message continues there, and nothing is doubled.
+    # The next message continues this conversation without duplicates.
     after = chat(http, "kim", name, *texts, "Three.", "d")
     assert (asked(server), client_texts(server)) == ([*plain, "Three.", "d"], theirs)
     last = chat(http, "kim", name, *texts, "Three.", "d", "Four.", "e")

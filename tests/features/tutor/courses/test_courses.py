@@ -460,4 +460,4 @@ def test_a_deleted_retired_agent_does_not_make_its_course_reapply(
     look = CourseWatch().run
     for _ in range(3):
         server.run(look(server.runtime, jobs.Job("courses.apply", ""), lambda _done, _total: None))
-    assert applied == 1, "the first look of a server"
+    assert applied == 1, "the course must be applied once, at the server's first check"

@@ -470,7 +470,7 @@ def test_a_course_task_keeps_its_history_when_its_agent_is_recreated(
     started = ok(http.post(f"/background/tasks/{TASK}/run", json={"user_id": "ada"}))["runs"]
     ok(http.delete(f"/v1/agents/{coach}"))
     names = {task["name"] for task in ok(http.get("/background/tasks"))}
-    assert names == {TASK}, "a task without a course goes with its agent"
+    assert names == {TASK}, "a task without a course must be deleted with its agent"
     again = ok(http.put("/v1/courses/essay", json={"source": COURSE}))["agents"]["coach"]
     assert again != coach
     server.write(service.follow_courses)

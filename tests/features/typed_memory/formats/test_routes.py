@@ -103,7 +103,7 @@ def test_a_new_block_has_the_defaults_of_its_schema(
     made = ok(http.put(address, json={"schema_ref": "begun", "limit": 800}))
     assert made["body"].split() == ["##", "Name", "##", "Level", "new"]
     assert (made["title"], made["policy"], made["limit"]) == ("Pupil", "guarded", 800)
-    # An existing block keeps what it has, and needs a text.
+    # An existing block keeps its settings, and needs a text.
     refused(http.put(address, json={"schema_ref": "begun"}), 422)
     assert (
         ok(http.put(address, json={"schema_ref": "begun", "body": "## Name\nAda"}))["limit"] == 800
@@ -191,7 +191,7 @@ def test_agent_blocks_and_standalone_blocks_start_with_schema_defaults(
     assert server.rows() == before
 
 
-def test_schemas_are_listed_and_shown(http: httpx2.Client, server: ServerInThread) -> None:
+def test_schemas_can_be_listed_and_shown(http: httpx2.Client, server: ServerInThread) -> None:
     folder = server.settings.data_dir / FOLDER
     folder.mkdir(exist_ok=True)
     (folder / "team.toml").write_text(

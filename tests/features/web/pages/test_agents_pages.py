@@ -205,7 +205,7 @@ def test_the_search_page_finds_messages_passages_and_blocks(
     ):
         assert words in page
     page = browser.get("/ui/search", params={"q": "chess", "kind": "messages"}).text
-    assert "bicycles" not in page, "what is found for the turns around it alone is left out"
+    assert "bicycles" not in page, "neighbouring messages without a match must be left out"
     assert "<h2>Memory</h2>" not in page
     assert (
         "Nothing matches"

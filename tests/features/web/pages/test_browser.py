@@ -400,7 +400,7 @@ def test_a_forget_request_of_an_agent_can_be_reviewed_and_confirmed(
     choice = page.locator("form").filter(has=page.get_by_role("button", name="Remove the chosen"))
     expect(choice.get_by_text(f"{said}.")).not_to_have_count(0)
     assert visitor.faults() == []
-    # The same in other words is offered too.
+    # A paraphrase is offered too.
     other = choice.locator("label").filter(has_text="keeps a lighthouse lit").locator("input")
     expect(other).not_to_be_checked()
     other.check()

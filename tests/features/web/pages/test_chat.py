@@ -264,7 +264,7 @@ def test_editing_a_message_forks_the_conversation(talk: Talk) -> None:
     assert "I like tea." in transcript
     assert "I like chess." not in transcript
     assert "I like chess." in box
-    assert "I like chess." in talk.page(), "the first conversation is as it was"
+    assert "I like chess." in talk.page(), "the first conversation must be unchanged"
 
 
 def test_a_conversation_of_another_agent_is_not_found(talk: Talk) -> None:

@@ -58,7 +58,7 @@ def test_approving_changes_the_block_and_returns_to_the_previous_page(
     assert human(browser) == "Ada likes coffee.\nAda plays chess."
     page = browser.get("/").text
     assert "human: applied." in page
-    assert "human: applied." not in browser.get("/").text, "it is told once"
+    assert "human: applied." not in browser.get("/").text, "the notice must be shown once"
 
 
 def test_a_proposal_can_be_approved_with_other_words_or_rejected(browser: TestClient) -> None:
@@ -85,7 +85,7 @@ def test_a_conflict_shows_both_texts_and_accepts_a_third(browser: TestClient) ->
     answer = browser.get(f"/ui/proposals/{proposal}")
     later = answer.text
     assert answer.status_code == 200
-    assert "What stands there now" in later, "whoever comes back sees why it waits"
+    assert "What stands there now" in later, "the page must still show why the proposal waits"
     assert "milk</ins>" in later
     assert "collides" in browser.get(person(browser)).text
     browser.post(f"/ui/proposals/{proposal}/approve", data={"body": "Ada likes both."})

@@ -143,7 +143,7 @@ def test_huge_blocks_can_be_shown_and_edited(tmp_path: Path) -> None:
             assert browser.put(path, json={"body": text, "limit": 2_000_000}).status_code == 200
             page = f"{home(browser)}/blocks/{label}"
             shown = browser.get(page).text
-            assert '<pre class="plain"' in shown, "it is not rendered as Markdown"
+            assert '<pre class="plain"' in shown, "a huge text must not be rendered as Markdown"
             version = (
                 browser.get(page, params={"edit": "1"})
                 .text.split('name="version" value="')[1]
@@ -155,7 +155,7 @@ def test_huge_blocks_can_be_shown_and_edited(tmp_path: Path) -> None:
             )
             assert browser.get(path).json()["body"].endswith("!")
             changed = browser.get(f"{page}/compare").text
-            assert len(changed) < 100_000, "what stays is cut"
+            assert len(changed) < 100_000, "unchanged parts must be cut"
             blamed = browser.get(f"{page}/blame").text
             assert blamed.count("<tr data-item") <= 300
             assert browser.get(f"{page}/history").status_code == 200

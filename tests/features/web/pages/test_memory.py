@@ -50,14 +50,14 @@ def test_people_are_listed_with_their_blocks_and_proposals(browser: TestClient) 
     assert "No person has this name." in browser.get("/ui/people", params={"q": "%"}).text
 
 
-def test_people_page_by_a_cursor(browser: TestClient) -> None:
+def test_the_people_page_is_paged_by_a_cursor(browser: TestClient) -> None:
     for number in range(51):
         browser.post("/v1/users/", json={"name": f"user {number:02}"})
     page = browser.get("/ui/people").text
     assert page.count("<tr data-item>") == 50
     older = page.split('">Older</a>')[0].rsplit('href="', 1)[1]
     assert browser.get(older.replace("&amp;", "&")).text.count("<tr data-item>") == 3, (
-        "the local user is one of them"
+        "the local user is counted too"
     )
 
 
@@ -67,7 +67,7 @@ def test_a_persons_page_shows_blocks_text_proposals_and_history(
     browser.put("/users/ada/blocks/school/math", json={"body": "Algebra.", "limit": 40})
     propose(browser, "tea", "coffee")
     page = browser.get(home(browser)).text
-    assert "<strong>tea</strong>" in page, "Markdown is rendered"
+    assert "<strong>tea</strong>" in page, "Markdown must be rendered"
     assert "Likes <strong>coffee</strong>" not in page
     assert "Likes **coffee**." in page
     assert f'href="{home(browser)}/blocks/school/math"' in page
@@ -78,7 +78,7 @@ def test_a_persons_page_shows_blocks_text_proposals_and_history(
     assert '+1 <span class="sr">removed: </span>−0' in block
 
 
-def test_a_person_without_memory_has_one_action(browser: TestClient) -> None:
+def test_a_page_without_memory_offers_to_add_a_block(browser: TestClient) -> None:
     browser.post("/v1/users/", json={"name": "eve"})
     page = browser.get(f"/ui/people/{user_id(browser, 'eve')}").text
     assert "Nothing is remembered yet." in page

@@ -123,7 +123,7 @@ def test_equal_suggestions_of_two_agents_are_decided_together(school: School) ->
     ok(school.propose("Plays chess."))
     page = school.see("ada")
     assert "2 suggestions" in page
-    assert page.index("Ada Rossi.") < page.index('id="suggestions"'), "the text comes first"
+    assert page.index("Ada Rossi.") < page.index('id="suggestions"'), "the text must come first"
     card = page.split(f'id="{ids[1]}"')[1].split("</li>")[0]
     assert "Essay tutor" in card
     assert "Maths tutor" in card
@@ -143,7 +143,7 @@ def test_not_now_hides_a_suggestion_but_leaves_it_waiting(school: School) -> Non
     assert "1 put off until tomorrow" in page
     assert "0 suggestions" in page
     assert [one["id"] for one in school.waiting()] == [id]
-    assert "1 suggestion<" in school.see("ada"), "another browser shows it"
+    assert "1 suggestion<" in school.see("ada"), "another browser must still show the suggestion"
 
 
 def test_a_rejection_may_have_a_reason(school: School) -> None:
@@ -168,7 +168,7 @@ def test_never_remember_refuses_similar_proposals_until_the_rule_is_removed(scho
     assert "never remembered" in refused.text
     page = school.see("ada")
     assert "Remove the rule I have dyslexia." in page
-    assert "never-remember" not in page, "the rules are no text that agents read"
+    assert "never-remember" not in page, "the rules must not be shown as text for agents"
     assert "Remove the rule" not in school.see("tess")
     school.send("ada", f"{school.memory}/rules", remove="I have dyslexia.")
     assert ok(school.propose("Needs time because of dyslexia"))["id"]
@@ -215,8 +215,8 @@ def test_a_line_can_be_changed_forgotten_and_traced_without_scripts(school: Scho
     shown = school.see("ada", f"{block}?lines=2-2&next={school.memory}")
     version = shown.split('name="version" value="')[1].split('"')[0]
     assert ">\nLikes tea.</textarea>" in shown
-    assert "Ada Rossi." in shown, "the page around it is there"
-    school.put("Ada Rossi.\nLikes tea.\nClass 10b.\nHas a cat.")  # meanwhile
+    assert "Ada Rossi." in shown, "the rest of the page must be shown too"
+    school.put("Ada Rossi.\nLikes tea.\nClass 10b.\nHas a cat.")  # changed meanwhile
     form = {"version": version, "lines": "2-2", "text": "Likes cocoa.", "next": school.memory}
     assert school.send("ada", block, **form).headers["location"] == school.memory
     assert school.text() == "Ada Rossi.\nLikes cocoa.\nClass 10b.\nHas a cat."
@@ -228,7 +228,7 @@ def test_a_line_can_be_changed_forgotten_and_traced_without_scripts(school: Scho
     same = {"version": version, "lines": "2-2", "text": "Eve."}
     refused = school.ask("ada", "POST", block, data=same)
     assert refused.status_code == 409
-    assert "Eve." in refused.text, "nothing typed is lost"
+    assert "Eve." in refused.text, "the typed text must be kept"
     for lines in ("9-9", "2-1", "x", "0-0"):
         assert school.ask("ada", "GET", f"{block}?lines={lines}").status_code == 400
 
@@ -364,7 +364,7 @@ def test_a_message_from_home_starts_a_private_conversation(school: School) -> No
     assert "Last chat" in school.see("ada", "/")
 
 
-def test_login_is_on_the_first_page(school: School) -> None:
+def test_the_first_page_has_the_login_form(school: School) -> None:
     school.browser.cookies.clear()
     page = school.browser.get("/", headers={"accept": "text/html"}).text
     assert '<input name="key" type="password"' in page

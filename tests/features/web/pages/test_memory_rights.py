@@ -83,7 +83,7 @@ def test_a_teachers_edit_waits_for_the_owners_approval(school: School) -> None:
     told = school.ask("tess", "GET", page).text
     assert "This waits for ada&#39;s approval." in told
     assert ">Undo</button>" not in told
-    assert 'value="approve"' not in told, "only Ada decides"
+    assert 'value="approve"' not in told, "only Ada may decide"
     assert "Save settings" not in told
     assert ok(school.ask("ada", "GET", "/users/ada/blocks/human"))["body"] == "Ada likes tea."
     school.browser.cookies.clear()

@@ -67,7 +67,7 @@ def test_a_failed_run_shows_its_error_and_can_be_retried(tmp_path: Path) -> None
         assert "Only a run that failed" in page.text
 
 
-def test_runs_page_by_a_cursor(browser: TestClient, agent: str) -> None:
+def test_the_runs_page_is_paged_by_a_cursor(browser: TestClient, agent: str) -> None:
     said = {"messages": [{"role": "user", "content": "Hello."}]}
     for _ in range(51):
         browser.post(f"/v1/agents/{agent}/messages", json=said)
@@ -105,7 +105,7 @@ def test_an_invalid_provider_is_refused_with_a_reason(browser: TestClient) -> No
     assert "Providers of type nonsense cannot be added here." in page.text
 
 
-def test_the_first_key_is_shown_once_and_logs_in(browser: TestClient) -> None:
+def test_the_first_key_is_shown_once_and_can_log_in(browser: TestClient) -> None:
     page = browser.post(
         "/ui/settings/keys", data={"user": "ada", "role": "admin", "days": "7"}
     ).text
@@ -135,7 +135,7 @@ def test_users_can_be_added_and_disabled(browser: TestClient) -> None:
     assert browser.get(f"/v1/users/{user['id']}").json()["disabled_at"] is not None
 
 
-def test_keys_and_users_page_by_cursors(browser: TestClient) -> None:
+def test_lists_of_keys_and_users_are_paged_by_cursors(browser: TestClient) -> None:
     for number in range(51):
         browser.post("/ui/settings/users", data={"name": f"person {number}"})
     page = browser.get("/ui/settings").text

@@ -140,4 +140,4 @@ def test_an_answers_explanation_shows_its_prompt_versions_and_proposals(tmp_path
         assert first
         proposals = browser.get(f"/ui/people/{user_id(browser)}").text
         assert "Plays &lt;chess&gt;." in proposals
-        assert f"message={question}" in proposals, "a proposal leads to the message that it is from"
+        assert f"message={question}" in proposals, "a proposal must link to its message"

@@ -70,7 +70,7 @@ def site(opened: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     return opened
 
 
-# A session.
+# Sessions.
 
 
 def test_a_login_opens_a_session_that_does_not_contain_the_key(site: Site) -> None:
@@ -211,7 +211,7 @@ def test_a_session_is_found_among_cookies_of_other_servers(site: Site) -> None:
     assert site.http.get("/ui/agents", headers={"cookie": cookie}).status_code == 200
 
 
-# The way in.
+# Login.
 
 ELSEWHERE = (
     *(
@@ -353,7 +353,7 @@ def test_without_keys_pages_of_other_origins_cannot_write(tmp_path: Path) -> Non
         assert ok(http.get("/v1/keys/")) == []
 
 
-# The message on the next page.
+# Notices on the next page.
 
 
 def test_a_forms_notice_is_shown_once_and_cannot_be_forged(site: Site) -> None:
@@ -426,7 +426,7 @@ def test_a_refused_page_fragment_is_an_error_paragraph(site: Site) -> None:
     assert answer.text.startswith('<p class="error" role="alert">')
 
 
-# Every page.
+# All pages.
 
 
 @pytest.fixture(scope="module")
@@ -506,7 +506,7 @@ def test_a_restricted_agents_name_is_hidden_from_other_students(world: World) ->
             assert ("Zorro" in world.send(key, "GET", path).text) == sees, (path, key)
 
 
-# Below a path.
+# A server under a root path.
 
 
 def walk(http: Any, base: str, starts: list[str], most: int) -> set[str]:
