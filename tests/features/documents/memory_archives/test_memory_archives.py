@@ -19,11 +19,14 @@ import pytest
 from sqlalchemy import func, select
 
 from ricordo.domain.ids import new_id
-from ricordo.errors import Invalid
+from ricordo.domain.scope import Scope
+from ricordo.errors import Forbidden, Invalid
 from ricordo.features.documents.memory_archives import export as exporting
 from ricordo.features.documents.memory_archives.models import content_hash
 from ricordo.features.documents.memory_archives.reading import opened_archive
+from ricordo.features.knowledge.facts import decisions, queries
 from ricordo.llm.scripted import call
+from ricordo.storage import users
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import metadata
 from tests.features.sync.git.test_routes import commit
@@ -227,6 +230,35 @@ def test_the_memory_lives_on_where_it_was_restored(
     assert "already has memory on this server" in said
     said = refused(send(there, archive, new_id("eve")), 409)
     assert "another user here has" in said
+
+
+def test_the_policy_of_a_kind_of_facts_holds_where_they_were_restored(
+    http: httpx2.Client, elsewhere: ServerInThread, there: httpx2.Client
+) -> None:
+    user = new_id("ada")
+    put(http, user, "human", "Name: Ada")
+    facts, own = f"/v1/users/{user}/facts", {"x-ricordo-user": user}
+    for sentence, kind in (("I live in Graz.", "who"), ("I like tea.", "preference")):
+        ok(http.post(facts, json={"sentence": sentence, "kind": kind}))
+    ok(http.put(f"{facts}/egress", json={"kind": "who", "allowed": ["local"]}, headers=own))
+    ok(send(there, exported(http, user)))
+    assert ok(there.get(f"{facts}/egress")) == [{"kind": "who", "allowed": ["local"]}]
+    ok(there.post(facts, json={"sentence": "I work as a nurse.", "kind": "who"}))
+    person = elsewhere.read(lambda tx: users.require(tx, Scope(), user))
+
+    def labels() -> dict[str, set[str | None]]:
+        return {
+            kind: set(
+                elsewhere.read(lambda tx, kind=kind: queries.fact_labels(tx, person.id, kind))
+            )
+            for kind in ("who", "preference")
+        }
+
+    assert labels() == {"who": {"local"}, "preference": {None}}
+    with pytest.raises(Forbidden):
+        elsewhere.write(lambda tx: decisions.set_egress(tx, Scope(), person, "who", ["openai"]))
+    ok(there.put(f"{facts}/egress", json={"kind": "who", "allowed": None}, headers=own))
+    assert labels() == {"who": {None}, "preference": {None}}
 
 
 def test_what_came_by_git_goes_along(
