@@ -152,11 +152,14 @@ def test_a_turn_that_starts_during_the_change_reads_the_new_policy(
         runs.end(tx, run.ended("cancelled", tx.clock.now()))
         return label
 
-    assert second_of(
-        world,
-        lambda tx: service.set_conversation_policy(tx, Scope(), conversation, ["local"]),
-        start,
-    ) == "local"
+    assert (
+        second_of(
+            world,
+            lambda tx: service.set_conversation_policy(tx, Scope(), conversation, ["local"]),
+            start,
+        )
+        == "local"
+    )
 
 
 def test_a_change_by_others_is_compared_with_what_the_owner_chose_just_before(
