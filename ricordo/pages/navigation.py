@@ -20,9 +20,15 @@ _BUILDS = ("agents:write",)
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An entry of the navigation, for callers with one of the scopes.
+    """An entry of the navigation.
 
-    Without scopes it is for everybody. With `counts`, the entry shows the number of open decisions.
+    Attributes:
+        title: The text of the entry.
+        path: The path of the page; "" for a page that is found for each caller.
+        icon: The name of the icon.
+        scopes: A caller with one of these scopes sees the entry; without any, every caller does.
+        is_here: The entry leads to the shown page.
+        counts: The entry shows the number of open decisions.
     """
 
     title: str

@@ -315,9 +315,13 @@ def sections(system: str) -> dict[str, str]:
 class MemorySection:
     """The content of the memory section.
 
-    `provider` is the model's provider. Models of one provider edit better with line numbers.
-    Without `has_line_numbers`, numbers are left out, since the transcript may have newer edits than
-    the section.
+    Attributes:
+        provider: The name of the model's provider. Models of one provider edit better with line
+            numbers.
+        blocks: The blocks as the prompt shows them.
+        rule_lines: Sentences that describe the tool rules.
+        has_line_numbers: False leaves line numbers out for every provider, since the transcript may
+            have newer edits than the section.
     """
 
     agent_type: AgentType

@@ -78,7 +78,9 @@ class Confinement:
 class Backend(Protocol):
     """A way to confine a process.
 
-    With `is_shared`, the process sees the machine's processes, and its workspace is on disk.
+    Attributes:
+        is_shared: The process sees the machine's processes, and its workspace is on disk.
+        has_network: The process can have a network, if the call asks for it.
     """
 
     name: BackendName

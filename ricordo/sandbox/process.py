@@ -39,7 +39,12 @@ def program_beside(module: str) -> str:
 class SandboxProcess:
     """A running program, its streams, and its control socket.
 
-    `answer` reads descriptor 3. `cpu_used` is in seconds, as last measured.
+    Attributes:
+        process: The started process: bubblewrap, or the launcher.
+        control: The socket by which the call is sent.
+        answer: Reads descriptor 3 of the program.
+        workspace: The workspace on disk; None if it is in memory.
+        cpu_used: Seconds of processor time, as last measured.
     """
 
     process: Child

@@ -66,9 +66,14 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class NewText:
-    """A text that has no stored vector of the model: its document and part, its version and length.
+    """A text that has no stored vector of the model.
 
-    Version and length distinguish an edited text from the old one (see `BufferRow`).
+    Attributes:
+        model: The handle of the model.
+        document: The number (`seq`) of the message or passage.
+        part: The number of the part; 0 for an uncut text.
+        version: With `length`, it distinguishes an edited text from the old one (see `BufferRow`).
+        length: The number of terms in the part.
     """
 
     model: str
@@ -152,8 +157,10 @@ class SearchHit:
 class SearchResult:
     """The best hits, best first.
 
-    `missing` names models for which documents have a vector but the query has none. `new_texts` are
-    texts without vectors. If there are any, there are no hits, and the search must be repeated.
+    Attributes:
+        missing: Models for which documents have a vector but the query has none.
+        new_texts: Texts without a vector, each with the text to embed. If there are any, there are
+            no hits, and the search must be repeated.
     """
 
     hits: tuple[SearchHit, ...] = ()

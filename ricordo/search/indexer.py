@@ -33,8 +33,13 @@ DELETIONS_AT_ONCE = 4096
 class Indexer:
     """The work of the index's jobs.
 
-    `messages_index` names an external index for messages. A flush waits `pause` seconds for more
-    rows.
+    Attributes:
+        store: The database; for a job, its fenced store (see `fenced`).
+        embedders: The embedding models.
+        indexes: External vector indexes by name.
+        messages_index: The name of the external index for messages; None: there is none.
+        pause: The seconds for which a flush waits for more rows.
+        networks: The addresses that egress policies call local.
     """
 
     store: Store

@@ -153,9 +153,12 @@ _FILTERS = ("roles", "conversation", "users", "any_tags", "all_tags", "start", "
 class BuildPlan:
     """The conditions for building an approximate index.
 
-    A group needs `min_vectors`, and `quiet_seconds` without new vectors, since with an index each
-    row takes three times as long to write. A group is checked again after `retry_seconds`. A build
-    may take `memory` bytes of the database server.
+    Attributes:
+        min_vectors: The least number of vectors in a group.
+        quiet_seconds: The time without new vectors in the group, since with an index each row takes
+            three times as long to write.
+        retry_seconds: The time after which a group is checked again.
+        memory: The most bytes of the database server that a build may take.
     """
 
     min_vectors: int = 20_000

@@ -288,7 +288,13 @@ def cache_of(tx: Transaction) -> IndexCache:
 class PartitionRow:
     """The row of a partition, as a search reads it.
 
-    `vectors` is the number of its documents that the model `embedding` has embedded.
+    Attributes:
+        owner_id: The agent or archive.
+        seq: The number of the partition.
+        documents: The number of flushed positions; each part of a text has one.
+        generation: It counts the changes that are not appended documents, such as deletions.
+        vectors: The number of positions that the model `embedding` has embedded.
+        embedding: The handle of the model whose vectors searches use; None: there are none.
     """
 
     owner_id: str

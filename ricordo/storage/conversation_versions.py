@@ -26,7 +26,12 @@ _LONGEST_NAME = 80
 class ListedConversation:
     """One entry of a list; for several versions, it shows the version used last.
 
-    `time` is in microseconds UTC. `versions` are the ids of all versions of it.
+    Attributes:
+        name: The summary, or else the beginning of the first message.
+        user_id: The user of the conversation; None: it is shared.
+        time: The last message, or else the creation, in microseconds UTC.
+        versions: The ids of all versions of it.
+        is_gone_there: It was deleted in the client from which it was imported.
     """
 
     id: str

@@ -113,7 +113,11 @@ _POSITIONS: dict[OrderBy, ColumnElement[Any]] = {
 class ConversationFilter:
     """A filter of a list of conversations; None matches any.
 
-    `summary` is a text that the summary contains.
+    Attributes:
+        is_archived: True for archived ones only, False for all others.
+        summary: A text that the summary contains, in any case.
+        order_by: The time by which the list is ordered.
+        user_id: The user of the conversation.
     """
 
     agent_id: str | None = None

@@ -105,10 +105,12 @@ _TWIN = select(jobs.c.id).where(equal(jobs, "kind", "key"), _IS_WAITING, jobs.c.
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The queue's depth by kind and status, its delay, and its last errors.
+    """The queue's depth, its delay, and its last errors.
 
-    `waits` is the time that the oldest due job has waited, in microseconds (0: no job is due).
-    `errors` are the jobs with the last errors.
+    Attributes:
+        depth: The numbers of jobs by kind and status.
+        waits: The time that the oldest due job has waited, in microseconds; 0: no job is due.
+        errors: The jobs with the last errors, the newest first.
     """
 
     depth: Mapping[str, Mapping[JobStatus, int]]

@@ -53,8 +53,8 @@ class ApiKey:
         hash: The keyed hash of the key.
         hint: The beginning of the key.
         user_id: The user of the key; None for a service.
-        created_by: The creator: a user's id; for a token or an access key the id of the key with
-            which it ends.
+        created_by: The id of the caller who created it; for a token or an access key, the id of the
+            key with which it ends.
         scopes: The scopes of the key; if there are none, those of its role apply. A token also has
             "<id of an agent>:<access>" here.
     """
@@ -131,7 +131,16 @@ _use = _ROWS.updates("last_used_at")
 
 @dataclass(frozen=True, slots=True)
 class KeyDraft:
-    """A key to create, for a user, or for a service named `name`."""
+    """A key to create, for a user, or for a service named `name`.
+
+    Attributes:
+        role: One of `ROLE_SCOPES`. The key of a "service" has no user; any other key needs one.
+        user: The user's id or identifier; None for a service.
+        scopes: The scopes of the key; without any, those of the role.
+        expires_at: A future time in microseconds UTC; None: it never expires.
+        requests_per_minute: The limit of this key; None: that of the server.
+        max_body_bytes: The most bytes of a request's body; None: the limit of the server.
+    """
 
     name: str
     role: Role = "user"

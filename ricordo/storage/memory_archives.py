@@ -51,9 +51,12 @@ _INSERT_TAG = insert(blocks_tags)
 
 @dataclass(frozen=True, slots=True)
 class LoggedSettings:
-    """A change of a block's settings, or its deletion if `deleted_label` is set.
+    """A change of a block's settings, or its deletion.
 
-    `created_at` is in microseconds.
+    Attributes:
+        changed: As `blocks.log` stores it: the block's label and the changed settings.
+        created_at: The time in microseconds UTC.
+        deleted_label: The label of a deleted block; None: the block was not deleted.
     """
 
     block_id: str

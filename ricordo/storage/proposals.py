@@ -130,7 +130,12 @@ _ANY_UNTOLD = select(proposals.c.seq).where(_IS_UNTOLD).limit(1)
 class ProposalFilter:
     """A filter of proposals; None matches any.
 
-    With `waits`, the filter selects only proposals that the owner can still decide on.
+    Attributes:
+        chain_id: The chain of the memory.
+        label: The block's label.
+        author_id: The id of the author, such as an agent.
+        run_id: The run that made the proposal.
+        waits: Only proposals that the owner can still decide on.
     """
 
     chain_id: str | None = None

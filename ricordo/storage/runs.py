@@ -348,9 +348,14 @@ def page(
 
 @dataclass(frozen=True, slots=True)
 class StepFilter:
-    """A filter of steps, by tags (any of them), feedback, and time of creation.
+    """A filter of steps; None matches any.
 
-    `since` and `until` are inclusive, in microseconds. `is_none` matches no step.
+    Attributes:
+        tags: Steps with one of these tags; without tags, all steps.
+        has_feedback: Steps with a feedback, or those without one.
+        since: The earliest time of creation in microseconds UTC.
+        until: The latest time of creation in microseconds UTC.
+        is_none: No step matches.
     """
 
     tags: Sequence[str] = ()

@@ -58,8 +58,12 @@ _DETACH_ALL = delete(agents_tools).where(equal(agents_tools, "agent_id"))
 class ToolFilter:
     """A filter of tools; an empty field matches any.
 
-    `search` is a piece of the name. All conditions in `is_built_in` must be met, so True and False
-    together match no tool.
+    Attributes:
+        types: The tool has one of these types.
+        other_types: The tool has none of these types.
+        search: A piece of the name, in any case.
+        agent_id: The agent that has the tool.
+        is_built_in: All of these conditions must be met, so True and False together match no tool.
     """
 
     names: tuple[str, ...] = ()

@@ -47,7 +47,15 @@ _EMAIL = re.compile(r"[^\s@<>\x00-\x1f]{1,120}@[^\s@<>\x00-\x1f]{1,120}")
 
 @dataclass(frozen=True, slots=True)
 class UserDraft:
-    """A user to create."""
+    """A user to create.
+
+    Attributes:
+        name: The name that people see.
+        identifier: The name in other systems, unique in the organization; None: none.
+        identity_type: The kind of identity for older clients, such as "user".
+        properties: Properties of the identity, as older clients send them.
+        id: The id of an imported user; None: a new one.
+    """
 
     name: str
     identifier: str | None = None

@@ -140,7 +140,10 @@ _LINEAGE = _lineage(blobs.c.id == bindparam("blob"))
 class StoredText(NamedTuple):
     """A text in a chain.
 
-    It has an id, the number of deltas from a whole text, and its size in the history.
+    Attributes:
+        id: The id of its git blob.
+        depth: The number of deltas from a text that is stored whole.
+        added_bytes: The bytes that it added to the history; 0 if the chain had it.
     """
 
     id: bytes
@@ -152,8 +155,11 @@ class StoredText(NamedTuple):
 class Change:
     """A block's next state.
 
-    It has the new text (None: deleted), the text `before` (None: new block), and `old_label` for a
-    rename.
+    Attributes:
+        label: The label after the change.
+        value: The new text; None: the block is deleted.
+        before: The text before; None: the block is new.
+        old_label: The label before a rename; None: it was not renamed.
     """
 
     label: str
@@ -164,9 +170,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class VersionPlan:
-    """A chain after planned changes, with the id of each change's version and their common time.
+    """A chain after planned changes.
 
-    The depth of new texts is not known yet.
+    Attributes:
+        chain: The chain after them. The depth of new texts is not known yet.
+        ids: The id of each change's version; None for a change without effect.
+        at: The time of the versions in microseconds UTC.
     """
 
     chain: Chain

@@ -95,10 +95,16 @@ class ToolPresentation:
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
-    """A parsed call: the stored call, its thoughts, and the tool's arguments (JSON).
+    """A parsed call.
 
-    The stored call has no thoughts. `quote` are the user's words that permit the edit, `reasoning`
-    is the reason for the edit, and `speech` is spoken to the user.
+    Attributes:
+        call: The call to store, without thoughts and spoken sentences.
+        thoughts: The argument `thinking`; "" without it.
+        wants_heartbeat: The model asks for another step.
+        arguments: The tool's arguments as JSON.
+        quote: The user's words that permit an edit of memory.
+        reasoning: The reason for the edit.
+        speech: The sentence that is spoken to the user.
     """
 
     call: ToolCallPart
@@ -118,7 +124,7 @@ def schema_for(
     It is cached by content, so do not change it.
 
     Args:
-        tool: The tool's own schema.
+        tool: The tool's schema, without added arguments.
         presentation: The arguments to add.
         is_terminal: The tool ends the turn, so it gets no `request_heartbeat`.
     """
@@ -157,9 +163,9 @@ def parse_call(
     Args:
         call: The call as the model wrote it.
         presentation: The arguments that the tools got in this request.
-        schema: The tool's own schema. Arguments that it declares stay. `thinking` and
-            `request_heartbeat` are removed otherwise, whatever the style is. None: the tool is
-            unknown, and only the style's arguments are removed.
+        schema: The tool's schema, without added arguments. Arguments that it declares stay.
+            `thinking` and `request_heartbeat` are removed otherwise, whatever the style is. None:
+            the tool is unknown, and only the style's arguments are removed.
     """
     # Most calls have no added argument and need not be parsed; only an escaped letter could hide
     # one.
@@ -228,7 +234,7 @@ def without_nulls(call: ToolCallPart, schema: ToolSchema | None) -> ToolCallPart
 
     Args:
         call: The call as the model wrote it.
-        schema: The tool's own schema; None returns the call unchanged.
+        schema: The tool's schema, without added arguments; None returns the call unchanged.
     """
     if schema and "null" in call.arguments:
         arguments = _object(call.arguments)
@@ -305,7 +311,7 @@ def prefill(
     Args:
         call: The call as the model wrote it.
         fixed_arguments: The values by argument, from a tool rule.
-        schema: The tool's own schema.
+        schema: The tool's schema, without added arguments.
 
     Raises:
         Invalid: The tool does not have an argument, or its schema does not allow the value.

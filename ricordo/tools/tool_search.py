@@ -28,7 +28,14 @@ _RANK_WEIGHT = 60  # the constant of reciprocal rank fusion
 
 @dataclass(frozen=True, slots=True)
 class FoundTool:
-    """A tool that matches a search; ranks begin with 1."""
+    """A tool that matches a search.
+
+    Attributes:
+        embedded_text: The text by which it was searched.
+        fts_rank: Its rank by words, from 1 on; None: no word matches.
+        vector_rank: Its rank by meaning, from 1 on; None: it is not near.
+        combined_score: The score by both ranks; the best tool has the highest.
+    """
 
     tool: Tool
     embedded_text: str

@@ -246,9 +246,14 @@ NO_CALLS = ForeignTraits(acts_outside=False)
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """The output of a stored tool's call: a value and printed lines.
+    """The output of a stored tool's call.
 
-    With `is_error` the value is the error.
+    Attributes:
+        value: The value for the agent: a text, or a value that becomes JSON. After an error, it is
+            the error.
+        stdout: The printed lines.
+        stderr: The lines of errors.
+        is_error: The call failed.
     """
 
     value: Any

@@ -239,10 +239,10 @@ def test_a_picture_reaches_the_model_and_the_list(api: Api, agent: AgentState) -
 def test_messages_are_listed_oldest_first_and_the_newest_of_them_by_default(
     api: Api, agent: AgentState
 ) -> None:
-    """As in the retired server.
+    """Lists have the same order as on the retired server.
 
-    `order` says which end is taken, `after` and `before` are times, and the parts of a message keep
-    their order.
+    `order` says which end is returned, `after` and `before` are times, and the parts of a message
+    keep their order.
     """
     for number in range(4):
         api.server.says((ReasoningPart("Hm."), TextPart(f"Answer {number}.")))

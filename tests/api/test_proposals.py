@@ -273,7 +273,7 @@ def test_what_is_approved_in_the_owners_words_still_leads_to_the_run(api: Api, a
     newest = get(api.http, ada, "student/history")[0]
     assert (newest["author"], newest["author_kind"], newest["is_untrusted"]) == (ada, "user", False)
     assert (newest["run_id"], newest["step_id"], newest["proposal_id"]) == (run, "step-1", proposal)
-    # It is the owner's text, so it stays when the run is undone.
+    # The edited text is the owner's, so it stays when the run is undone.
     done = ok(api.http.post(f"/users/{ada}/runs/{run}/undo"))
     assert (done["blocks"], get(api.http, ada, "student")["body"]) == (
         [],

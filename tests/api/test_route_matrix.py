@@ -884,9 +884,8 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
             }
         answer = cell.ask(world.http, given, bearer(world.ada if is_hers else OPERATOR))
         assert answer.status_code not in (*REFUSED, 405, 422), (cell, answer.text)
-        if (
-            cell.path == "/v1/agents/{agent_id}/identities/attach/{identity_id}"
-        ):  # Otherwise Ada may not use it.
+        # Ada may use the agent again only after this identity is detached.
+        if cell.path == "/v1/agents/{agent_id}/identities/attach/{identity_id}":
             detach = Cell("PATCH", cell.path.replace("attach", "detach"), ())
             detach.ask(world.http, hers, bearer(OPERATOR))
 

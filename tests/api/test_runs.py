@@ -317,5 +317,5 @@ def test_a_step_that_edited_tells_what_it_changed_and_what_a_user_said_knew_noth
     human = api.client.agents.blocks.retrieve("human", agent_id=agent.id)
     newest, first = ok(api.http.get(f"/v1/blocks/{human.id}/history"))
     assert changed == newest
-    # It read the version before its own.
+    # The step read the version before the version that it wrote.
     assert first["sha"] in {held["sha"] for held in why["blocks"]}

@@ -127,7 +127,7 @@ def test_an_agent_with_many_tools_finds_one_calls_it_and_keeps_it(
     # In the next turn it sees the tools that its window shows.
     say(http, agent, "Sure?")
     assert "create_calendar_event" in offered(server)[-1]
-    # It is not one of the agent's tools.
+    # `find_tools` is not one of the agent's tools.
     listed = {tool["name"] for tool in ok(http.get(f"/v1/agents/{agent}/tools"))}
     assert "find_tools" not in listed
 

@@ -81,9 +81,8 @@ class Askers(KillCampaign):
         self.faults += [f"a job failed: {row}" for row in self.tables.rows(_FAILED)]
         got = self._incoming(self.middle)
         for token, tool in self.sent.items():
-            least = (
-                1 if tool == ASYNC else 0
-            )  # It is unknown whether a call that a kill interrupted had an effect.
+            # A kill may interrupt a call before or after its effect.
+            least = 1 if tool == ASYNC else 0
             if not least <= got[token] <= 1:
                 self.faults.append(f"{token} by {tool} came {got[token]} times")
         self.faults += [f"{token} came from nowhere" for token in got if token not in self.sent]

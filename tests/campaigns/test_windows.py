@@ -386,7 +386,8 @@ async def run_campaign(folder: Path, *, turns: int, seed: int | None = None) -> 
         turns=turns,
         agents=campaign.agents,
         requests=counted.requests,
-        # They exceeded a window, were refused by the provider, and were answered in the same turn.
+        # Requests that exceeded a window, were refused by the provider, and were answered in the
+        # same turn.
         refused=counted.refused,
         refused_summaries=counted.refused_summaries,
         compactions=len(campaign.summaries),

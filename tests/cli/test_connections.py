@@ -277,7 +277,7 @@ def test_busy_connections_are_kept_and_others_refused(connect: Connect) -> None:
 def test_a_connection_is_kept_longer_than_a_client_would_use_it_again(
     patient: tuple[Server, str],
 ) -> None:
-    """Otherwise a request may meet a connection that closes, and a simple client fails."""
+    """If the server closed the connection first, a request at that moment would fail."""
     with httpx2.Client() as client:
         pool = client._transport._pool  # type: ignore[attr-defined]
         assert patient[0].config.timeout_keep_alive > 2 * pool._keepalive_expiry

@@ -130,7 +130,8 @@ async def test_a_database_is_read_and_left_to_whoever_comes_next_unless_it_is_da
         assert "doctor" not in text
         assert found["keys"] == ("warning", "not known: the database cannot be read")
         assert file.read_bytes() == content
-    for remains in (b"", None):  # Its marker file says that it was used.
+    # The database's marker file says that the database was used.
+    for remains in (b"", None):
         file.unlink()
         if remains is not None:
             file.write_bytes(remains)

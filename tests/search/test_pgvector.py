@@ -173,7 +173,7 @@ async def test_filters_and_limits_decide_between_the_index_and_an_exact_search(
         assert sorted(await documents(index, wanted=few)) == list(range(2991, 3001))
     assert len(set(await documents(index, limit=700))) == 700
     assert asked == ["near"] + ["exact"] * 4
-    # As if PostgreSQL expected more rows than there are.
+    # With this limit PostgreSQL seems to expect more rows than there are.
     monkeypatch.setattr(pgvector, "_ENOUGH", 0)
     assert sorted(await documents(index, limit=20, wanted=VectorFilter(tags=("rare",)))) == list(
         range(2991, 3001)

@@ -302,8 +302,8 @@ class _Campaign:
                 self.settling[one.token] = settling
                 if self.is_alone:
                     await settling
-                # Otherwise its agent may have to wait for a dead server's lease, and there are
-                # other agents to talk with.
+                # If several agents talk, this client continues with another agent, since this one
+                # may have to wait for a dead server's lease.
 
     async def _settle(self, one: Said, plan: str) -> None:
         """Send until the turn ends; for that a lease may have to expire."""
@@ -344,7 +344,8 @@ class _Campaign:
 
     def _body(self, one: Said, plan: str) -> dict[str, Any]:
         message = {"role": "user", "content": f"{one.token} {plan}".strip()}
-        if self.size.kills or sum(one.token.encode()) % 2:  # It identifies a repeated message.
+        # The otid identifies a repeated message.
+        if self.size.kills or sum(one.token.encode()) % 2:
             message["otid"] = f"otid-{one.token}"
         return {"messages": [message], "include_pings": True}
 

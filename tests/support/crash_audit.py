@@ -129,7 +129,8 @@ def _turns(tables: Tables, said: list[Said]) -> Iterator[str]:
         if one.answered == one.interrupted:
             if one.answered:
                 yield f"{one.token} was told both of an answer and of an interruption"
-            continue  # Its sender stopped waiting.
+            # The sender stopped waiting.
+            continue
         if one.token not in known:
             yield f"{one.token} is not stored, and its sender was told of an end"
             continue

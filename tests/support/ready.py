@@ -46,7 +46,7 @@ class Helper:
         self._door = socket.socket(socket.AF_UNIX)
         self._door.bind(self.path)
         self._door.listen()
-        # Its input ends with this process, and then it ends too.
+        # The helper's input ends with this process, and then the helper ends too.
         self._end, self._alive = os.pipe()
 
     def fork(self) -> None:

@@ -228,8 +228,7 @@ class QdrantServer(JsonServer):
     key_value = KEY
 
     def __init__(self) -> None:
-        # Not imported at the top: that takes a second, also for people who collect these tests and
-        # run none.
+        # The import takes a second, so it does not run for people who only collect these tests.
         from qdrant_client import QdrantClient, models
 
         self._client = QdrantClient(":memory:")

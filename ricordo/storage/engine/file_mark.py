@@ -41,8 +41,15 @@ _HOW = "Copy a database with `ricordo backup`, or stop the server first."
 class DatabaseMark:
     """The content of the mark file, about the last server that used the database.
 
-    After a change of identity, `former` is the previous identity, which the file keeps until `-wal`
-    is written back.
+    Attributes:
+        identity: The identity of the database (`application_id`).
+        session: The number of the server's session.
+        phase: The phase of the session.
+        numbers: The sum of the highest row numbers that were assigned.
+        path: The absolute path of the database.
+        boot: An id of the machine's boot in which the mark was written.
+        former: After a change of identity, the previous identity, which the file has until `-wal`
+            is written back; 0: none.
     """
 
     identity: int

@@ -135,7 +135,7 @@ def test_what_a_server_says_of_its_models_can_be_sent_back(
 def test_what_the_official_client_read_of_a_model_it_can_send_back(
     client: StrictLetta, agent: AgentState
 ) -> None:
-    """Then the client writes `api_` before the names of some fields."""
+    """The client writes `api_` before the names of some fields when it sends a model back."""
     config, embedding = client.models.list()[0], client.models.embeddings.list()[0]
     made = client.agents.create(llm_config=config, embedding_config=embedding)
     assert (made.llm_config.handle, made.embedding) == (config.handle, embedding.handle)

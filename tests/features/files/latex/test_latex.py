@@ -265,7 +265,8 @@ def refusals_of(folder: Path, contents: Sequence[str]) -> list[str]:
     return run(work())
 
 
-# One for each way to escape: reading, writing, running a program, and the content of the PDF.
+# One attempt for each way to escape: reading, writing, running a program, and the content of the
+# PDF.
 FEW = ("a file of the system", "a file to write", "a command", "in place of the PDF")
 
 

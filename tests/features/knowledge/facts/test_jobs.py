@@ -96,7 +96,7 @@ async def evidence_of(stage: Stage, user: User) -> list[tuple[str, int]]:
 async def test_a_range_is_read_once_wherever_the_job_is_killed(
     stage: Stage, store: SqliteStore, wanted: int
 ) -> None:
-    """There are two users of one agent; each job is killed at each of its statements."""
+    """One agent has two users; each job is killed at each of its statements."""
     agent = await stage.agent()
     people = [await user_of(stage, name) for name in ("ada", "bob")]
     kills = number = 0

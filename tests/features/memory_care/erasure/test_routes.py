@@ -128,7 +128,7 @@ def peopled(server: ServerInThread, http: httpx2.Client) -> World:
 
 @pytest.fixture(params=[BOTH[0], pytest.param(BOTH[1], marks=pytest.mark.soak)])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """Both users on a server for this test, on each database, with all traces kept."""
+    """Run a server with both users for this test, on each database, with all traces kept."""
     is_file = request.param == BOTH[0]
     url = None if is_file else postgres.server().new_database()
     place = {} if url is None else {"database_url": url}
@@ -461,7 +461,7 @@ def test_messages_in_others_conversations_go_by_her_identifier_and_by_a_name_tha
     assert world.server.read(in_tables) == []
     assert in_files(world.data) == []
     assert receipt["removed"]["messages"] == 3
-    # This may be another Ada. It is unknown, and the receipt says so.
+    # The sender of these messages may be another Ada, so the receipt counts them as remaining.
     assert receipt["remaining"] == {"messages.name": 2}
     hits = ok(
         world.http.post(
@@ -517,5 +517,5 @@ def test_a_former_identifier_that_is_anothers_now_erases_nothing_of_theirs(world
     said_in_bobs_conversation(world, "I am the new Ada.", sender_id="ada")
     receipt = world.forget("lovelace")
     assert "messages" not in receipt["removed"]
-    # It is unknown which of the two sent it, and the receipt says so.
+    # Either of the two users may have sent the message, so the receipt counts it as remaining.
     assert receipt["remaining"] == {"messages.name": 1}

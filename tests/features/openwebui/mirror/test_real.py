@@ -47,7 +47,7 @@ READ_BY_ALL = [{"principal_type": "user", "principal_id": "*", "permission": "re
 
 
 class Stage:
-    """Both servers, two ordinary users, and the rows that passed.
+    """Both servers, two ordinary users, and the rows of the table of promises.
 
     `models` maps names to ids in Open WebUI.
     """

@@ -203,8 +203,8 @@ def test_a_cut_or_changed_pack_is_refused(repository: Path) -> None:
         with pytest.raises(Invalid):
             read_pack(bytes(changed), nothing)
         body = bytes(changed[:-20])
-        # Also with a correct checksum at the end: the pack is read or refused, and nothing else
-        # happens.
+        # With a correct checksum at the end, the pack is also read or refused, and has no other
+        # effect.
         with suppress(RicordoError):
             read_pack(body + pack_sum(body), nothing)
 

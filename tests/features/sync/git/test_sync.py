@@ -156,7 +156,7 @@ async def test_proposals_of_one_agent_for_one_block_have_branches_of_their_own_a
         git(world.bare, "show", f"{own[turin.id]}:human.md")
         == "Name: Ada\nLikes tea\nLives in Rome\nReads"
     )
-    # One is merged there, the others here.
+    # One branch is merged in the clone, the others on the server.
     git(world.clone, "pull", "-q")
     git(world.clone, "merge", "-q", "--no-edit", f"origin/{own[tea.id]}")
     git(world.clone, "push", "-q", "origin", "main")
@@ -257,9 +257,9 @@ async def test_a_remote_that_was_emptied_or_put_back_is_filled_again(world: Worl
 
 
 async def test_a_remote_is_added_once_and_only_where_it_can_be(world: World) -> None:
-    """Otherwise memory without the same labels would be joined with the other's.
+    """If two memories had one remote, their blocks would be joined, unless they have equal labels.
 
-    An empty memory would take the other one over.
+    An empty memory would take over the blocks of the other memory.
     """
     for way in ("{}", "{}/", "{}/../ada.git"):
         with pytest.raises(Conflict, match="another memory"):

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from ricordo.domain import cron
 from ricordo.domain.agent import Agent
 from ricordo.domain.clock import DAY, SECOND, to_datetime
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope, User
-from ricordo.features.automation.schedules import cron
 from ricordo.features.tutor.courses.queries import courses
 from ricordo.features.tutor.tasks import queries, service
 from ricordo.features.tutor.tasks.jobs import _finish, carry_out

@@ -7,9 +7,9 @@ from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
 
+from ricordo.domain import cron
 from ricordo.domain.clock import to_datetime, to_micros
 from ricordo.errors import Invalid
-from ricordo.features.automation.schedules import cron
 
 NOW = datetime(2026, 11, 23, 10, 0, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
