@@ -75,10 +75,13 @@ class NewMessage:
             label: The egress label of the conversation, if the message was made by a run; None or
                 "" for none. It is joined with those of both messages.
         """
+        egress = self.egress
+        if label or message.egress:
+            egress = join(egress, message.egress, label)
         return replace(
             message,
             is_untrusted=is_untrusted,
-            egress=join(self.egress, message.egress, label),
+            egress=egress,
             otid=self.otid,
             name=self.name,
             sender_id=self.sender_id,

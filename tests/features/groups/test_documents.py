@@ -195,6 +195,22 @@ def test_a_failure_is_tried_again_at_the_portion_it_was_at(
     assert [text.count(f"Word: {name}") for name in ("One", "Two", "Three")] == [1, 1, 1]
 
 
+def test_a_long_file_is_read_to_its_end_in_several_jobs(
+    server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "_CHARACTERS", 500)
+    monkeypatch.setattr(documents, "_PORTIONS_AT_ONCE", 2)
+    server.answers_with(notes)
+    agent = main_agent(http)["id"]
+    words = [f"Number{number}" for number in range(5)]
+    attach(http, agent, folder_with(http, "Book", a="\n".join(f"{w} {'x' * 480}" for w in words)))
+    look(server)
+    wait_until(lambda: "Number4" in text_of(http, agent, "Book"))
+    text = text_of(http, agent, "Book")
+    assert [text.count(f"Word: {word}") for word in words] == [1] * 5
+    wait_until(lambda: hidden_agents(http) == [])
+
+
 def test_nothing_is_read_without_sleeptime_or_of_a_users_own_folder(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
@@ -243,7 +259,7 @@ def test_a_label_is_found_for_any_name_of_a_folder() -> None:
 
 @pytest.mark.parametrize("window", [500, 4_000, 200_000])
 def test_portions_hold_the_whole_text_in_order(window: int) -> None:
-    content = "\n".join("word " * (number % 700) for number in range(60))
+    content = "\n".join("word " * number for number in range(200))
     portions = documents.portions_of(content, window)
     assert "".join(portions).split() == content.split()
     assert max(map(len, portions)) <= 16_000
