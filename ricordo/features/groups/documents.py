@@ -3,8 +3,8 @@
 The block of a document has the folder's name as its label. Each file of the agent's folders is read
 once, by a one-off agent. A pass every half minute finds changes: new files, detached folders,
 deleted files. A job for each file creates the one-off agent, sends it the text in portions, and
-deletes it. A long file takes several jobs. A killed job continues with the same portion. Files are untrusted, and so are the
-resulting runs and texts. Policies of blocks apply.
+deletes it. A long file takes several jobs. A killed job continues with the same portion. Files are
+untrusted, and so are the resulting runs and texts. Policies of blocks apply.
 """
 
 import logging
@@ -201,7 +201,8 @@ async def read(runtime: Runtime, job: Job, report: Report) -> None:
 async def _read_on(runtime: Runtime, reading: Reading, report: Report) -> Reading | None:
     """Send the next portions, and return the reading after that.
 
-    It is still "waiting" if portions are left. Returns None if the file, the folder or the agent no longer exists.
+    It is still "waiting" if portions are left. Returns None if the file, the folder or the agent no
+    longer exists.
     """
     source = await runtime.store.write(lambda tx: _source(tx, reading))
     if source is None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID, uuid5
 
 import httpx2
@@ -747,12 +748,28 @@ def test_no_name_in_the_archive_leads_out_of_it_and_an_empty_memory_has_an_archi
         ),
         b"",
     )
-    for label in ("a/...", "C:/x", "~/x"):
-        assert http.put(f"/users/{ada}/blocks/{label}", json={"body": "x"}).status_code == 200
+    labels = ("a/...", "C:/x", "~/x", "C%3A/x", "C%253a/x", "100%")
+    for label in labels:
+        path = f"/users/{ada}/blocks/{quote(label)}"
+        assert http.put(path, json={"body": f"Text of {label}"}).status_code == 200
 
     odd = exported(http, ada)
     for name in odd:
         for path in (PurePosixPath(name), PureWindowsPath(name)):
             assert ".." not in path.parts
             assert not path.anchor
-    assert ok(send(there, odd))["blocks"] == 3
+    texts = [name for name in odd if name.startswith("blocks/")]
+    assert len(texts) == len(labels)
+    assert "blocks/100%.md" in texts
+    assert ok(send(there, odd))["blocks"] == len(labels)
+
+
+def test_each_label_has_another_name_in_the_archive() -> None:
+    chance = random.Random(7)  # noqa: S311 - a seed, no secret
+    labels = {
+        "".join(chance.choices("%%%:\\3aA5cC2", k=chance.randrange(1, 9))) for _ in range(20_000)
+    }
+    names = {exporting.text_name(label).casefold() for label in labels}
+    assert len(names) == len({label.casefold() for label in labels})
+    for name in names:
+        assert PureWindowsPath(name).parts == ("blocks", name.removeprefix("blocks/"))
