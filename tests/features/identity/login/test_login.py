@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from sqlalchemy import text
 
-from ricordo.errors import Invalid
+from ricordo.errors import DatabaseFailed, Invalid
 from ricordo.settings import load_settings
 from tests.features.identity.login.provider import CLIENT, SECRET, TestProvider, providing
 from tests.seams.http import ok, refused
@@ -360,6 +360,20 @@ def test_a_failing_login_provider_is_reported_without_secrets(
     assert SECRET not in detail
     assert "500" in detail
     assert server.rows() == before
+
+
+def test_a_failure_of_the_database_is_not_blamed_on_the_provider(
+    provider: TestProvider,
+    server: ServerInThread,
+    browser: httpx2.Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise DatabaseFailed("/srv/ricordo.db: the disk is full.", "full")
+
+    monkeypatch.setattr("ricordo.features.identity.login.routes.open_session", fail)
+    refused(log_in(browser), 503)
+    assert server.provoked()
 
 
 def test_a_slow_login_provider_times_out(
