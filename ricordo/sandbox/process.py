@@ -109,8 +109,7 @@ class SandboxProcess:
 
         Raises:
             Invalid: A file of the call lies outside the workspace.
-            Unavailable: The process ended before its program began.
-            TimeoutError: No socket came in time.
+            Unavailable: The process ended before its program began, or no socket came in time.
         """
         files = [(_plain_path(path), content) for path, content in call.files.items()]
         request = {
@@ -132,16 +131,25 @@ class SandboxProcess:
         return None
 
     async def _listener(self) -> socket.socket:
-        """Receive the listening socket in the network of the sandbox."""
+        """Receive the listening socket in the network of the sandbox.
+
+        Raises Unavailable if none comes.
+        """
         loop = asyncio.get_running_loop()
         readable = asyncio.Event()
         loop.add_reader(self.control, readable.set)
         try:
             async with asyncio.timeout(_READY):
                 await readable.wait()
+        except TimeoutError as error:
+            raise Unavailable(
+                f"The sandbox could not start: it opened no network within {_READY:g} seconds."
+            ) from error
         finally:
             loop.remove_reader(self.control)
-        _, descriptors, _, _ = socket.recv_fds(self.control, 1, 1)
+        descriptors: list[int] = []
+        with suppress(ConnectionError):
+            _, descriptors, _, _ = socket.recv_fds(self.control, 1, 1)
         if not descriptors:
             raise Unavailable("The sandbox could not start: it ended before its program.")
         return socket.socket(fileno=descriptors[0])

@@ -436,9 +436,10 @@ class Sandbox:
         start_time = time.monotonic()
         collected = Output(call)
         stopped_by: StoppedBy = ""
+        time_limit = asyncio.timeout(call.limits.seconds or None)
         try:
             async with (
-                asyncio.timeout(call.limits.seconds or None),
+                time_limit,
                 self._network(process, call, program),
             ):
                 watching = asyncio.create_task(watch(process, call.limits))
@@ -463,6 +464,8 @@ class Sandbox:
                     for task in (*stream_tasks, watching, exit_task):
                         task.cancel()
         except TimeoutError:
+            if not time_limit.expired():
+                raise
             stopped_by = "time"
         finally:
             process.kill()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from ricordo.agents import note_taker
 from tests.seams.scene import Scene, said, stopped, tools_of
 from tests.support.model_server import Answer
 
@@ -143,6 +144,27 @@ def test_a_failed_call_for_notes_is_no_failure_of_the_turn(scene: Scene) -> None
     assert stopped(answer) == "end_turn"
     scene.says("Still here.")
     assert said(scene.send(agent, "Hi!")) == ["Still here."]
+
+
+def test_the_job_says_that_the_model_took_too_long_for_notes(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(note_taker, "TIMEOUT", 0)
+    agent = note_taking(scene)
+    scene.says("Good to know.")
+    scene.send(agent, "I like green tea.")
+    failed = text("SELECT payload, error FROM jobs WHERE error IS NOT NULL")
+    errors: list[Any] = []
+    for _ in range(2000):
+        rows = scene.server.read(lambda tx: tx.all(failed))
+        errors = [row.error for row in rows if agent in str(row.payload)]
+        if errors:
+            break
+        time.sleep(0.01)
+    scene.server.write(
+        lambda tx: tx.run(text("UPDATE jobs SET status = 'cancelled' WHERE kind = 'take_notes'"))
+    )
+    assert "did not answer within 0 seconds" in str(errors)
 
 
 @pytest.mark.parametrize("policy", ["direct", "guarded", "explicit", "propose", "read_only"])

@@ -16,6 +16,7 @@ import pytest_asyncio
 
 from ricordo.app import open_runtime
 from ricordo.errors import Forbidden, Invalid, Unavailable
+from ricordo.sandbox import process as sandbox_process
 from ricordo.sandbox.backends import candidates, why_none
 from ricordo.sandbox.options import SandboxSettings
 from ricordo.sandbox.service import (
@@ -159,6 +160,24 @@ async def test_a_program_that_lives_longer_is_spoken_with_and_ends_with_its_bloc
             process.stdin.write(line)
             assert await asyncio.wait_for(process.stdout.readline(), 10) == line
     assert not process.is_running
+
+
+async def test_a_network_that_does_not_open_in_time_makes_the_sandbox_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = opened(tmp_path, sandbox="bubblewrap", sandbox_network=True)
+    await sandbox.run_python("", b"", has_network=True)
+    # Two processes that are confined already, so only the wait for their network can end too late.
+    ready = [task for tasks in sandbox._warm.values() for task in tasks]
+    await asyncio.gather(*ready)
+    monkeypatch.setattr(sandbox_process, "_READY", 0)
+    with pytest.raises(Unavailable, match="The sandbox could not start"):
+        await sandbox.run_python("", b"", has_network=True)
+    with pytest.raises(Unavailable, match="The sandbox could not start"):
+        async with sandbox.open(SandboxCall(has_network=True), "pass"):
+            pass
+    await sandbox.close()
+    assert not any([(await task).is_running for task in ready])
 
 
 async def test_more_calls_than_allowed_wait_or_are_told_so(tmp_path: Path) -> None:
