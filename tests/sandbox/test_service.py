@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +18,7 @@ import pytest_asyncio
 from ricordo.app import open_runtime
 from ricordo.errors import Forbidden, Invalid, Unavailable
 from ricordo.sandbox import process as sandbox_process
-from ricordo.sandbox.backends import candidates, why_none
+from ricordo.sandbox.backends import Confinement, Landlock, candidates, why_none
 from ricordo.sandbox.options import SandboxSettings
 from ricordo.sandbox.service import (
     Sandbox,
@@ -331,6 +332,24 @@ async def test_a_call_that_is_cancelled_while_its_process_starts_is_cancelled_an
     async with asyncio.timeout(10):
         while set(descendants(os.getpid())) - before:
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("missing", ["workspaces", "interpreter"])
+async def test_a_process_that_cannot_start_leaves_no_descriptor_and_no_folder(
+    missing: str, tmp_path: Path
+) -> None:
+    backend = Landlock(abi=6)
+    workspaces = tmp_path / "workspaces"
+    confinement = Confinement(Path(sys.executable))
+    if missing == "interpreter":
+        workspaces.mkdir()
+        confinement = Confinement(tmp_path / "python")
+    before = os.listdir("/proc/self/fd")
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="could not start: No such file or directory"):
+            await sandbox_process.start(backend, confinement, workspaces)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert list(tmp_path.rglob("*")) == [workspaces] * (missing == "interpreter")
 
 
 async def test_the_sandbox_of_a_server_ends_with_it(tmp_path: Path) -> None:
