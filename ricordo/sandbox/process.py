@@ -7,7 +7,8 @@ import signal
 import socket
 import struct
 import tempfile
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from io import FileIO
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 from ricordo.errors import Invalid, Unavailable
 from ricordo.sandbox.backends import Backend, Confinement, some_user
 from ricordo.sandbox.child import Child, start_child
+from ricordo.sandbox.slots import Slot
 from ricordo.storage.engine.work_folders import remove_tree
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class SandboxProcess:
         answer: Reads descriptor 3 of the program.
         workspace: The workspace on disk; None if it is in memory.
         cpu_used: Seconds of processor time, as last measured.
+        slot: The slot of a program that counts for the limit on running programs.
     """
 
     process: Child
@@ -56,6 +59,7 @@ class SandboxProcess:
     _status: FileIO | None
     _transports: list[asyncio.BaseTransport] = field(default_factory=list)
     cpu_used: float = 0
+    slot: Slot | None = None
     _is_over: bool = False
 
     @property
@@ -154,6 +158,15 @@ class SandboxProcess:
         if not descriptors:
             raise Unavailable("The sandbox could not start: it ended before its program.")
         return socket.socket(fileno=descriptors[0])
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncIterator[None]:
+        """Do not count the program for the limit while it waits for the server's answer."""
+        if self.slot:
+            self.slot.give_up()
+        yield
+        if self.slot:
+            await self.slot.take()
 
     async def wait(self) -> int:
         """Return the exit code as a shell reports it.

@@ -195,6 +195,28 @@ async def test_more_calls_than_allowed_wait_or_are_told_so(tmp_path: Path) -> No
     await sandbox.close()
 
 
+async def test_an_opened_program_counts_as_a_call_except_while_it_waits(tmp_path: Path) -> None:
+    sandbox = opened(tmp_path, sandbox_calls=1)
+    short = SandboxLimits(seconds=0.05)
+    async with sandbox.open(SandboxCall(("cat",))) as process:
+        with pytest.raises(Unavailable, match="RICORDO_SANDBOX_CALLS"):
+            await sandbox.run_python("", b"", limits=short)
+        with pytest.raises(Unavailable, match="RICORDO_SANDBOX_CALLS"):
+            async with sandbox.open(SandboxCall(("cat",), limits=short)):
+                pass
+        async with process.waiting():
+            assert (await sandbox.run_python("", b"")).exit_code == 0
+        with pytest.raises(Unavailable, match="RICORDO_SANDBOX_CALLS"):
+            await sandbox.run_python("", b"", limits=short)
+    with pytest.raises(KeyError):
+        async with sandbox.open(SandboxCall(("cat",))) as process, process.waiting():
+            raise KeyError
+    # The limit does not count programs without a time limit.
+    async with sandbox.open(SandboxCall(("cat",), limits=SandboxLimits(seconds=0))):
+        assert (await sandbox.run_python("", b"")).exit_code == 0
+    await sandbox.close()
+
+
 class Page(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
