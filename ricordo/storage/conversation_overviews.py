@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Row, String, and_, cast, func, or_, select
+from sqlalchemy import Row, and_, func, or_, select
 
 from ricordo.domain.message import Message
 from ricordo.domain.scope import Scope
@@ -180,11 +180,8 @@ def first_messages(
     ids = sorted({id for id in run_ids if id})[:MOST_NAMES]
     if not ids:
         return []
-    # Events are user messages that the server wrote. A database may put a space after the colon.
-    parts = cast(messages.c.parts, String)
-    is_said = ~or_(parts.contains('"kind":"event"'), parts.contains('"kind": "event"'))
     is_first = select(func.min(messages.c.seq)).where(
-        messages.c.run_id.in_(ids), messages.c.role == "user", is_said
+        messages.c.run_id.in_(ids), stored_messages.IS_SAID
     )
     columns = (messages.c[name] for name in ("run_id", "agent_id", "conversation_id", "id"))
     statement = select(*columns).where(messages.c.seq.in_(is_first.group_by(messages.c.run_id)))
