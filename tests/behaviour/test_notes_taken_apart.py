@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from ricordo.agents import note_taker
 from tests.seams.scene import Scene, said, stopped, tools_of
 from tests.support.model_server import Answer
 
@@ -149,7 +148,7 @@ def test_a_failed_call_for_notes_is_no_failure_of_the_turn(scene: Scene) -> None
 def test_the_job_says_that_the_model_took_too_long_for_notes(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(note_taker, "TIMEOUT", 0)
+    monkeypatch.setattr("ricordo.agents.note_taker.TIMEOUT", 0)
     agent = note_taking(scene)
     scene.says("Good to know.")
     scene.send(agent, "I like green tea.")

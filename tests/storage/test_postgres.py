@@ -44,6 +44,7 @@ from ricordo.storage import (
     conversations,
     deletion,
     migrations,
+    proposals,
     runs,
     tools,
 )
@@ -59,6 +60,7 @@ from ricordo.tools.builtin import TOOLS
 from ricordo.tools.toolbox import Toolbox, sync_tools
 from tests.seams import make
 from tests.seams.stores import ManualClock, flush
+from tests.storage.test_proposals import proposal, stored
 from tests.support.pooler import transaction_pooler
 from tests.support.postgres import name_in, server
 
@@ -519,6 +521,18 @@ async def test_a_passage_that_two_servers_delete_at_once_is_counted_once(
     with pytest.raises(NotFound, match=f"Passage with ID {doomed} not found"):
         await deleting
     assert (await store.read(lambda tx: archives.get(tx, Scope(), archive.id))).passage_count == 2
+
+
+async def test_of_two_turns_that_start_at_once_one_reports_a_rejection(
+    store: PostgresStore, other: PostgresStore
+) -> None:
+    rejected = proposal(status="rejected", is_untold=True)  # of agent-1 for user-1
+    await stored(store, rejected)
+    take = partial(proposals.take_untold, agent_id="agent-1", user_id="user-1", limit=9)
+    async with kept_open(store, take) as first:
+        second = asyncio.create_task(other.write(take))
+    assert [one.proposal_id for one in await first] == [rejected.id]
+    assert await second == []
 
 
 async def test_an_agent_that_is_deleted_while_its_new_index_takes_over_leaves_no_index(
