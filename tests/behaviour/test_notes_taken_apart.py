@@ -145,6 +145,27 @@ def test_a_failed_call_for_notes_does_not_fail_the_turn(scene: Scene) -> None:
     assert said(scene.send(agent, "Hi!")) == ["Still here."]
 
 
+def test_the_job_says_that_the_model_took_too_long_for_notes(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ricordo.agents.note_taker.TIMEOUT", 0)
+    agent = note_taking(scene)
+    scene.says("Good to know.")
+    scene.send(agent, "I like green tea.")
+    failed = text("SELECT payload, error FROM jobs WHERE error IS NOT NULL")
+    errors: list[Any] = []
+    for _ in range(2000):
+        rows = scene.server.read(lambda tx: tx.all(failed))
+        errors = [row.error for row in rows if agent in str(row.payload)]
+        if errors:
+            break
+        time.sleep(0.01)
+    scene.server.write(
+        lambda tx: tx.run(text("UPDATE jobs SET status = 'cancelled' WHERE kind = 'take_notes'"))
+    )
+    assert "did not answer within 0 seconds" in str(errors)
+
+
 @pytest.mark.parametrize("policy", ["direct", "guarded", "explicit", "propose", "read_only"])
 def test_the_blocks_policy_decides_what_a_note_becomes(scene: Scene, policy: str) -> None:
     user = f"nora-{policy}"

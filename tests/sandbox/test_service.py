@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +17,8 @@ import pytest_asyncio
 
 from ricordo.app import open_runtime
 from ricordo.errors import Forbidden, Invalid, Unavailable
-from ricordo.sandbox.backends import candidates, why_none
+from ricordo.sandbox import process as sandbox_process
+from ricordo.sandbox.backends import Confinement, Landlock, candidates, why_none
 from ricordo.sandbox.options import SandboxSettings
 from ricordo.sandbox.service import (
     Sandbox,
@@ -163,6 +165,24 @@ async def test_a_long_running_program_can_be_talked_to_and_ends_with_its_block(
     assert not process.is_running
 
 
+async def test_a_network_that_does_not_open_in_time_makes_the_sandbox_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = opened(tmp_path, sandbox="bubblewrap", sandbox_network=True)
+    await sandbox.run_python("", b"", has_network=True)
+    # Two processes that are confined already, so only the wait for their network can end too late.
+    ready = [task for tasks in sandbox._warm.values() for task in tasks]
+    await asyncio.gather(*ready)
+    monkeypatch.setattr(sandbox_process, "_READY", 0)
+    with pytest.raises(Unavailable, match="The sandbox could not start"):
+        await sandbox.run_python("", b"", has_network=True)
+    with pytest.raises(Unavailable, match="The sandbox could not start"):
+        async with sandbox.open(SandboxCall(has_network=True), "pass"):
+            pass
+    await sandbox.close()
+    assert not any([(await task).is_running for task in ready])
+
+
 async def test_calls_beyond_the_limit_wait_or_are_refused(tmp_path: Path) -> None:
     sandbox = opened(tmp_path, sandbox_calls=1)
     began = asyncio.Event()
@@ -174,6 +194,28 @@ async def test_calls_beyond_the_limit_wait_or_are_refused(tmp_path: Path) -> Non
     slow.cancel()
     await asyncio.wait([slow])
     assert (await sandbox.run_python("", b"")).exit_code == 0
+    await sandbox.close()
+
+
+async def test_an_opened_program_counts_as_a_call_except_while_it_waits(tmp_path: Path) -> None:
+    sandbox = opened(tmp_path, sandbox_calls=1)
+    short = SandboxLimits(seconds=0.05)
+    async with sandbox.open(SandboxCall(("cat",))) as process:
+        with pytest.raises(Unavailable, match="RICORDO_SANDBOX_CALLS"):
+            await sandbox.run_python("", b"", limits=short)
+        with pytest.raises(Unavailable, match="RICORDO_SANDBOX_CALLS"):
+            async with sandbox.open(SandboxCall(("cat",), limits=short)):
+                pass
+        async with process.waiting():
+            assert (await sandbox.run_python("", b"")).exit_code == 0
+        with pytest.raises(Unavailable, match="RICORDO_SANDBOX_CALLS"):
+            await sandbox.run_python("", b"", limits=short)
+    with pytest.raises(KeyError):
+        async with sandbox.open(SandboxCall(("cat",))) as process, process.waiting():
+            raise KeyError
+    # The limit does not count programs without a time limit.
+    async with sandbox.open(SandboxCall(("cat",), limits=SandboxLimits(seconds=0))):
+        assert (await sandbox.run_python("", b"")).exit_code == 0
     await sandbox.close()
 
 
@@ -314,6 +356,24 @@ async def test_a_call_cancelled_while_its_process_starts_leaves_no_process(
     async with asyncio.timeout(10):
         while set(descendants(os.getpid())) - before:
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("missing", ["workspaces", "interpreter"])
+async def test_a_process_that_cannot_start_leaves_no_descriptor_and_no_folder(
+    missing: str, tmp_path: Path
+) -> None:
+    backend = Landlock(abi=6)
+    workspaces = tmp_path / "workspaces"
+    confinement = Confinement(Path(sys.executable))
+    if missing == "interpreter":
+        workspaces.mkdir()
+        confinement = Confinement(tmp_path / "python")
+    before = os.listdir("/proc/self/fd")
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="could not start: No such file or directory"):
+            await sandbox_process.start(backend, confinement, workspaces)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert list(tmp_path.rglob("*")) == [workspaces] * (missing == "interpreter")
 
 
 async def test_a_servers_sandbox_ends_with_the_server(tmp_path: Path) -> None:

@@ -4,15 +4,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from sqlalchemy import select, update
 
 from ricordo.domain.block import Block, Chain
+from ricordo.domain.git_objects import blob_id
+from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.storage import blocks, history, versions
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Overtaken, Transaction
-from ricordo.storage.schema.memory_tables import commits
+from ricordo.storage.schema.memory_tables import blobs, commits, is_in_chain
 from tests.seams import make
 from tests.seams.stores import count_statements, overlapped
 
@@ -191,6 +196,53 @@ async def test_texts_read_together_equal_those_read_one_by_one(store: SqliteStor
     with count_statements(store) as counted:
         await store.read(lambda tx: versions.read_texts(tx, chain.id, ids))
     assert len(counted.statements) <= 4
+
+
+damage_of_texts = st.tuples(
+    st.integers(0, 2),
+    st.floats(0, 1, exclude_max=True),
+    st.none() | st.integers(1, 255),
+)
+
+
+@given(damage_of_texts)
+@example((0, 0, 255))
+@example((1, 0.5, 255))
+@example((2, 0.9, None))
+async def test_a_text_whose_stored_bytes_were_changed_or_cut_is_a_conflict(
+    store: SqliteStore, damage: tuple[int, float, int | None]
+) -> None:
+    which, share, difference = damage
+    chain = make.chain("user", new_id("user"))
+    human = make.block("human", "\n".join(f"line {n} übrig 🍵" for n in range(20)))
+    human = replace(human, chain_id=chain.id)
+    await store.write(lambda tx: blocks.insert_all(tx, [human], [chain], make.change_metadata()))
+    written = [human.value]
+    for number in range(2):
+        human = await write(store, human, value=f"{human.value}\nmore {number} 🫖")
+        written.append(human.value)
+    ids = [blob_id(value) for value in written]
+
+    def look(tx: Transaction) -> str:
+        is_it = is_in_chain(blobs) & (blobs.c.id == ids[which])
+        (row,) = tx.all(select(blobs).where(is_it), {"chain_id": chain.id})
+        assert (row.base is None) == (which == 0)
+        position = int(share * len(row.data))
+        changed = bytearray(row.data)
+        if difference is None:
+            del changed[position:]
+        else:
+            changed[position] ^= difference
+        statement = update(blobs).where(blobs.c.seq == row.seq).values(data=bytes(changed))
+        tx.run(statement)
+        try:
+            return versions.read_text(tx, chain.id, ids[which])
+        except Conflict as error:
+            return str(error)
+
+    # A few bits mean nothing to zlib, such as the name of the level of compression.
+    damaged = f"The stored text {ids[which].hex()} is damaged. Restore a backup."
+    assert await store.write(look) in (damaged, written[which])
 
 
 async def test_deleting_a_block_that_was_just_renamed_deletes_it_under_its_new_label(

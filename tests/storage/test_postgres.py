@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,12 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
-from ricordo.errors import Collision, Invalid, Unavailable
+from ricordo.errors import Collision, Invalid, NotFound, Unavailable
 from ricordo.memory import commit as committing
 from ricordo.memory.commit import file_passages
 from ricordo.memory.edits import PassageDraft, WorkingMemory
 from ricordo.search import rebuild
-from ricordo.search.index import insert_messages
+from ricordo.search.index import delete_passage, insert_messages
 from ricordo.settings import Settings
 from ricordo.storage import (
     agents,
@@ -43,12 +44,14 @@ from ricordo.storage import (
     conversations,
     deletion,
     migrations,
+    proposals,
     runs,
     tools,
 )
 from ricordo.storage.engine import postgres as module
 from ricordo.storage.engine.database import check, open_store
 from ricordo.storage.engine.postgres import PostgresStore, open_postgres
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.seal import require_sound_dump
 from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.schema.columns import metadata
@@ -57,6 +60,7 @@ from ricordo.tools.builtin import TOOLS
 from ricordo.tools.toolbox import Toolbox, sync_tools
 from tests.seams import make
 from tests.seams.stores import ManualClock, flush
+from tests.storage.test_proposals import proposal, stored
 from tests.support.pooler import transaction_pooler
 from tests.support.postgres import name_in, server
 
@@ -502,6 +506,33 @@ async def test_an_archive_detached_by_an_open_transaction_gets_no_new_passage(
     (own,) = await filing
     assert own.id != left.id
     assert (await store.read(lambda tx: archives.get(tx, Scope(), left.id))).passage_count == 0
+
+
+async def test_a_passage_that_two_servers_delete_at_once_is_counted_once(
+    store: PostgresStore, other: PostgresStore
+) -> None:
+    agent = (await make.stored_agent(store)).agent
+    archive = await make.stored_archive(store, agent, "First", "Second", "Third")
+    page = await store.read(lambda tx: archives.page_of_passages(tx, [archive.id], Page()))
+    doomed = page[0].id
+    delete = partial(delete_passage, scope=Scope(), attached=[archive], passage_id=doomed)
+    async with kept_open(store, delete):
+        deleting = asyncio.create_task(other.write(delete))
+    with pytest.raises(NotFound, match=f"Passage with ID {doomed} not found"):
+        await deleting
+    assert (await store.read(lambda tx: archives.get(tx, Scope(), archive.id))).passage_count == 2
+
+
+async def test_of_two_turns_that_start_at_once_one_reports_a_rejection(
+    store: PostgresStore, other: PostgresStore
+) -> None:
+    rejected = proposal(status="rejected", is_untold=True)  # of agent-1 for user-1
+    await stored(store, rejected)
+    take = partial(proposals.take_untold, agent_id="agent-1", user_id="user-1", limit=9)
+    async with kept_open(store, take) as first:
+        second = asyncio.create_task(other.write(take))
+    assert [one.proposal_id for one in await first] == [rejected.id]
+    assert await second == []
 
 
 async def test_an_agent_deleted_while_its_new_index_takes_over_leaves_no_index(
