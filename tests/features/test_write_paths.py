@@ -92,7 +92,9 @@ Begin = Callable[["Way", Policy], "Scene"]
 _numbers = itertools.count(1)
 
 
-def made(http: httpx2.Client, policy: str, *tools: str, value: str = BEFORE) -> tuple[str, str]:
+def make_agent(
+    http: httpx2.Client, policy: str, *tools: str, value: str = BEFORE
+) -> tuple[str, str]:
     """Make an agent with one block of this policy; return the ids of both."""
     body = {
         "model": MODEL,
@@ -125,14 +127,14 @@ def state_of(server: ServerInThread, block_id: str) -> tuple[str, str]:
     return block.label, block.value
 
 
-def proposed(server: ServerInThread, block_id: str) -> list[str | None]:
+def proposed_values(server: ServerInThread, block_id: str) -> list[str | None]:
     found = server.read(
         lambda tx: proposals.waiting(tx, blocks.get(tx, Scope(), block_id).chain_id)
     )
     return [one.value for one in found]
 
 
-def said(http: httpx2.Client, agent: str) -> str:
+def call_status(http: httpx2.Client, agent: str) -> str:
     """Return the result of the agent's call."""
     body = {"messages": [{"role": "user", "content": "Good morning, what is new with you?"}]}
     answer = http.post(f"/v1/agents/{agent}/messages", json=body)
@@ -148,12 +150,12 @@ def test_every_memory_tool_follows_the_policy(
     server: ServerInThread, http: httpx2.Client, name: str
 ) -> None:
     for policy in POLICIES:
-        agent, block = made(http, policy, name)
+        agent, block = make_agent(http, policy, name)
         server.says(call(name, **AGENTS_PATHS[name]), "Done.")
-        status = said(http, agent)
+        status = call_status(http, agent)
         is_applied = policy in ("direct", "guarded") and name != "propose_memory_edit"
         _, value = state_of(server, block)
-        waiting = proposed(server, block)
+        waiting = proposed_values(server, block)
         if is_applied:
             assert STORED in value
             assert waiting == []
@@ -175,11 +177,11 @@ def test_deleting_and_renaming_follow_the_policy(
 ) -> None:
     tool, arguments = AGENTS_OTHER_PATHS[name]
     for policy in ("explicit", "propose", "read_only"):
-        agent, block = made(http, policy, tool)
+        agent, block = make_agent(http, policy, tool)
         server.says(call(tool, **arguments), "Done.")
-        said(http, agent)
+        call_status(http, agent)
         assert state_of(server, block) == ("human", BEFORE)
-        assert len(proposed(server, block)) == (policy != "read_only")
+        assert len(proposed_values(server, block)) == (policy != "read_only")
         require_version(server, block, "user", 1)
 
 
@@ -193,7 +195,7 @@ def test_an_owners_write_is_a_version_under_every_policy(
     server: ServerInThread, http: httpx2.Client, name: str
 ) -> None:
     for policy in POLICIES:
-        agent, block = made(http, policy)
+        agent, block = make_agent(http, policy)
         answer = OWNERS_PATHS[name](http, agent, block)
         assert answer.status_code == 200, answer.text
         assert answer.json()["value"] == STORED
@@ -204,7 +206,7 @@ def test_an_owners_write_is_a_version_under_every_policy(
 def test_secrets_are_redacted_when_a_block_is_created(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    _, of_agent = made(http, "direct", value=AFTER)
+    _, of_agent = make_agent(http, "direct", value=AFTER)
     loose = http.post(
         "/v1/blocks/", json={"label": "human", "value": AFTER, "description": AFTER}
     ).json()
@@ -230,7 +232,7 @@ def test_secrets_are_redacted_when_a_block_is_created(
 def test_a_template_migration_writes_or_proposes_redacted_text(
     policy: Policy, server: ServerInThread, http: httpx2.Client
 ) -> None:
-    agent, _ = made(http, "direct")
+    agent, _ = make_agent(http, "direct")
     name = http.post("/v1/templates", json={"type": "agent", "agent_id": agent}).json()["name"]
     one = http.post(f"/v1/templates/{name}:1/agents", json={}).json()["agent_ids"][0]
     (block,) = http.get(f"/v1/agents/{one}").json()["blocks"]
@@ -300,9 +302,9 @@ def test_the_memory_agent_starts_with_an_empty_block_and_redacts_secrets(
 def test_secrets_in_passages_are_redacted_on_every_path(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    agent, _ = made(http, "direct", "archival_memory_insert")
+    agent, _ = make_agent(http, "direct", "archival_memory_insert")
     server.says(call("archival_memory_insert", content=AFTER), "Done.")
-    said(http, agent)
+    call_status(http, agent)
     sent = http.post(f"/v1/agents/{agent}/archival-memory", json={"text": f"Again: {AFTER}"})
     assert sent.json()[0]["text"] == f"Again: {STORED}"
     archive = http.post(
@@ -316,7 +318,7 @@ def test_secrets_in_passages_are_redacted_on_every_path(
 
 
 def test_deleting_a_block_by_id_is_a_version(server: ServerInThread, http: httpx2.Client) -> None:
-    _, block = made(http, "read_only")
+    _, block = make_agent(http, "read_only")
     chain_id = server.read(lambda tx: blocks.get(tx, Scope(), block)).chain_id
     assert http.delete(f"/v1/blocks/{block}").status_code == 200
     found = server.read(lambda tx: history.page(tx, chain_id, limit=9))
@@ -329,9 +331,9 @@ def test_deleting_a_block_by_id_is_a_version(server: ServerInThread, http: httpx
 def test_a_proposal_to_an_agents_block_is_approved_as_a_version_of_the_agent(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    agent, block = made(http, "propose", "memory_rethink")
+    agent, block = make_agent(http, "propose", "memory_rethink")
     server.says(call("memory_rethink", label="human", new_memory=AFTER), "It waits.")
-    said(http, agent)
+    call_status(http, agent)
     assert state_of(server, block) == ("human", BEFORE)
     (waiting,) = http.get(f"/v1/blocks/{block}/diffs").json()
     assert http.post(f"/v1/blocks/{block}/diffs/{waiting['id']}/approve").status_code == 200
@@ -577,7 +579,7 @@ def begin(
     return make
 
 
-def go(scene: Scene, way: Way) -> None:
+def check_way(scene: Scene, way: Way) -> None:
     """Use this way to write, and check the text, its author, and the pending proposals."""
 
     def read(tx: Transaction) -> tuple[str | None, int, str]:
@@ -603,7 +605,7 @@ def test_an_owner_can_write_under_every_policy(begin: Begin, name: str) -> None:
     # Slow ways are tested with the strictest policy; a push does not change read-only blocks.
     strictest = "propose" if name == "git push" else "read_only"
     for policy in POLICIES if way.enters.startswith("api.users") else (strictest,):
-        go(begin(way, policy), way)
+        check_way(begin(way, policy), way)
 
 
 def test_an_owners_push_cannot_change_a_read_only_block(begin: Begin) -> None:
@@ -619,7 +621,7 @@ def test_proposals_wait_for_the_owner_and_apply_the_decision(begin: Begin, name:
     way = PROPOSALS_WAYS[name]
     for policy in POLICIES:
         if policy == "propose" or (policy != "read_only" and "git" not in name):
-            go(begin(way, policy), way)
+            check_way(begin(way, policy), way)
 
 
 def test_read_only_blocks_accept_no_proposals(begin: Begin) -> None:
@@ -684,7 +686,7 @@ def test_a_full_history_refuses_new_text_on_every_path(begin: Begin, name: str) 
     with full_history(scene, way), pytest.raises((AssertionError, TooLong), match=FULL):
         way.act(scene)
     unchanged = Way(way.enters, lambda _: None, BEFORE)
-    go(scene, unchanged)
+    check_way(scene, unchanged)
 
 
 def test_a_full_history_pulls_no_remote_commits(begin: Begin) -> None:
@@ -702,7 +704,7 @@ def test_a_full_history_pulls_no_remote_commits(begin: Begin) -> None:
             )
         )[-1:]
     assert FULL in remote.last_error
-    go(on, Way(way.enters, lambda _: follow(), PLAIN, author="remote"))
+    check_way(on, Way(way.enters, lambda _: follow(), PLAIN, author="remote"))
 
 
 def test_a_full_history_still_allows_undo_deletion_and_decisions(begin: Begin) -> None:
@@ -728,13 +730,13 @@ def test_an_edit_of_a_full_history_fails_without_ending_the_turn(
 ) -> None:
     for name, arguments in AGENTS_PATHS.items():
         for policy in ("direct", "propose"):
-            agent, block = made(http, policy, name)
+            agent, block = make_agent(http, policy, name)
             chain_id = server.read(lambda tx, id=block: blocks.get(tx, Scope(), id)).chain_id
             server.write(lambda tx, id=chain_id: fill_history(tx, id))
             server.says(call(name, **arguments), "Done.")
-            assert said(http, agent) == "error", name
+            assert call_status(http, agent) == "error", name
             assert state_of(server, block) == ("human", BEFORE)
-            assert proposed(server, block) == []
+            assert proposed_values(server, block) == []
             server.write(lambda tx, id=chain_id: history_size.recount(tx, id))
             require_version(server, block, "user", 1)
 
@@ -742,7 +744,7 @@ def test_an_edit_of_a_full_history_fails_without_ending_the_turn(
 def test_a_step_that_fills_the_history_is_stored_completely(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    agent, block = made(http, "direct", "memory_insert", "memory")
+    agent, block = make_agent(http, "direct", "memory_insert", "memory")
     chain_id = server.read(lambda tx: blocks.get(tx, Scope(), block)).chain_id
     server.write(lambda tx: fill_history(tx, chain_id))
     server.write(lambda tx: history_size.grow(tx, chain_id, -1))

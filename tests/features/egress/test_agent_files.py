@@ -22,7 +22,7 @@ def export(http: httpx2.Client, agent: str) -> Wire:
     return dict(ok(http.get(f"/v1/agents/{agent}/export")))
 
 
-def imported(http: httpx2.Client, file: Wire) -> str:
+def import_agent(http: httpx2.Client, file: Wire) -> str:
     content = ("agent.af", json.dumps(file).encode())
     (made,) = ok(http.post("/v1/agents/import", files={"file": content}))["agent_ids"]
     return str(made)
@@ -50,7 +50,7 @@ def test_egress_policies_are_exported_and_imported(world: World, http: httpx2.Cl
     allow(http, f"folders/{folder}")
     file = export(http, agent)
 
-    made = imported(http, file)
+    made = import_agent(http, file)
 
     assert allowed(http, f"blocks/{block_of(http, made, 'human')}") == ["local", "unknown-provider"]
     assert allowed(http, f"blocks/{block_of(http, made, 'open')}") is None
@@ -76,7 +76,7 @@ def test_the_default_conversations_policy_is_exported_and_imported(
     agent = agent_of(http, model=LOCAL)
     say(http, agent, "vuq-default")
     allow(http, f"conversations/{default_id(agent)}", "local")
-    made = imported(http, export(http, agent))
+    made = import_agent(http, export(http, agent))
     switch(http, made, CLOUD)
     sent = {"messages": [{"role": "user", "content": "Hello."}]}
     assert "egress policy" in http.post(f"/v1/agents/{made}/messages", json=sent).text
@@ -91,7 +91,7 @@ def test_a_schema_fields_policy_limits_the_whole_imported_block(
     (folder / "student.toml").write_text(SCHEMA)
     blocks = [{"label": "student", "value": TEXT, "schema_ref": "student"}]
     agent = ok(http.post("/v1/agents/", json={"model": CLOUD, "memory_blocks": blocks}))["id"]
-    made = imported(http, export(http, agent))
+    made = import_agent(http, export(http, agent))
     assert allowed(http, f"blocks/{block_of(http, made, 'student')}") == ["local"]
     say(http, made, "Hello.")
     assert not world.cloud.saw("vuqkzoq-field")
@@ -109,7 +109,7 @@ def test_an_invalid_policy_in_a_file_allows_no_model(
     file["agents"][0]["folder_ids"] = ["source-0"]
     (part,) = file["ricordo"]["agents"].values()
     part["egress"] = policy
-    made = imported(http, file)
+    made = import_agent(http, file)
     (shelf,) = ok(http.get(f"/v1/agents/{made}/folders"))
     assert allowed(http, f"folders/{shelf['id']}") == []
     assert allowed(http, f"blocks/{block_of(http, made, 'human')}") == []

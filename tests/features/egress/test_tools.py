@@ -40,7 +40,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordingProvider]:
     provider.close()
 
 
-def returned(messages: list[Any]) -> list[tuple[str, str]]:
+def tool_results(messages: list[Any]) -> list[tuple[str, str]]:
     returns = [one for one in messages if one["message_type"] == "tool_return_message"]
     return [(one["status"], one["tool_return"]) for one in returns]
 
@@ -52,7 +52,7 @@ def test_a_web_search_with_a_withheld_text_is_not_sent(
     agent = agent_of(http, ("human", SECRET), model=LOCAL, tools=["web_search"])
     allow(http, f"blocks/{block_of(http, agent, 'human')}", "local")
     world.local.script.append(says("", ("web_search", {"query": piece})))
-    ((status, text),) = returned(say(http, agent, "Search."))
+    ((status, text),) = tool_results(say(http, agent, "Search."))
     assert status == "error"
     assert "its egress policy forbids web_search" in text
     assert engine.bodies == []
@@ -80,7 +80,7 @@ def test_a_url_that_contains_a_withheld_text_is_not_fetched(
     allow(http, f"blocks/{block_of(http, agent, 'human')}", "local")
     address = "https://example.invalid/?q=vuqkzoq-tool"
     world.local.script.append(says("", ("fetch_webpage", {"url": address})))
-    ((status, text),) = returned(say(http, agent, "Fetch."))
+    ((status, text),) = tool_results(say(http, agent, "Fetch."))
     assert (status, "egress policy" in text) == ("error", True)
 
 
@@ -112,7 +112,7 @@ def test_an_mcp_server_gets_restricted_text_only_if_the_policy_names_it(
             heard.clear()
             allow(http, f"blocks/{block}", *names)
             world.local.script.append(says("", ("enrol", {"text": SECRET})))
-            ((status, _),) = returned(say(http, agent, "Enrol."))
+            ((status, _),) = tool_results(say(http, agent, "Enrol."))
             assert (status == "success", bool(heard)) == (is_sent, is_sent), names
 
 
@@ -127,7 +127,7 @@ def test_restricted_text_is_found_in_escaped_arguments(
         "?", escaped
     )
     world.local.script.append(message)
-    ((status, _),) = returned(say(http, agent, "Search."))
+    ((status, _),) = tool_results(say(http, agent, "Search."))
     assert status == "error"
     assert engine.bodies == []
 
@@ -136,7 +136,7 @@ def test_a_text_with_an_egress_policy_can_be_forgotten(world: World, http: httpx
     agent = agent_of(http, ("human", SECRET), model=LOCAL, tools=["forget"])
     allow(http, f"blocks/{block_of(http, agent, 'human')}", "local")
     world.local.script.append(says("", ("forget", {"what": SECRET})))
-    (result,) = returned(say(http, agent, f"Forget this: {SECRET}"))
+    (result,) = tool_results(say(http, agent, f"Forget this: {SECRET}"))
     assert "egress policy" not in result[1]
 
 
@@ -150,5 +150,5 @@ def test_a_sandboxed_tool_with_network_gets_restricted_text_only_if_allowed(
     for names, is_sent in ((["local"], False), (["local", "sandbox"], True)):
         allow(http, f"blocks/{block}", *names)
         world.local.script.append(says("", ("post", {"text": SECRET})))
-        ((_, text),) = returned(say(http, agent, "Post it."))
+        ((_, text),) = tool_results(say(http, agent, "Post it."))
         assert ("its egress policy forbids sandbox" in text) is not is_sent, text

@@ -96,7 +96,7 @@ def say(api: Api, group_id: str, text: str = "Hello all.", **more: Any) -> dict[
     return answer
 
 
-def held(api: Api, agent_id: str, group_id: str) -> list[dict[str, Any]]:
+def group_messages(api: Api, agent_id: str, group_id: str) -> list[dict[str, Any]]:
     """Return an agent's messages of the group, oldest first."""
     response = api.http.get(
         f"/v1/agents/{agent_id}/messages", params={"group_id": group_id, "order": "asc"}

@@ -50,7 +50,7 @@ def attach(http: httpx2.Client, agent: str, folder: str, do: str = "attach") -> 
     ok(http.patch(f"/v1/agents/{agent}/folders/{do}/{folder}"))
 
 
-def look(server: ServerInThread) -> None:
+def find_documents(server: ServerInThread) -> None:
     server.run(documents.look(server.runtime, Job(documents.LOOK, ""), lambda _done, _all: None))
 
 
@@ -98,7 +98,7 @@ def test_each_file_is_read_once_into_a_block_shared_by_the_pair(
     agent = main_agent(http, name="Reader")
     folder = folder_with(http, "Prices", a="Apples cost 2.", b="Bread costs 3.")
     attach(http, agent["id"], folder)
-    look(server)
+    find_documents(server)
     wait_until(lambda: {"Apples", "Bread"} <= {*text_of(http, agent["id"], "Prices").split()})
     wait_until(lambda: hidden_agents(http) == [])
     block = block_of(http, agent["id"], "Prices")
@@ -112,9 +112,9 @@ def test_each_file_is_read_once_into_a_block_shared_by_the_pair(
     )
     assert "Note prices alone." in asked.messages[0].text
     for _ in range(2):
-        look(server)
+        find_documents(server)
     upload(http, folder, "c", "Cheese costs 4.")
-    look(server)
+    find_documents(server)
     wait_until(lambda: "Cheese" in text_of(http, agent["id"], "Prices"))
     assert len(parts_in(server)) == 3
 
@@ -127,18 +127,18 @@ def test_detaching_a_folder_removes_only_the_generated_block(
     made, own = folder_with(http, "Made", a="Milk."), folder_with(http, "Own", a="Oats.")
     for folder in (made, own):
         attach(http, agent, folder)
-    look(server)
+    find_documents(server)
     wait_until(
         lambda: "Milk." in text_of(http, agent, "Made") and "Oats." in text_of(http, agent, "Own")
     )
     wait_until(lambda: hidden_agents(http) == [])
     for folder in (made, own):
         attach(http, agent, folder, "detach")
-    look(server)
+    find_documents(server)
     assert block_of(http, agent, "Made") is None
     assert "Oats." in text_of(http, agent, "Own")
     attach(http, agent, made)
-    look(server)
+    find_documents(server)
     wait_until(lambda: "Milk." in text_of(http, agent, "Made"))
 
 
@@ -149,7 +149,7 @@ def test_notes_from_a_document_follow_the_blocks_policy(
     guarded = [{"label": "Laws", "value": "None.", "policy": "guarded"}]
     agent = main_agent(http, memory_blocks=guarded)["id"]
     attach(http, agent, folder_with(http, "Laws", a="Obey."))
-    look(server)
+    find_documents(server)
     block = block_of(http, agent, "Laws")
     assert block is not None
     wait_until(lambda: len(ok(http.get(f"/v1/blocks/{block['id']}/diffs"))) == 1)
@@ -164,12 +164,12 @@ def test_deleting_a_file_removes_its_notes_and_rereads_the_others(
     folder = folder_with(http, "Stock", keep="Kiwis.")
     gone = upload(http, folder, "gone", "Grapes.")
     attach(http, agent, folder)
-    look(server)
+    find_documents(server)
     wait_until(lambda: all(word in text_of(http, agent, "Stock") for word in ("Kiwis.", "Grapes.")))
     wait_until(lambda: hidden_agents(http) == [])
     assert http.delete(f"/v1/folders/{folder}/{gone}").status_code == 204
-    look(server)
-    look(server)
+    find_documents(server)
+    find_documents(server)
     wait_until(lambda: "Kiwis." in text_of(http, agent, "Stock"))
     assert "Grapes." not in text_of(http, agent, "Stock")
 
@@ -189,7 +189,7 @@ def test_a_failed_reading_is_retried_at_the_same_portion(
     agent = main_agent(http)["id"]
     words = [f"{name} {'x' * 480}" for name in ("One", "Two", "Three")]
     attach(http, agent, folder_with(http, "Long", a="\n".join(words)))
-    look(server)
+    find_documents(server)
     wait_until(lambda: "Three" in text_of(http, agent, "Long"))
     text = text_of(http, agent, "Long")
     assert [text.count(f"Word: {name}") for name in ("One", "Two", "Three")] == [1, 1, 1]
@@ -227,7 +227,7 @@ def test_files_are_not_read_without_sleeptime_or_from_a_users_folder(
             == "completed"
         )
     )
-    look(server)
+    find_documents(server)
     assert block_of(http, awake, "Awake") is None
     assert block_of(http, asleep, "Hers") is None
     assert parts_in(server) == []
@@ -296,7 +296,7 @@ def test_a_killed_document_reading_reads_each_part_once(
             http, name, a="\n".join(f"{word} {'x' * 490}" for word in ("One", "Two", "Three"))
         ),
     )
-    look(server)
+    find_documents(server)
     (reading,) = [one for one in server.read(document_queries.waiting) if one.agent_id == agent]
     job = Job(documents.READ, reading.organization_id, {"reading_id": reading.id})
 
@@ -333,7 +333,7 @@ def test_a_killed_document_reading_reads_each_part_once(
     assert hidden_agents(http) == []
     asked = len(server.model.requests)
     read()
-    look(server)
+    find_documents(server)
     assert len(server.model.requests) == asked
 
 
@@ -344,7 +344,7 @@ def test_a_finished_run_whose_result_was_lost_is_not_repeated(
     monkeypatch.setattr(documents, "_add_jobs", lambda _tx: None)
     agent = main_agent(http)["id"]
     attach(http, agent, folder_with(http, "Noted", a="Once."))
-    look(server)
+    find_documents(server)
     (reading,) = [one for one in server.read(document_queries.waiting) if one.agent_id == agent]
     job = Job(documents.READ, reading.organization_id, {"reading_id": reading.id})
 
@@ -368,8 +368,8 @@ def test_a_file_whose_reading_fails_is_skipped(server: ServerInThread, http: htt
     server.answers_with(answer)
     agent = main_agent(http)["id"]
     attach(http, agent, folder_with(http, "Mixed", a="Poison.", b="Bread."))
-    look(server)
+    find_documents(server)
     wait_until(lambda: "Bread." in text_of(http, agent, "Mixed"))
     wait_until(lambda: hidden_agents(http) == [])
-    look(server)
+    find_documents(server)
     assert "Poison" not in text_of(http, agent, "Mixed")

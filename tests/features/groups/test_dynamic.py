@@ -10,7 +10,7 @@ from ricordo.llm.scripted import Line
 from tests.features.groups.talking import (
     Api,
     aloud,
-    held,
+    group_messages,
     names_of,
     new_agent,
     new_group,
@@ -45,7 +45,7 @@ def test_each_round_is_a_manager_turn_and_a_speaker_turn(api: Api) -> None:
     assert names_of(answer) == ["Maria", "Cleo", "Maria", "Ben", "Maria", "Cleo"]
     assert answer["usage"]["step_count"] == 6
     assert len(answer["messages"]) == 12
-    last = held(api, manager, group)
+    last = group_messages(api, manager, group)
     # The manager gets the talk once it is over: the user's message, and each speaker's.
     assert [one["content"] for one in last[-4:]] == [
         "Hello all.",

@@ -9,7 +9,13 @@ import pytest
 
 from ricordo.features.groups import sleep_pages
 from tests.features.groups.test_sleep_view import learns
-from tests.features.groups.test_sleeptime import ended, main_agent, say, set_frequency, wait_until
+from tests.features.groups.test_sleeptime import (
+    main_agent,
+    say,
+    set_frequency,
+    wait_for_runs,
+    wait_until,
+)
 from tests.seams.http import ok
 from tests.seams.server import MODEL, ServerInThread
 
@@ -103,7 +109,7 @@ def test_the_sleeptime_page_shows_work_and_pauses_it(
     agent = main_agent(http, name="Mara")
     set_frequency(http, agent, None)
     (run_id,) = say(http, agent, "I am Ada.", "ada")
-    ended(http, [run_id])
+    wait_for_runs(http, [run_id])
     path = f"/ui/sleeptime/{agent['id']}"
     page = http.get(path).text
     assert all(
@@ -119,7 +125,7 @@ def test_the_sleeptime_page_shows_work_and_pauses_it(
     assert "Read again" in listed
     assert "Read again" not in http.get("/ui/sleeptime", params={"user": "ben"}).text
     send(http, path, do="resume", user="ada")
-    ended(http, say(http, agent, "And again.", "ada"))
+    wait_for_runs(http, say(http, agent, "And again.", "ada"))
 
 
 def test_the_agent_settings_page_shows_the_pair_and_sets_its_frequency(

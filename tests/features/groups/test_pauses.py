@@ -8,7 +8,7 @@ from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line, call
 from tests.features.groups.talking import (
     Api,
-    held,
+    group_messages,
     names_of,
     new_agent,
     new_group,
@@ -65,7 +65,7 @@ def result(call_id: str, **more: Any) -> dict[str, Any]:
 
 def test_a_tool_result_sent_to_the_group_continues_the_turn_and_the_talk(api: Api) -> None:
     group, agents, call_id = paused(api)
-    assert len(held(api, agents["Cleo"], group)) == 0
+    assert len(group_messages(api, agents["Cleo"], group)) == 0
     refused = api.http.post(f"/v1/groups/{group}/messages", json={"input": "Hurry."})
     assert refused.status_code == 409
     response = api.http.post(f"/v1/groups/{group}/messages", json=result(call_id))
@@ -78,7 +78,9 @@ def test_a_tool_result_sent_to_the_group_continues_the_turn_and_the_talk(api: Ap
     assert answer["stop_reason"]["stop_reason"] == "end_turn"
     again = api.http.post(f"/v1/groups/{group}/messages", json=result(call_id)).json()
     assert [one["id"] for one in again["messages"]] == [one["id"] for one in answer["messages"]]
-    texts = [one["content"] for one in held(api, agents["Ann"], group) if "content" in one]
+    texts = [
+        one["content"] for one in group_messages(api, agents["Ann"], group) if "content" in one
+    ]
     assert texts[:2] == ["Hello all.", "I am Ann."]
     assert texts[2].startswith("Ben read ")
     assert texts[3] == "I am Cleo."
@@ -95,10 +97,14 @@ def test_a_tool_result_sent_to_the_member_continues_the_talk(api: Api) -> None:
     response = api.http.post(f"/v1/agents/{agents['Ben']}/messages", json=result(call_id))
     assert response.status_code == 200, response.text
     wait_for(
-        lambda: any(one.get("content") == "I am Cleo." for one in held(api, agents["Ann"], group))
+        lambda: any(
+            one.get("content") == "I am Cleo." for one in group_messages(api, agents["Ann"], group)
+        )
     )
     wait_for(lambda: not api.server.runtime.live)
-    texts = [one["content"] for one in held(api, agents["Cleo"], group) if "content" in one]
+    texts = [
+        one["content"] for one in group_messages(api, agents["Cleo"], group) if "content" in one
+    ]
     assert texts[:2] == ["Hello all.", "I am Ann."]
     assert "21 degrees" in texts[2]
     assert texts[3] == "I am Cleo."
@@ -112,7 +118,7 @@ def test_a_message_sent_with_a_tool_result_reaches_all_members(api: Api) -> None
     for name in agents:
         texts = [
             one["content"]
-            for one in held(api, agents[name], group)
+            for one in group_messages(api, agents[name], group)
             if one["message_type"] == "user_message"
         ]
         assert texts == ["Hello all.", "And now?"]
@@ -135,7 +141,7 @@ def test_a_cancelled_or_reset_talk_does_not_block_the_next_one(api: Api, is_rese
     api.server.answers_with(lambda request: f"I am {speaker_of(request)}.")
     assert names_of(say(api, group)) == ["Ann", "Ben", "Cleo"]
     if not is_reset:
-        assert [one["content"] for one in held(api, agents["Cleo"], group)][:2] == [
+        assert [one["content"] for one in group_messages(api, agents["Cleo"], group)][:2] == [
             "Hello all.",
             "I am Ann.",
         ]

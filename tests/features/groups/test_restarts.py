@@ -10,7 +10,7 @@ import pytest
 from ricordo.domain.job import Job
 from ricordo.domain.model import ModelRequest
 from ricordo.features.groups import talk_resume
-from tests.features.groups.talking import Api, held, panel, speaker_of, wait_for
+from tests.features.groups.talking import Api, group_messages, panel, speaker_of, wait_for
 from tests.features.groups.test_pauses import gated_once, paused, result
 from tests.seams.server import Gate, serving
 
@@ -42,7 +42,7 @@ def test_a_talk_cut_off_by_a_shutdown_continues_where_it_stopped(tmp_path: Path)
             "I spoke after the restart.",
             "I spoke after the restart.",
         ]
-        assert [len(held(api, agents[name], group)) for name in agents] == [4, 4, 4]
+        assert [len(group_messages(api, agents[name], group)) for name in agents] == [4, 4, 4]
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def resume(api: Api) -> None:
 
 
 def texts_of(api: Api, agent_id: str, group: str) -> list[str]:
-    return [one["content"] for one in held(api, agent_id, group) if "content" in one]
+    return [one["content"] for one in group_messages(api, agent_id, group) if "content" in one]
 
 
 @pytest.mark.parametrize("stops_at", ["the resumed talk", "the end of the member's turn"])

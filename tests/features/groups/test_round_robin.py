@@ -5,7 +5,7 @@ from ricordo.llm.scripted import Line
 from tests.features.groups.talking import (
     Api,
     aloud,
-    held,
+    group_messages,
     names_of,
     panel,
     say,
@@ -28,7 +28,7 @@ def test_each_member_speaks_once_and_stores_the_whole_round(
     assert answer["stop_reason"]["stop_reason"] == "end_turn"
     assert answer["usage"]["step_count"] == 4
     for agent_id in agents.values():
-        assert len(held(api, agent_id, group)) == 4 + 2
+        assert len(group_messages(api, agent_id, group)) == 4 + 2
 
 
 def test_members_without_a_turn_store_one_message_for_each_speaker(
@@ -39,7 +39,9 @@ def test_members_without_a_turn_store_one_message_for_each_speaker(
     answer = say(api, group)
     assert names_of(answer) == ["Dan", "Cleo", "Ben"]
     assert answer["usage"]["step_count"] == 3
-    assert [len(held(api, agents[name], group)) for name in ("Dan", "Cleo", "Ben", "Ann")] == [
+    assert [
+        len(group_messages(api, agents[name], group)) for name in ("Dan", "Cleo", "Ben", "Ann")
+    ] == [
         5,
         5,
         5,
@@ -64,10 +66,14 @@ def test_a_member_sees_what_others_said_since_its_last_turn(api: Api) -> None:
         ("Ann", ["Hello.", "Ann 1.", "[Ben] Ben 2."]),
     ]
     copy = next(
-        one for one in held(api, agents["Ann"], group) if one["message_type"] == "system_message"
+        one
+        for one in group_messages(api, agents["Ann"], group)
+        if one["message_type"] == "system_message"
     )
     own = next(
-        one for one in held(api, agents["Ben"], group) if one["message_type"] == "assistant_message"
+        one
+        for one in group_messages(api, agents["Ben"], group)
+        if one["message_type"] == "assistant_message"
     )
     assert (
         copy | {"name": "Ben", "sender_id": agents["Ben"], "otid": own["otid"], "content": "Ben 2."}

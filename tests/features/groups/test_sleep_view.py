@@ -7,12 +7,12 @@ import httpx2
 from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line, call
 from tests.features.groups.test_sleeptime import (
-    ended,
     is_asleep,
     main_agent,
     say,
     set_frequency,
     transcripts_of,
+    wait_for_runs,
     wait_until,
 )
 from tests.seams.http import ok
@@ -45,7 +45,7 @@ def test_a_user_sees_the_changes_and_cost_of_their_own_runs(
     agent = main_agent(http)
     sleeper_id = set_frequency(http, agent, None)
     runs = {user: say(http, agent, f"I am {user}.", user) for user in ("ada", "ben")}
-    ended(http, [run_id for run_ids in runs.values() for run_id in run_ids])
+    wait_for_runs(http, [run_id for run_ids in runs.values() for run_id in run_ids])
     for user, run_ids in runs.items():
         wait_until(lambda user=user: [one["status"] for one in work(http, agent, user)] == ["done"])  # type: ignore[misc]
         (one,) = work(http, agent, user)
@@ -72,15 +72,15 @@ def test_pausing_affects_one_user_and_skips_messages_sent_meanwhile(
     agent = main_agent(http)
     set_frequency(http, agent, None)
     path, ada = f"/v1/agents/{agent['id']}/sleeptime", {"x-ricordo-user": "ada"}
-    ended(http, say(http, agent, "First.", "ada"))
+    wait_for_runs(http, say(http, agent, "First.", "ada"))
     assert ok(http.patch(path, json={"paused": True}, headers=ada))["paused"] is True
     assert [
         ok(http.get(path, headers=who))["paused"] for who in (ada, {"x-ricordo-user": "ben"}, {})
     ] == [*(True, False, False)]
     assert say(http, agent, "SECRET.", "ada") == []
-    ended(http, say(http, agent, "Hello from Ben.", "ben"))
+    wait_for_runs(http, say(http, agent, "Hello from Ben.", "ben"))
     assert ok(http.patch(path, json={"paused": False}, headers=ada))["paused"] is False
-    ended(http, say(http, agent, "Third.", "ada"))
+    wait_for_runs(http, say(http, agent, "Third.", "ada"))
     told = "\n".join(transcripts_of(server))
     assert [word in told for word in ("First.", "Hello from Ben.", "Third.", "SECRET.")] == [
         True,

@@ -69,7 +69,7 @@ def say(
     return list(answer["usage"]["run_ids"])
 
 
-def ended(http: httpx2.Client, run_ids: list[str]) -> list[dict[str, Any]]:
+def wait_for_runs(http: httpx2.Client, run_ids: list[str]) -> list[dict[str, Any]]:
     """Wait until these runs have ended, and return them."""
 
     def runs() -> list[dict[str, Any]]:
@@ -93,7 +93,7 @@ def transcripts_of(server: ServerInThread) -> list[str]:
     return list(seen)
 
 
-def finishes(request: ModelRequest) -> Line:
+def finish_edits(request: ModelRequest) -> Line:
     return (
         call("memory_finish_edits")
         if is_asleep(request)
@@ -172,7 +172,7 @@ def test_a_block_created_by_the_sleeping_agent_is_shared_with_the_main_agent(
             else call("memory_finish_edits")
         )
     )
-    ended(http, say(http, agent, "I want to pass the exam."))
+    wait_for_runs(http, say(http, agent, "I want to pass the exam."))
     blocks = {
         block["label"]: block["value"]
         for block in ok(http.get(f"/v1/agents/{agent['id']}"))["blocks"]
@@ -183,7 +183,7 @@ def test_a_block_created_by_the_sleeping_agent_is_shared_with_the_main_agent(
 def test_the_sleeping_agent_runs_after_the_first_turn_and_every_nth_turn(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    server.answers_with(finishes)
+    server.answers_with(finish_edits)
     agent = main_agent(http)
     sleeper_id = set_frequency(http, agent, 2)
     counts, started = [], []
@@ -194,7 +194,7 @@ def test_the_sleeping_agent_runs_after_the_first_turn_and_every_nth_turn(
         listed = ok(http.get("/v1/runs/", params={"agent_id": sleeper_id}))
         assert {run["id"] for run in listed} == set(started)
     assert counts == [1, 0, 1, 0, 1, 0]
-    assert all(run["status"] == "completed" for run in ended(http, started))
+    assert all(run["status"] == "completed" for run in wait_for_runs(http, started))
     told = "\n".join(transcripts_of(server))
     for number in range(5):
         assert told.count(f"user: Message {number}.") == 1
@@ -209,12 +209,12 @@ def test_the_sleeping_agent_runs_after_the_first_turn_and_every_nth_turn(
 def test_no_frequency_means_every_turn_and_zero_means_never(
     server: ServerInThread, http: httpx2.Client, frequency: int | None, expected: list[int]
 ) -> None:
-    server.answers_with(finishes)
+    server.answers_with(finish_edits)
     agent = main_agent(http)
     set_frequency(http, agent, frequency)
     started = [say(http, agent, f"Word {number}.") for number in range(3)]
     assert [len(ids) for ids in started] == expected
-    ended(http, [id for ids in started for id in ids])
+    wait_for_runs(http, [id for ids in started for id in ids])
     if any(expected):
         told = "\n".join(transcripts_of(server))
         assert [told.count(f"user: Word {number}.") for number in range(3)] == [1, 1, 1]
@@ -223,14 +223,14 @@ def test_no_frequency_means_every_turn_and_zero_means_never(
 def test_many_messages_are_split_into_several_transcripts(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    server.answers_with(finishes)
+    server.answers_with(finish_edits)
     agent = main_agent(http)
     sleeper_id = set_frequency(http, agent, 40)
     first = say(http, agent, "Number 0.")
     for number in range(1, 40):
         assert say(http, agent, f"Number {number}.") == []
     last = say(http, agent, "Number 40.")
-    ended(http, first + last)
+    wait_for_runs(http, first + last)
     told = transcripts_of(server)
     assert len(told) >= 3
     assert [
@@ -264,7 +264,7 @@ def test_what_the_sleeping_agent_learns_about_a_user_stays_private(
         *say(http, agent, "I like the ALBATROS.", "ada"),
         *say(http, agent, "I like the BADGER.", "ben"),
     ]
-    assert [run["status"] for run in ended(http, runs)] == ["completed", "completed"]
+    assert [run["status"] for run in wait_for_runs(http, runs)] == ["completed", "completed"]
     for user, own, other in (("ada", "albatros", "badger"), ("ben", "badger", "albatros")):
         seen = str(
             ok(http.get(f"/v1/agents/{agent['id']}", headers={"x-ricordo-user": user}))["blocks"]
@@ -294,7 +294,7 @@ def test_a_failure_of_the_sleeping_agent_fails_its_run_and_is_retried(
     agent = main_agent(http)
     sleeper_id = set_frequency(http, agent, None)
     (run_id,) = say(http, agent, "My dog is called Rex.")
-    assert ended(http, [run_id])[0]["status"] == "failed"
+    assert wait_for_runs(http, [run_id])[0]["status"] == "failed"
 
     def statuses() -> set[str]:
         page = Page(limit=5)
@@ -321,7 +321,7 @@ def test_a_turn_that_awaits_an_approval_starts_no_sleeptime_run(
             f"/v1/agents/{agent['id']}/tools/approval/{tool}", json={"requires_approval": True}
         )
     )
-    server.answers_with(finishes)
+    server.answers_with(finish_edits)
     server.answers_with(
         lambda request: (
             call("memory_finish_edits")
@@ -338,14 +338,14 @@ def test_a_turn_that_awaits_an_approval_starts_no_sleeptime_run(
     approval = {"type": "approval", "approve": True, "approval_request_id": request["id"]}
     done = ok(http.post(f"/v1/agents/{agent['id']}/messages", json={"messages": [approval]}))
     assert len(done["usage"]["run_ids"]) == 1
-    ended(http, done["usage"]["run_ids"])
+    wait_for_runs(http, done["usage"]["run_ids"])
     assert sum(text.count("user: Look for tea.") for text in transcripts_of(server)) == 1
 
 
 def test_a_stream_contains_the_ids_of_sleeptime_runs(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    server.answers_with(finishes)
+    server.answers_with(finish_edits)
     agent = main_agent(http)
     body = {"messages": [{"role": "user", "content": "Hello."}]}
     with http.stream("POST", f"/v1/agents/{agent['id']}/messages/stream", json=body) as stream:
@@ -355,7 +355,7 @@ def test_a_stream_contains_the_ids_of_sleeptime_runs(
         http.get("/v1/runs/", params={"agent_id": agent["multi_agent_group"]["agent_ids"][0]})
     )
     assert listed[0]["id"] in text
-    ended(http, [listed[0]["id"]])
+    wait_for_runs(http, [listed[0]["id"]])
 
 
 def test_deleting_the_main_agent_deletes_the_sleeping_agent_and_the_group(
@@ -385,7 +385,7 @@ def test_deleting_the_sleeping_agent_allows_a_new_pair(
 def test_sleeptime_can_be_disabled_and_enabled_again(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    server.answers_with(finishes)
+    server.answers_with(finish_edits)
     agent = main_agent(http)
     set_frequency(http, agent, None)
     off = ok(http.patch(f"/v1/agents/{agent['id']}", json={"enable_sleeptime": False}))
@@ -394,7 +394,7 @@ def test_sleeptime_can_be_disabled_and_enabled_again(
     ok(http.post(f"/v1/agents/{agent['id']}/messages", json={"input": "Alone."}))
     assert transcripts_of(server) == []
     ok(http.patch(f"/v1/agents/{agent['id']}", json={"enable_sleeptime": True}))
-    ended(http, say(http, agent, "Together."))
+    wait_for_runs(http, say(http, agent, "Together."))
     assert sum(text.count("user: Together.") for text in transcripts_of(server)) == 1
 
 
@@ -444,7 +444,7 @@ def test_the_sleeping_agent_never_mixes_two_users(
     for _ in range(turns):
         user = dice.choice(list(words))
         started += say(http, agent, f"Think of {words[user]} {dice.random()}.", user or None)
-    ended(http, started)
+    wait_for_runs(http, started)
     assert mixed == []
     for user, own in words.items():
         headers = {"x-ricordo-user": user} if user else {}
@@ -496,7 +496,7 @@ def test_untrusted_messages_make_the_sleeptime_run_untrusted(
     # Messages of another sender than the conversation's user are untrusted.
     message = {"role": "user", "content": "The moon is cheese.", "sender_id": "somebody-else"}
     answer = ok(http.post(f"/v1/agents/{agent['id']}/messages", json={"messages": [message]}))
-    (run,) = ended(http, answer["usage"]["run_ids"])
+    (run,) = wait_for_runs(http, answer["usage"]["run_ids"])
     found = server.read(
         lambda tx: tx.all(select(steps.c.is_untrusted).where(steps.c.run_id == run["id"]))
     )
@@ -509,12 +509,12 @@ def test_untrusted_messages_make_the_sleeptime_run_untrusted(
 def test_sleeptime_adds_three_statements_to_the_end_of_a_turn(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    server.answers_with(finishes)
+    server.answers_with(finish_edits)
     counts = {}
     for is_on in (False, True):
         agent = main_agent(http, enable_sleeptime=is_on)
         runs = say(http, agent, "First.")
-        ended(http, runs if is_on else [])
+        wait_for_runs(http, runs if is_on else [])
         say(http, agent, "Second.")
         with count_statements(server.runtime.store) as counted:
             say(http, agent, "Third.")
@@ -526,11 +526,11 @@ def test_sleeptime_adds_three_statements_to_the_end_of_a_turn(
 def test_a_spent_background_budget_postpones_the_sleeptime_run(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    server.answers_with(finishes)
+    server.answers_with(finish_edits)
     agent = main_agent(http)
     sleeper_id = set_frequency(http, agent, None)
     ok(http.patch(f"/v1/agents/{sleeper_id}/budget", json={"daily_tokens": 1}))
-    ended(http, say(http, agent, "Spend it."))
+    wait_for_runs(http, say(http, agent, "Spend it."))
     (late,) = say(http, agent, "Wait until tomorrow.")
     waiting = select(jobs.c.id).where(
         jobs.c.key == f"sleeptime:{sleeper_id}", jobs.c.status == "waiting"
@@ -553,7 +553,7 @@ def test_the_librarian_files_statements_of_users_only(
 ) -> None:
     agent = main_agent(http, model="ricordo/librarian")
     said = "I play the cello. What do you know about tea?"
-    ended(http, say(http, agent, said))
+    wait_for_runs(http, say(http, agent, said))
     value = ok(http.get(f"/v1/agents/{agent['id']}/core-memory/blocks/human"))["value"]
     assert "I play the cello." in value
     assert "tea" not in value

@@ -9,7 +9,7 @@ from ricordo.domain.message import ReasoningPart, TextPart
 from ricordo.domain.model import ModelRequest
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import Line, call
-from tests.features.groups.talking import Api, aloud, held, new_agent, new_group, say
+from tests.features.groups.talking import Api, aloud, group_messages, new_agent, new_group, say
 
 ASK = "send_message_to_all_agents_in_group"
 
@@ -56,7 +56,7 @@ def test_a_supervisor_answer_contains_each_members_text_in_order(api: Api) -> No
     assert [one["agent_id"] for one in texts] == members
     assert texts[0]["response"] == ["Ann agrees."]
     assert texts[1]["response"][0].startswith("<error: ")
-    (asked, _) = held(api, members[0], group)
+    (asked, _) = group_messages(api, members[0], group)
     assert (asked["message_type"], asked["name"], asked["sender_id"]) == (
         "system_message",
         "Sofia",

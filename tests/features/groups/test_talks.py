@@ -14,7 +14,7 @@ from ricordo.llm.scripted import Line
 from ricordo.storage import runs
 from tests.features.groups.talking import (
     Api,
-    held,
+    group_messages,
     names_of,
     new_agent,
     new_group,
@@ -116,7 +116,7 @@ def test_a_repeated_message_returns_the_first_talk(api: Api) -> None:
     again = say(api, group, message={"otid": "one"})
     assert [one["id"] for one in again["messages"]] == [one["id"] for one in first["messages"]]
     assert again["usage"] == first["usage"]
-    assert len(held(api, agents["Ann"], group)) == 4
+    assert len(group_messages(api, agents["Ann"], group)) == 4
     response = api.http.post(
         f"/v1/groups/{group}/messages",
         json={"messages": [{"role": "user", "content": "Other.", "otid": "one"}]},
@@ -137,7 +137,7 @@ def test_simultaneous_identical_messages_start_one_talk(api: Api) -> None:
     gate.open()
     assert first["id"] == second["id"]
     wait_for(lambda: api.client.runs.retrieve(first["id"]).status == "completed")
-    assert len(held(api, agents["Ann"], group)) == 2
+    assert len(group_messages(api, agents["Ann"], group)) == 2
 
 
 def test_cancelling_a_talk_cancels_the_members_turn_and_keeps_messages(api: Api) -> None:
@@ -157,7 +157,10 @@ def test_cancelling_a_talk_cancels_the_members_turn_and_keeps_messages(api: Api)
     assert not api.server.runtime.live
     statuses = {one.status for one in api.client.runs.list(agent_id=agents["Ben"])}
     assert statuses == {"cancelled"}
-    assert [one["content"] for one in held(api, agents["Cleo"], group)] == ["Hello.", "I am Ann."]
+    assert [one["content"] for one in group_messages(api, agents["Cleo"], group)] == [
+        "Hello.",
+        "I am Ann.",
+    ]
 
 
 def test_a_model_error_of_a_member_ends_the_talk_and_keeps_messages(api: Api) -> None:
@@ -168,7 +171,10 @@ def test_a_model_error_of_a_member_ends_the_talk_and_keeps_messages(api: Api) ->
     group, agents = panel(api, "Ann", "Ben", "Cleo")
     response = api.http.post(f"/v1/groups/{group}/messages", json={"input": "Hello."})
     assert (response.status_code, response.json()["error"]["type"]) == (500, "llm_error")
-    assert [one["content"] for one in held(api, agents["Cleo"], group)] == ["Hello.", "I am Ann."]
+    assert [one["content"] for one in group_messages(api, agents["Cleo"], group)] == [
+        "Hello.",
+        "I am Ann.",
+    ]
     (run,) = [
         one
         for one in api.client.runs.list(agent_id=agents["Ann"])
@@ -210,7 +216,7 @@ def test_a_reset_deletes_all_group_messages_also_from_windows(api: Api) -> None:
     assert api.http.patch(f"/v1/groups/{group}/reset-messages").json() is None
     assert listed(api, group) == []
     for name, expected in (("Ann", 3), ("Ben", 1)):
-        assert held(api, agents[name], group) == []
+        assert group_messages(api, agents[name], group) == []
         state = api.http.get(f"/v1/agents/{agents[name]}").json()
         assert len(state["message_ids"]) == expected
     assert names_of(say(api, group, message={"otid": "again"})) == ["Ann", "Ben"]
@@ -246,7 +252,7 @@ def test_a_talk_never_exceeds_the_configured_number_of_turns(
     answer = say(api, group)
     assert len(names_of(answer)) == 5
     assert answer["stop_reason"]["stop_reason"] == "max_steps"
-    assert [len(held(api, agents[name], group)) for name in ("Ann", "Ben")] == [9, 8]
+    assert [len(group_messages(api, agents[name], group)) for name in ("Ann", "Ben")] == [9, 8]
 
 
 def test_a_single_member_takes_all_turns(api: Api) -> None:
@@ -279,7 +285,7 @@ def test_a_client_retry_without_an_otid_returns_the_first_talk(api: Api) -> None
         f"/v1/groups/{group}/messages", json={"input": "Hello."}, headers=retry
     ).json()
     assert [one["id"] for one in again["messages"]] == [one["id"] for one in first["messages"]]
-    assert len(held(api, agents["Ann"], group)) == 4
+    assert len(group_messages(api, agents["Ann"], group)) == 4
 
 
 def test_a_busy_member_gets_the_talk_after_its_turn(api: Api) -> None:
@@ -291,12 +297,12 @@ def test_a_busy_member_gets_the_talk_after_its_turn(api: Api) -> None:
     run = api.client.agents.messages.create_async(agents["Ben"], input="Are you there?")
     gate.wait()
     assert names_of(say(api, group)) == ["Ann"]
-    assert held(api, agents["Ben"], group) == []
+    assert group_messages(api, agents["Ben"], group) == []
     gate.open()
-    wait_for(lambda: len(held(api, agents["Ben"], group)) == 2)
+    wait_for(lambda: len(group_messages(api, agents["Ben"], group)) == 2)
     assert api.client.runs.retrieve(run.id).status == "completed"
     window = api.http.get(f"/v1/agents/{agents['Ben']}").json()["message_ids"]
-    assert [one["id"] for one in held(api, agents["Ben"], group)] == window[-2:]
+    assert [one["id"] for one in group_messages(api, agents["Ben"], group)] == window[-2:]
 
 
 def test_members_get_the_messages_missed_in_an_interrupted_talk(api: Api) -> None:
@@ -314,5 +320,5 @@ def test_members_get_the_messages_missed_in_an_interrupted_talk(api: Api) -> Non
     api.server.run(talk.wait())
     api.server.answers_with(lambda request: f"I am {speaker_of(request)}.")
     say(api, group, "Two.")
-    said = [one["content"] for one in held(api, agents["Ben"], group)]
+    said = [one["content"] for one in group_messages(api, agents["Ben"], group)]
     assert sorted(said) == sorted(["One.", "I am Ann.", "Two.", "I am Ann.", "I am Ben."])

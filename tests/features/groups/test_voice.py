@@ -24,7 +24,7 @@ from ricordo.domain.model import ModelReply, ModelRequest, TextChunk, ToolCallCh
 from ricordo.domain.scope import Scope
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import Line, call
-from tests.features.groups.test_sleeptime import ended, say, wait_until
+from tests.features.groups.test_sleeptime import say, wait_for_runs, wait_until
 from tests.seams.http import ok
 from tests.seams.server import LIMIT, MODEL, PIECES, Gate, ServerInThread
 
@@ -101,7 +101,7 @@ def voice_stream(
     return chunks
 
 
-def spoken(chunks: list[dict[str, Any]]) -> str:
+def spoken_text(chunks: list[dict[str, Any]]) -> str:
     return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
 
 
@@ -133,7 +133,7 @@ def test_the_spoken_sentence_of_a_call_is_streamed_and_stored(
     chunks = voice_stream(
         http, agent["id"], USER, model="any", voice={"provider": "x"}, call={"id": 1}
     )
-    assert spoken(chunks) == expected
+    assert spoken_text(chunks) == expected
     assert not any(chunk["choices"][0]["delta"].get("tool_calls") for chunk in chunks)
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
     stored = ok(http.get(f"/v1/agents/{agent['id']}/messages", params={"order": "asc"}))
@@ -170,8 +170,8 @@ def test_the_spoken_sentence_is_forwarded_as_it_arrives(
     ]
     chunks = voice_stream(http, agent["id"], USER)
     start = f"{before}\n\n" if before else ""
-    assert spoken(chunks) == f"{start}{sentence}\n\nSunny."
-    assert len([chunk for chunk in chunks if spoken([chunk])]) > len(sentence)
+    assert spoken_text(chunks) == f"{start}{sentence}\n\nSunny."
+    assert len([chunk for chunk in chunks if spoken_text([chunk])]) > len(sentence)
 
 
 def test_words_are_sent_before_the_answer_is_complete(
@@ -193,7 +193,7 @@ def test_words_are_sent_before_the_answer_is_complete(
         text, lines = "", stream.iter_lines()
         while not text.endswith("Let me look."):
             line = next(lines).removeprefix("data: ")
-            text += spoken([orjson.loads(line)]) if line.startswith("{") else ""
+            text += spoken_text([orjson.loads(line)]) if line.startswith("{") else ""
         gate.wait()
         gate.open()
         assert "sunny" in "".join(lines)
@@ -288,7 +288,7 @@ def spoken_or_busy(http: httpx2.Client, agent_id: str) -> str:
         for line in answer.text.splitlines()
         if line.startswith("data: {")
     ]
-    return spoken([orjson.loads(line) for line in lines])
+    return spoken_text([orjson.loads(line) for line in lines])
 
 
 CHUNK = {"start_index": 0, "end_index": 1, "context": "Where <Ada> lives & works."}
@@ -352,7 +352,7 @@ def test_a_long_voice_talk_keeps_the_last_messages_from_a_user_message(
         http.get(f"/v1/agents/{agent['id']}/messages", params={"limit": 100, "order": "asc"})
     )
     assert next(one["message_type"] for one in listed if one["id"] == window[1]) == "user_message"
-    assert [run["status"] for run in ended(http, started)] == ["completed"]
+    assert [run["status"] for run in wait_for_runs(http, started)] == ["completed"]
 
 
 def numbered_texts(server: ServerInThread) -> list[tuple[str, str]]:
@@ -379,7 +379,7 @@ def test_evicted_voice_messages_are_kept_once_in_archive_and_block(
     agent = voice_agent(http)
     set_buffer(http, agent, 8, 5)
     for number in range(12):
-        ended(http, say(http, agent, f"Number {number}."))
+        wait_for_runs(http, say(http, agent, f"Number {number}."))
     texts = numbered_texts(server)
     assert texts[0][0].startswith(
         "    0. user: Number 0.\n    1. assistant: Fine: Number 0.\n    2. user: Number 1."
@@ -429,7 +429,7 @@ def test_the_keeper_follows_its_fixed_steps_without_tool_rules(
     server.answers_with(answer)
     for number in range(6):
         if run_ids := say(http, agent, f"Number {number}."):
-            ended(http, run_ids)
+            wait_for_runs(http, run_ids)
             break
     assert offered == [
         ["store_memories"],
@@ -445,7 +445,7 @@ def test_the_keeper_creates_a_missing_human_block(
     agent = voice_agent(http, memory_blocks=[])
     set_buffer(http, agent, 6, 5)
     for number in range(3):
-        ended(http, say(http, agent, f"Number {number}."))
+        wait_for_runs(http, say(http, agent, f"Number {number}."))
     assert (
         ok(http.get(f"/v1/agents/{agent['id']}/core-memory/blocks/human"))["value"]
         == "Lives in Lisbon."
@@ -467,7 +467,7 @@ def test_what_the_keeper_stores_about_a_user_stays_private(
     set_buffer(http, agent, 6, 5)
     for user, word in (("ada", "ALBATROS"), ("ben", "BADGER")):
         for number in range(4):
-            ended(http, say(http, agent, f"{number}: I like the {word}.", user))
+            wait_for_runs(http, say(http, agent, f"{number}: I like the {word}.", user))
     for user, own, other in (("ada", "albatros", "badger"), ("ben", "badger", "albatros")):
         headers = {"x-ricordo-user": user}
         seen = str(ok(http.get(f"/v1/agents/{agent['id']}", headers=headers))["blocks"])
@@ -500,7 +500,7 @@ def test_a_keeper_that_fails_after_storing_stores_nothing_twice(
     agent = voice_agent(http)
     set_buffer(http, agent, 6, 5)
     started = [id for number in range(3) for id in say(http, agent, f"Number {number}.")]
-    assert [run["status"] for run in ended(http, started)] == ["failed"]
+    assert [run["status"] for run in wait_for_runs(http, started)] == ["failed"]
     human = f"/v1/agents/{agent['id']}/core-memory/blocks/human"
     wait_until(lambda: ok(http.get(human))["value"] == "Lives in Lisbon.")
     assert len(ok(http.get(f"/v1/agents/{agent['id']}/archival-memory"))) == 1
@@ -534,7 +534,7 @@ def test_store_memories_refuses_invalid_line_ranges(
     agent = voice_agent(http)
     set_buffer(http, agent, 6, 5)
     for number in range(3):
-        ended(http, say(http, agent, f"Number {number}."))
+        wait_for_runs(http, say(http, agent, f"Number {number}."))
     assert ok(http.get(f"/v1/agents/{agent['id']}/archival-memory")) == []
     keeper = agent["multi_agent_group"]["agent_ids"][0]
     listed = ok(http.get(f"/v1/agents/{keeper}/messages", params={"limit": 100}))
@@ -593,7 +593,7 @@ def test_messages_sent_while_paused_are_never_kept(
 
     def talk(word: str, count: int) -> None:
         for number in range(count):
-            ended(http, say(http, agent, f"{word} {number}.", "ada"))
+            wait_for_runs(http, say(http, agent, f"{word} {number}.", "ada"))
 
     talk("Open", 2)
     set_paused(True)
@@ -618,15 +618,15 @@ def test_a_background_turn_evicts_no_unread_messages(
     request = TurnRequest(
         Scope(), agent["id"], (message,), delivery=TurnDelivery(is_background=True, purpose="task")
     )
-    server.run(begun_by_server(server, request))
+    server.run(run_background_turn(server, request))
     assert len(window_of(http, agent)) == 7
     for number in range(3):
-        ended(http, say(http, agent, f"Later {number}."))
+        wait_for_runs(http, say(http, agent, f"Later {number}."))
     told = "\n".join(older for older, _ in numbered_texts(server))
     assert [told.count(words) for words in ("First.", "Second.", "Time to rest.")] == [1, 1, 1]
 
 
-async def begun_by_server(server: ServerInThread, request: TurnRequest) -> None:
+async def run_background_turn(server: ServerInThread, request: TurnRequest) -> None:
     await collect(await run_turn(server.runtime, request))
 
 
@@ -651,7 +651,7 @@ def test_the_librarian_keeps_the_memory_of_a_voice_agent_without_a_key(http: htt
         "What is the weather like?",
         "My dog is called Rex.",
     ):
-        ended(http, say(http, agent, words))
+        wait_for_runs(http, say(http, agent, words))
     human = ok(http.get(f"/v1/agents/{agent['id']}/core-memory/blocks/human"))["value"]
     assert [
         human.count(words)

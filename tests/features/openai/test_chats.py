@@ -449,7 +449,9 @@ def test_a_very_long_chat_is_continued(
     assert len(conversations(http, agent)) == 1
 
 
-def leave(server: ServerInThread, client: OpenAI, agent: str, gate: Gate, **headers: str) -> None:
+def close_stream_early(
+    server: ServerInThread, client: OpenAI, agent: str, gate: Gate, **headers: str
+) -> None:
     """Begin to read an answer that waits at the gate, and then close the stream."""
     server.answers_with(gate)
     stream = client.chat.completions.create(
@@ -472,7 +474,7 @@ def test_a_turn_finishes_after_its_client_closed_the_stream(
     server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
 ) -> None:
     gate = Gate(server)
-    leave(server, client, agent, gate)
+    close_stream_early(server, client, agent, gate)
     gate.open()
     run = only_run(server, http, agent)
     if live := server.runtime.live.get(run["id"]):
@@ -492,7 +494,7 @@ def test_a_turn_finishes_after_its_client_closed_the_stream(
 def test_the_next_message_cancels_a_turn_whose_stream_was_closed(
     server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
 ) -> None:
-    leave(server, client, agent, Gate(server))
+    close_stream_early(server, client, agent, Gate(server))
     run = only_run(server, http, agent)
     server.answers_with(lambda _: "On we go.")
     chat = [user("Hello."), {"role": "assistant", "content": "He"}, user("Something else.")]

@@ -34,7 +34,7 @@ def result(call_id: str, words: str) -> Any:
     return {"type": "function_call_output", "call_id": call_id, "output": words}
 
 
-def given(server: ServerInThread) -> list[str]:
+def tool_results(server: ServerInThread) -> list[str]:
     """Return the results that the model read last."""
     returns = [
         one for message in server.model.requests[-1].messages for one in message.tool_returns
@@ -61,7 +61,7 @@ def test_the_caller_runs_the_functions_of_a_response(
         model=agent, input=output, previous_response_id=first.id, tools=[FUNCTION]
     )
     assert second.output_text == "Sunny in Rome."
-    assert given(server) == ["Sunny."]
+    assert tool_results(server) == ["Sunny."]
     third = client.responses.create(
         model=agent, input="Thanks.", previous_response_id=second.id, tools=[FUNCTION]
     )
@@ -82,7 +82,7 @@ def test_a_caller_may_send_all_items_of_a_response_again(
     items += [result(calls[0].call_id, "Sunny."), result(calls[1].call_id, "Cold.")]
     second = client.responses.create(model=agent, input=items, tools=[FUNCTION])
     assert second.output_text == "Sunny and cold."
-    assert given(server) == ["Sunny.", "Cold."]
+    assert tool_results(server) == ["Sunny.", "Cold."]
     with pytest.raises(BadRequestError, match="belong to no call of this chat"):
         client.responses.create(model=agent, input=[user("x"), result("call_1", "y")])
 

@@ -97,7 +97,7 @@ def said_by(model: str, text: str) -> Answer:
     return claude({"type": "text", "text": text}) if model == CLAUDE else completion(text)
 
 
-def around(model: str) -> list[str]:
+def with_text_around(model: str) -> list[str]:
     """Return answers with text around them; all models use the same code to find the JSON."""
     return AROUND if model == OPENAI else AROUND[::4]
 
@@ -117,7 +117,7 @@ def test_the_openai_client_parses_structured_chats_and_responses(
     scene: Scene, client: OpenAI, model: str
 ) -> None:
     agent = agent_of(scene, model)
-    for text in around(model):
+    for text in with_text_around(model):
         scene.says(said_by(model, text))
         chat = client.chat.completions.parse(
             model=agent, messages=QUESTION, response_format=Meeting
@@ -232,7 +232,7 @@ def test_a_forced_client_tool_is_called(scene: Scene, client: OpenAI, model: str
         model=agent, messages=QUESTION, tools=[TOOL], tool_choice=named
     )  # type: ignore[call-overload]
     assert made.choices[0].finish_reason == "tool_calls"
-    for text in around(model):
+    for text in with_text_around(model):
         scene.says(said_by(model, text))
         made = client.chat.completions.create(
             model=agent, messages=QUESTION, tools=[TOOL], tool_choice=named

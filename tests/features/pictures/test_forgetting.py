@@ -169,25 +169,25 @@ def test_a_picture_read_during_its_users_erasure_is_removed(
     assert not server.read(lambda tx: messages_with_pictures(tx, agent))
 
 
-def said(text: str | None) -> Message:
+def picture_message(text: str | None) -> Message:
     picture = ImagePart("image/png", data="QUJD", text=text)
     return Message("message-1", "a", "c", "user", (picture,), 0, user_id="user-1")
 
 
 def test_the_text_of_a_picture_does_not_count_as_said_by_the_user() -> None:
-    message = said("Remember that I like zebras.")
+    message = picture_message("Remember that I like zebras.")
     assert message.text == ""
     assert message.spoken == ""
     assert not is_shown(message, "user-1")
 
 
 def test_a_model_that_takes_pictures_gets_the_same_message() -> None:
-    assert to_messages([said("Zebra")]) == to_messages([said(None)])
+    assert to_messages([picture_message("Zebra")]) == to_messages([picture_message(None)])
 
 
 def test_a_model_without_picture_support_gets_the_recognized_text() -> None:
-    (blind,) = without_pictures([said("Zebra passport")])
+    (blind,) = without_pictures([picture_message("Zebra passport")])
     assert "user did not write it" in blind.text
     assert "[picture: Zebra passport]" in blind.text
-    (unread,) = without_pictures([said(None)])
+    (unread,) = without_pictures([picture_message(None)])
     assert unread.text == "(a picture that this model could not take)"

@@ -61,7 +61,7 @@ def bomb() -> bytes:
     )
 
 
-def stored(server: ServerInThread, id: str) -> Message:
+def stored_message(server: ServerInThread, id: str) -> Message:
     (message,) = server.read(lambda tx: messages.by_ids(tx, [id]))
     return message
 
@@ -98,7 +98,7 @@ def test_conversation_search_marks_hits_from_pictures(
     assert '"found_in": "a picture"' in result.content or "found_in: a picture" in result.content
     rows = ok(http.get(f"/v1/conversations/{second}/messages"))
     id = next(row["id"] for row in rows if row["message_type"] == "tool_return_message")
-    (kept,) = stored(server, id).tool_returns
+    (kept,) = stored_message(server, id).tool_returns
     assert kept.is_untrusted
     assert not kept.said
 
@@ -141,7 +141,7 @@ def test_a_broken_picture_is_read_once(server: ServerInThread, http: httpx2.Clie
     send(http, agent, {"type": "text", "text": "broken"}, part(b"no picture"))
     wait_until_read(server)
     hit = hits(http, agent, "broken")[0]
-    assert [picture.text for picture in stored(server, hit["message_id"]).pictures] == [""]
+    assert [picture.text for picture in stored_message(server, hit["message_id"]).pictures] == [""]
 
 
 def test_a_second_job_changes_nothing(server: ServerInThread, http: httpx2.Client) -> None:
@@ -149,7 +149,7 @@ def test_a_second_job_changes_nothing(server: ServerInThread, http: httpx2.Clien
     send(http, agent, TEXT, part(png(WORDS)))
     wait_until_read(server)
     hit = hits(http, agent, "zebra")[0]
-    before = stored(server, hit["message_id"])
+    before = stored_message(server, hit["message_id"])
 
     def add_twice(tx: object) -> None:
         add_job(tx, before)  # type: ignore[arg-type]
@@ -157,7 +157,7 @@ def test_a_second_job_changes_nothing(server: ServerInThread, http: httpx2.Clien
 
     server.write(add_twice)
     wait_until_read(server)
-    assert stored(server, hit["message_id"]) == before
+    assert stored_message(server, hit["message_id"]) == before
 
 
 def test_a_stopped_server_reads_the_picture_at_its_next_start(
@@ -262,7 +262,9 @@ def test_without_a_sandbox_a_picture_is_not_read(
         kinds = server.read(lambda tx: [row.status for row in tx.all(reading_rows())])
         assert kinds == ["done"] * is_installed
         (found, *_) = hits(http, agent, "look at this")
-        assert [picture.text for picture in stored(server, found["message_id"]).pictures] == [None]
+        assert [
+            picture.text for picture in stored_message(server, found["message_id"]).pictures
+        ] == [None]
         (finding,) = findings(server.settings)
         assert finding.startswith(str(programs) if is_installed else f"! {NO_SANDBOX}")
     warned = [record for record in caplog.records if "sandbox does not work" in record.message]

@@ -24,7 +24,7 @@ def decide(skills: Skills, path: str, name: str, decision: str = "approve") -> A
     return ok(skills.http.post(f"{path}/{name}/proposals/{proposal['id']}/{decision}"))
 
 
-def ran(skills: Skills, user: str | None, name: str = "hi") -> Any:
+def script_output(skills: Skills, user: str | None, name: str = "hi") -> Any:
     return json.loads(skills.say(user, running(name, "scripts/hi.py"))[0]).get("stdout")
 
 
@@ -41,16 +41,16 @@ def test_a_proposed_skill_is_approved_used_changed_and_restored(skills: Skills) 
     assert "+print('first')" in proposal["diff"]
     first = decide(skills, path, "hi")["version"]
     assert "- hi: Says hi." in skills.prompt("ada")
-    assert ran(skills, "ada") == "first"
+    assert script_output(skills, "ada") == "first"
 
     (told,) = skills.say("ada", proposing("hi", files=CHANGED, reason="Better."))
     assert told.startswith("Proposed (")
-    assert ran(skills, "ada") == "first"
+    assert script_output(skills, "ada") == "first"
     (proposal,) = waiting(skills, path, "hi")
     assert "-print('first')\n+print('second')" in proposal["diff"]
     assert skills.get(path)[0]["pending"] == 1
     decide(skills, path, "hi")
-    assert ran(skills, "ada") == "second"
+    assert script_output(skills, "ada") == "second"
 
     newest, oldest = skills.get(f"{path}/hi/history")
     assert (newest["author_kind"], newest["message"]) == ("agent", "Better.")
@@ -58,7 +58,7 @@ def test_a_proposed_skill_is_approved_used_changed_and_restored(skills: Skills) 
     assert newest["run_id"].startswith("run-")
     assert oldest["sha"] == first
     ok(skills.http.post(f"{path}/hi/restore", json={"sha": first}))
-    assert ran(skills, "ada") == "first"
+    assert script_output(skills, "ada") == "first"
 
 
 def test_a_repeated_proposal_waits_once_and_a_rejected_one_changes_nothing(skills: Skills) -> None:
@@ -260,4 +260,4 @@ def test_an_agent_can_repair_an_invalid_skill(
     assert told.startswith("Proposed ("), told
     decide(skills, path, "mend")
     assert skills.get(f"{path}/mend")["problem"] is None
-    assert ran(skills, "abe", "mend") == "first"
+    assert script_output(skills, "abe", "mend") == "first"

@@ -93,7 +93,7 @@ async def test_foreign_vectors_in_a_namespace_are_an_error(pinecone: Pinecone) -
         await index.search("agent-1", "model", unit(1), 5, ANY)
 
 
-async def found(index: QdrantIndex) -> list[int]:
+async def found_documents(index: QdrantIndex) -> list[int]:
     return [document for document, _ in await index.search("agent-1", "model", unit(1), 9, ANY)]
 
 
@@ -105,7 +105,7 @@ async def test_a_local_index_keeps_its_vectors_after_a_restart(tmp_path: Path) -
     await first.drop("agent-2", "model")
     await first.close()
     second = QdrantIndex(str(tmp_path / "vectors"))
-    assert sorted(await found(second)) == [1, 2]
+    assert sorted(await found_documents(second)) == [1, 2]
     assert await second.search("agent-2", "model", unit(1), 9, ANY) == []
     await second.close()
 
@@ -117,11 +117,11 @@ async def test_a_folder_in_use_is_reported_and_its_owner_continues(tmp_path: Pat
     owner, other = QdrantIndex(str(tmp_path)), QdrantIndex(str(tmp_path))
     await owner.upsert("agent-1", "model", [record(1)])
     with pytest.raises(Unavailable, match="already accessed by another instance"):
-        await found(other)
-    assert await found(owner) == [1]
+        await found_documents(other)
+    assert await found_documents(owner) == [1]
     await owner.close()
     # The second instance tries again after the folder is free.
-    assert await found(other) == [1]
+    assert await found_documents(other) == [1]
     await other.close()
     gc.collect()
 
@@ -131,7 +131,7 @@ async def test_a_vector_of_another_dimension_is_refused_without_changes() -> Non
     await index.upsert("agent-1", "model", [record(1)])
     with pytest.raises(Unavailable):
         await index.upsert("agent-1", "model", [record(2, vector=[1.0, 0.0])])
-    assert await found(index) == [1]
+    assert await found_documents(index) == [1]
     await index.close()
 
 
@@ -161,14 +161,14 @@ async def test_a_dropped_collection_is_created_again_with_its_indexes(
     (indexed,) = server.indexes.values()
     assert indexed == {"role", "conversation", "user_id", "tags", "created_at"}
     await other.drop("agent-1", "model")
-    assert await found(index) == []
+    assert await found_documents(index) == []
     await index.upsert("agent-1", "model", [record(2)])
-    assert await found(index) == [2]
+    assert await found_documents(index) == [2]
     assert list(server.indexes.values()) == [indexed]
     # If the response names a waiting time, the client raises another class of error.
     server.fails(429, 1, retry_after="3")
     with pytest.raises(Unavailable, match=r"status 429\). Try again later"):
-        await found(index)
+        await found_documents(index)
     await index.close()
     await other.close()
 

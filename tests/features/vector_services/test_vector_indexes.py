@@ -45,7 +45,7 @@ def admits(wanted: VectorFilter, one: VectorRecord) -> bool:
     )
 
 
-def by_force(
+def brute_force(
     records: Iterable[VectorRecord], vector: Sequence[float], limit: int, wanted: VectorFilter
 ) -> list[tuple[int, float]]:
     """Filter and compare every record, and keep the best."""
@@ -57,13 +57,13 @@ def by_force(
     return sorted(scores, key=lambda found: -found[1])[:limit]
 
 
-async def agree(
+async def require_brute_force_result(
     index: VectorIndex, records: Iterable[VectorRecord], wanted: VectorFilter = ANY, limit: int = 10
 ) -> list[int]:
     """Search and compare with brute force; return the documents."""
     question = unit(-1)
     found = await index.search("agent-1", "model", question, limit, wanted)
-    expected = by_force(records, question, limit, wanted)
+    expected = brute_force(records, question, limit, wanted)
     assert [document for document, _ in found] == [document for document, _ in expected]
     assert [score for _, score in found] == pytest.approx(
         [score for _, score in expected], abs=1e-4
@@ -107,7 +107,7 @@ async def test_partitions_and_models_are_separate_and_dropped_separately(
         ]
         assert found == ([] if (space, model) == ("agent-1", "model") else [number])
     await index.upsert("agent-1", "model", [record(77)])
-    assert await agree(index, [record(77)]) == [77]
+    assert await require_brute_force_result(index, [record(77)]) == [77]
 
 
 async def test_a_dropped_partition_may_return_with_another_dimension(
@@ -133,7 +133,10 @@ async def test_several_servers_may_create_one_partition_simultaneously(
     await asyncio.gather(
         *(other.upsert("agent-1", "model", [record(number)]) for number, other in writers)
     )
-    assert len(await agree(index, [record(number) for number in range(1, 9)])) == 8
+    assert (
+        len(await require_brute_force_result(index, [record(number) for number in range(1, 9)]))
+        == 8
+    )
     for other in others:
         await other.close()
 
@@ -144,7 +147,7 @@ async def test_a_large_write_is_split_into_requests(
     size = 2_501 if kind.server else 501  # a local database accepts any number of records
     records = [record(number) for number in range(1, size + 1)]
     await index.upsert("agent-1", "model", records)
-    await agree(index, records, VectorFilter(start=NOON + size - 101))
+    await require_brute_force_result(index, records, VectorFilter(start=NOON + size - 101))
     await index.remove("agent-1", "model", [one.document for one in records[:-101]])
     await agree(index, records[-101:], limit=200)
     # The service refuses more than a thousand vectors in a request, so there are at least three
@@ -161,7 +164,7 @@ async def test_a_write_of_long_metadata_is_split_by_size(
         monkeypatch.setattr(QdrantIndex, "MOST_BYTES", 2 * 1024 * 1024)
     records = [record(number, tags=(f"{number}-" + "t" * 20_000,)) for number in range(1, 251)]
     await index.upsert("agent-1", "model", records)
-    await agree(index, records, VectorFilter(tags=(records[200].tags[0],)))
+    await require_brute_force_result(index, records, VectorFilter(tags=(records[200].tags[0],)))
     if kind.server:
         sizes = [seen.size for seen in servers[kind.name].seen if seen.size > 100_000]
         assert len(sizes) == (5 if kind.name == "turbopuffer" else 3)
@@ -218,13 +221,13 @@ async def test_filtered_search_agrees_with_brute_force(
     left = {one.document: one for one in kept if one.document not in removed}
     for each in wanted:
         found = await index.search("agent-1", "model", unit(-1), limit, each)
-        expected = by_force(left.values(), unit(-1), limit, each)
+        expected = brute_force(left.values(), unit(-1), limit, each)
         # Vectors of one seed are equally near, so scores are compared, and each document with its
         # score.
         assert [score for _, score in found] == pytest.approx(
             [score for _, score in expected], abs=1e-4
         )
-        own = dict(by_force(left.values(), unit(-1), len(left), each))
+        own = dict(brute_force(left.values(), unit(-1), len(left), each))
         assert all(own[document] == pytest.approx(score, abs=1e-4) for document, score in found)
         assert len({document for document, _ in found}) == len(found)
 

@@ -35,7 +35,7 @@ def new_agent(client: Letta) -> str:
     return client.agents.create(model=MODEL, include_base_tools=False).id
 
 
-def said(client: Letta, agent: str, words: str = WORDS) -> list[str]:
+def sent_otids(client: Letta, agent: str, words: str = WORDS) -> list[str]:
     """Return the otids of the messages with this text."""
     return [
         m.otid or ""
@@ -84,9 +84,9 @@ def test_a_one_time_schedule_sends_once_with_its_settings(api: Api) -> None:
     id = plan(
         api.client, agent, at, callback_url=url, max_steps=3, include_return_message_types=types
     )
-    assert not said(api.client, agent)
+    assert not sent_otids(api.client, agent)
     make_due(api.server, id)
-    (otid,) = wait_for(lambda: said(api.client, agent))
+    (otid,) = wait_for(lambda: sent_otids(api.client, agent))
     assert otid.startswith(id)
     scope = Scope()
     (run,) = api.server.read(lambda tx: runs.page(tx, scope, Page(), agent_id=agent))
@@ -101,18 +101,18 @@ def test_a_one_time_schedule_sends_once_with_its_settings(api: Api) -> None:
             )
         )
     wait_for(lambda: row_of(api.server, id) is None)
-    assert len(said(api.client, agent)) == 1
+    assert len(sent_otids(api.client, agent)) == 1
 
 
 def test_a_job_that_runs_again_after_a_kill_sends_nothing_twice(api: Api) -> None:
     agent = new_agent(api.client)
     id = plan(api.client, agent)
     due_at = make_due(api.server, id, ago=1)
-    wait_for(lambda: said(api.client, agent))
+    wait_for(lambda: sent_otids(api.client, agent))
     again = job_at(api.server, id, due_at)
     for _ in range(3):
         run_now(api.server, again)
-    assert len(said(api.client, agent)) == 1
+    assert len(sent_otids(api.client, agent)) == 1
     row = row_of(api.server, id)
     assert row
     assert row.next_at
@@ -124,13 +124,13 @@ def test_a_schedule_missed_for_days_sends_one_message(api: Api) -> None:
     agent = new_agent(api.client)
     id = plan(api.client, agent, {"type": "recurring", "cron_expression": "* * * * *"})
     make_due(api.server, id, ago=3 * 24 * 3600)
-    wait_for(lambda: said(api.client, agent))
+    wait_for(lambda: sent_otids(api.client, agent))
     wait_for(lambda: jobs_of(api.server, id, "waiting") and not jobs_of(api.server, id, "running"))
     row = row_of(api.server, id)
     assert row
     assert row.next_at
     assert begin < row.next_at / 1e6 < time.time() + 61
-    assert len(said(api.client, agent)) <= 2  # a minute may end meanwhile
+    assert len(sent_otids(api.client, agent)) <= 2  # a minute may end meanwhile
     # One job is for the next time, and one checks the turn.
     assert len(jobs_of(api.server, id, "waiting")) <= 2
 
@@ -157,7 +157,7 @@ def test_a_scheduled_turn_cut_off_by_a_stop_is_answered_after_the_restart(tmp_pa
                 "I did." in [getattr(m, "content", "") for m in client.agents.messages.list(agent)]
             )
         )
-        assert len(said(client, agent)) == 1
+        assert len(sent_otids(client, agent)) == 1
 
 
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
@@ -178,9 +178,9 @@ def test_a_kill_at_any_moment_sends_each_message_once(
                 server.kill()
                 server.start()
             for agent in agents:
-                wait_for(lambda agent=agent: said(client, agent))
+                wait_for(lambda agent=agent: sent_otids(client, agent))
             time.sleep(1)
-            assert [len(said(client, agent)) for agent in agents] == [1] * kills
+            assert [len(sent_otids(client, agent)) for agent in agents] == [1] * kills
     finally:
         server.stop()
 
@@ -202,7 +202,7 @@ def test_a_message_waits_for_a_busy_agent_and_is_replaced_by_the_next_time(
     api.server.answers_with(lambda _request: "ok")
     gate.open()
     wait_for(lambda: api.client.runs.retrieve(run.id).status == "completed")
-    (otid,) = wait_for(lambda: said(api.client, agent))
+    (otid,) = wait_for(lambda: sent_otids(api.client, agent))
     assert str(new) in otid
 
 
@@ -218,7 +218,7 @@ def test_schedules_deleted_directly_or_with_their_agent_send_nothing(api: Api) -
     assert row_of(api.server, ids[1]) is None
     for job in waiting:
         run_now(api.server, job)
-    assert not said(api.client, agent)
+    assert not sent_otids(api.client, agent)
     assert api.server.model.requests == []
 
 
@@ -230,9 +230,9 @@ def test_a_schedule_runs_as_its_creator_and_stops_when_the_key_is_revoked(tmp_pa
         bea = server.client(api_key=server.key("bea"))
         id = plan(ada, agent)
         make_due(server, id)
-        wait_for(lambda: said(ada, agent))
-        assert not said(bea, agent)
-        assert not said(boss, agent)  # it is in Ada's own conversation
+        wait_for(lambda: sent_otids(ada, agent))
+        assert not sent_otids(bea, agent)
+        assert not sent_otids(boss, agent)  # it is in Ada's own conversation
         assert bea.agents.schedule.list(agent).scheduled_messages == []
         revoke = update(api_keys).where(api_keys.c.name == "ada's").values(revoked_at=1)
         server.write(lambda tx: tx.run(revoke))
@@ -254,7 +254,7 @@ def test_a_schedule_runs_as_its_creator_and_stops_when_the_key_is_revoked(tmp_pa
                 update(user_rows).where(user_rows.c.identifier == "bea").values(disabled_at=None)
             )
         )
-        assert not said(bea, agent)
+        assert not sent_otids(bea, agent)
         assert not jobs_of(server, other, "waiting")
 
 

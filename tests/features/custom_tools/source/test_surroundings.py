@@ -40,7 +40,7 @@ def remember(fact: str) -> str:
 '''
 
 
-def returned(api: Api, agent_id: str, *calls: object) -> list[tuple[str | None, str]]:
+def tool_results(api: Api, agent_id: str, *calls: object) -> list[tuple[str | None, str]]:
     api.server.says(*calls, "Done.")
     answer = api.client.agents.messages.create(agent_id, input="Do it.")
     return [
@@ -63,7 +63,7 @@ def test_a_tool_reads_the_agent_state_and_changing_it_is_an_error(
     agent = api.client.agents.create(
         model=MODEL, name="Nina", tool_ids=ids, memory_blocks=blocks, include_base_tools=False
     )
-    (_, told), (status, refused) = returned(
+    (_, told), (status, refused) = tool_results(
         api, agent.id, call("who", words="2", agent_state={"name": "x"}), call("change")
     )
     assert '"name":"Nina"' in told.replace('": "', '":"')
@@ -83,7 +83,7 @@ def test_a_tool_calls_the_server_with_its_callers_rights_but_creates_no_keys(api
     agent = api.client.agents.create(
         model=MODEL, tool_ids=[tool.id], memory_blocks=[{"label": "human", "value": "Ada."}]
     )
-    ((status, result),) = returned(api, agent.id, call("remember", fact="Likes tea."))
+    ((status, result),) = tool_results(api, agent.id, call("remember", fact="Likes tea."))
     assert (status, result) == ("success", "PermissionDeniedError")
     assert api.client.agents.blocks.retrieve("human", agent_id=agent.id).value == "Ada. Likes tea."
 
@@ -144,7 +144,7 @@ def test_a_tool_reaches_the_server_by_any_loopback_name(api: Api) -> None:
     tool = api.client.tools.create(source_code=BY_NAME)
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
     names = ("127.0.0.1", "localhost", "LOCALHOST", "localhost.", "127.0.0.2")
-    results = returned(
+    results = tool_results(
         api, agent.id, *[call("ask", host=name) for name in names], call("ask", host="192.168.0.1")
     )
     assert [result for _, result in results[:-1]] == ["200"] * len(names)

@@ -27,7 +27,7 @@ def home_of(api: Api) -> str:
     return f"{ROUTE}/{config['id']}/environment-variable"
 
 
-def tried(api: Api) -> list[object]:
+def trial_values(api: Api) -> list[object]:
     answer: Wire = ok(api.http.post("/v1/tools/run", json={"source_code": TELLS}))
     assert answer["status"] == "success", answer
     return list(answer["func_return"])
@@ -48,7 +48,7 @@ def test_variables_can_be_created_changed_and_deleted(api: Api) -> None:
         "SHOP_TOKEN",
         "PLACE",
     ]
-    assert tried(api) == ["[secret SHOP_TOKEN]", "Bari", len(TOKEN)]
+    assert trial_values(api) == ["[secret SHOP_TOKEN]", "Bari", len(TOKEN)]
 
     tool = api.client.tools.create(source_code=TELLS)
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id], secrets={"PLACE": OWN})
@@ -67,12 +67,12 @@ def test_variables_can_be_created_changed_and_deleted(api: Api) -> None:
     renamed = ok(api.http.patch(place, json={"value": CHANGED}))
     assert (renamed["key"], renamed["description"]) == ("SHOP_TOKEN", "Of the shop.")
     assert api.http.patch(place, json={"key": "PLACE"}).status_code == 409
-    assert tried(api)[2] == len(CHANGED)
+    assert trial_values(api)[2] == len(CHANGED)
     assert api.http.delete(place).status_code == 204
     assert api.http.delete(place).status_code == 404
-    assert tried(api) == [None, "Bari", 0]
+    assert trial_values(api) == [None, "Bari", 0]
     assert api.http.delete(f"{ROUTE}/environment-variable/{other['id']}").status_code == 204
-    assert tried(api) == [None, None, 0]
+    assert trial_values(api) == [None, None, 0]
     api.client.tools.delete(tool.id)
 
 

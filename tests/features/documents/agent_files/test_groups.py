@@ -32,7 +32,7 @@ def new_agent(api: Api, name: str, **more: Any) -> str:
     return str(api.client.agents.create(name=name, model=MODEL, memory_blocks=blocks, **more).id)  # type: ignore[arg-type]
 
 
-def take_in(api: Api, file: Any, **form: Any) -> Wire:
+def import_file(api: Api, file: Any, **form: Any) -> Wire:
     import json
 
     files = {"file": ("agent.af", json.dumps(file).encode())}
@@ -67,7 +67,7 @@ def test_a_group_is_imported_with_new_agents_and_shared_blocks(api: Api, kind: s
     assert file["groups"][0]["agent_ids"] == ["agent-1", "agent-2"]
     assert file["groups"][0]["manager_config"] == {**config, "manager_agent_id": "agent-0"}
     assert not [id for id in (*members, manager, plan, before["id"]) if id in str(file["groups"])]
-    answer = take_in(api, file)
+    answer = import_file(api, file)
     assert not [line for line in answer["warnings"] if "roup" in line]
     new_manager, *new_members = answer["agent_ids"]
     group = group_of(api, new_manager)
@@ -96,7 +96,7 @@ def test_a_sleeptime_pair_is_imported_as_exported(api: Api, is_on: bool) -> None
         ok(api.http.patch(f"/v1/agents/{main}", json={"enable_sleeptime": False}))
     (sleeper,) = group_of(api, main)["agent_ids"]
     file = export(api, main)
-    answer = take_in(api, file, name="Quin")
+    answer = import_file(api, file, name="Quin")
     new_main, new_sleeper = answer["agent_ids"]
     state = ok(api.http.get(f"/v1/agents/{new_main}"))
     assert (state["name"], bool(state["enable_sleeptime"])) == ("Quin", is_on)
@@ -114,7 +114,7 @@ def test_a_sleeptime_pair_is_imported_as_exported(api: Api, is_on: bool) -> None
 def test_a_file_that_enables_sleeptime_without_a_group_gets_a_pair(api: Api) -> None:
     file = export(api, new_agent(api, "Rob"))
     file["agents"][0]["enable_sleeptime"] = True
-    (agent,) = take_in(api, file)["agent_ids"]
+    (agent,) = import_file(api, file)["agent_ids"]
     assert group_of(api, agent)["manager_type"] == "sleeptime"
 
 
@@ -128,7 +128,7 @@ def test_a_group_with_a_missing_member_imports_its_agents_only(api: Api) -> None
     )
     file = copy.deepcopy(export(api, manager))
     del file["agents"][1]
-    answer = take_in(api, file)
+    answer = import_file(api, file)
     assert [
         line
         for line in answer["warnings"]
@@ -149,7 +149,7 @@ def test_group_messages_stay_with_each_agent_and_refer_to_the_new_group(api: Api
     ok(api.http.post(f"/v1/groups/{group}/messages", json=said))
     file = export(api, manager)
     assert group not in str(file)
-    new_manager, new_member = take_in(api, file)["agent_ids"]
+    new_manager, new_member = import_file(api, file)["agent_ids"]
     new_group = group_of(api, new_manager)["id"]
     held = ok(api.http.get(f"/v1/agents/{new_member}/messages", params={"group_id": new_group}))
     assert "Tea." in [one.get("content") for one in held]

@@ -12,7 +12,7 @@ import pytest
 
 from ricordo.llm.scripted import call
 from tests.api.conftest import Api
-from tests.features.documents.agent_files.test_round_trip import export, imported
+from tests.features.documents.agent_files.test_round_trip import export, import_agent
 from tests.seams.http import Wire, ok
 from tests.seams.server import MODEL, serving
 from tests.support import postgres
@@ -107,7 +107,7 @@ def test_history_proposals_and_schedules_survive_export_and_import(api: Api) -> 
         TEXT.replace("Turin", "Rome"),
     ]
     assert "hush" not in json.dumps(file)
-    (first, second) = (imported(api, file, extra_body={"schedules": True}) for _ in range(2))
+    (first, second) = (import_agent(api, file, extra_body={"schedules": True}) for _ in range(2))
     for made in (first, second):
         again = export(api, made)
         # The ids of versions are equal, although they were computed and not copied.
@@ -136,7 +136,7 @@ def _id(api: Api, agent: str, label: str) -> str:
 
 
 def test_imported_memory_can_be_edited_and_decided_like_any_other(api: Api) -> None:
-    made = imported(api, export(api, make_agent(api)))
+    made = import_agent(api, export(api, make_agent(api)))
     assert ok(api.http.get(f"/v1/agents/{made}/schedule"))["scheduled_messages"] == []
     block = _id(api, made, "person")
     waiting = ok(api.http.get(f"/v1/blocks/{block}/diffs"))
@@ -157,7 +157,7 @@ def test_imported_memory_can_be_edited_and_decided_like_any_other(api: Api) -> N
     names = ("label", "value", "author", "created_at")
     told, again = (
         [[one[name] for name in names] for one in memory(file)["versions"]]
-        for file in (export(api, made), export(api, imported(api, export(api, made))))
+        for file in (export(api, made), export(api, import_agent(api, export(api, made))))
     )
     assert again == told
 
@@ -174,7 +174,7 @@ def test_the_blocks_of_a_file_win_over_its_history(api: Api) -> None:
     plain["blocks"].append({"id": "block-9", "label": "new", "value": "New."})
     plain["agents"][0]["block_ids"].append("block-9")
     plain["ricordo"]["agents"]["agent-0"]["memory"]["proposals"] = []
-    made = imported(api, plain)
+    made = import_agent(api, plain)
     assert {block.label: block.value for block in api.client.agents.blocks.list(made)} == {
         "person": "Bea.",
         "new": "New.",
@@ -191,19 +191,19 @@ def test_the_blocks_of_a_file_win_over_its_history(api: Api) -> None:
         ("person", "Bea."),
         ("new", "New."),
     ]
-    assert memory(export(api, imported(api, export(api, made))))["versions"] == last
+    assert memory(export(api, import_agent(api, export(api, made))))["versions"] == last
 
 
 def test_a_version_that_gets_another_id_names_its_old_id(api: Api) -> None:
     file = export(api, make_agent(api))
     first = memory(file)["versions"][0]
     first["value"] = "Grace.\n"
-    made = imported(api, file)
+    made = import_agent(api, file)
     found = memory(export(api, made))["versions"]
     assert [one["reason"] for one in found[:1]] == [f"Make Tutor (was {first['id'][:10]})"]
     for one, before in zip(found, memory(file)["versions"], strict=True):
         assert one["reason"].endswith(f"(was {before['id'][:10]})")
-    assert memory(export(api, imported(api, export(api, made))))["versions"] == found
+    assert memory(export(api, import_agent(api, export(api, made))))["versions"] == found
 
 
 def test_shared_blocks_are_imported_with_their_own_history(api: Api) -> None:
@@ -211,7 +211,7 @@ def test_shared_blocks_are_imported_with_their_own_history(api: Api) -> None:
     loose = api.client.blocks.create(label="draft", value="One.")
     api.client.blocks.update(loose.id, label="plan", value="Two.")
     api.client.agents.blocks.attach(loose.id, agent_id=agent)
-    made = imported(api, export(api, agent))
+    made = import_agent(api, export(api, agent))
     found = memory(export(api, made))["versions"]
     assert [(one["label"], one["value"]) for one in found[-2:]] == [
         ("plan", "One."),
@@ -227,7 +227,7 @@ def test_authors_named_in_a_file_become_remote_authors(api: Api) -> None:
     file = export(api, make_agent(api))
     for one in (*memory(file)["versions"], *memory(file)["proposals"]):
         one["author"] = f"Root <administrator+{id}@ricordo>"
-    made = imported(api, file)
+    made = import_agent(api, file)
     block = _id(api, made, "person")
     for found in (
         ok(api.http.get(f"/v1/blocks/{block}/history")),
@@ -347,10 +347,10 @@ def test_secrets_in_a_history_are_not_imported(api: Api) -> None:
     file = _hostile(api)
     secret = "sk-proj-9fJ2kLmN4pQrStUvWxYz1234567890abcdef"
     memory(file)["versions"][0] |= {"value": f"Key {secret}", "reason": secret}
-    made = imported(api, file)
+    made = import_agent(api, file)
     found = export(api, made)
     assert secret not in json.dumps(found)
-    assert memory(export(api, imported(api, found)))["versions"] == memory(found)["versions"]
+    assert memory(export(api, import_agent(api, found)))["versions"] == memory(found)["versions"]
 
 
 def test_schedules_are_imported_only_when_requested_and_allowed(api: Api) -> None:
@@ -362,14 +362,15 @@ def test_schedules_are_imported_only_when_requested_and_allowed(api: Api) -> Non
         {"messages": said, "schedule": {"type": "one-time", "scheduled_at": 2_000 * YEAR}}
         | {"callback_url": "https://evil.example/"},
     ]
-    made = imported(api, file, extra_body={"schedules": True})
+    made = import_agent(api, file, extra_body={"schedules": True})
     (row,) = ok(api.http.get(f"/v1/agents/{made}/schedule"))["scheduled_messages"]
     assert (row["schedule"]["scheduled_at"], "callback_url" in row["message"]) == (
         2_000 * YEAR,
         False,
     )
     assert (
-        ok(api.http.get(f"/v1/agents/{imported(api, file)}/schedule"))["scheduled_messages"] == []
+        ok(api.http.get(f"/v1/agents/{import_agent(api, file)}/schedule"))["scheduled_messages"]
+        == []
     )
 
 
@@ -382,7 +383,7 @@ def test_schedules_keep_their_time_zone_and_default_to_utc(api: Api) -> None:
     file["ricordo"]["agents"]["agent-0"]["schedules"] = [
         {"messages": said, "schedule": daily | one} for one in zones
     ]
-    made = imported(api, file, extra_body={"schedules": True})
+    made = import_agent(api, file, extra_body={"schedules": True})
     rows = ok(api.http.get(f"/v1/agents/{made}/schedule"))["scheduled_messages"]
     assert sorted(row["schedule"]["timezone"] for row in rows) == ["Asia/Tokyo", "UTC"]
 
@@ -427,7 +428,7 @@ def test_a_file_without_history_creates_one_version_of_each_block(api: Api) -> N
         {"ricordo": {"version": 1, "agents": {"agent-0": {"memory": {}}}}},
         {},
     ):
-        made = imported(api, {**file, "ricordo": None} | more)
+        made = import_agent(api, {**file, "ricordo": None} | more)
         (only,) = memory(export(api, made))["versions"]
         assert (only["label"], only["reason"], only["author"][:10]) == (
             "person",

@@ -91,13 +91,13 @@ def export(api: Api, agent_id: str, **query: Any) -> Wire:
     return dict(ok(api.http.get(f"/v1/agents/{agent_id}/export", params=query)))
 
 
-def imported(api: Api, file: Any, **form: Any) -> str:
+def import_agent(api: Api, file: Any, **form: Any) -> str:
     content = file if isinstance(file, bytes) else json.dumps(file).encode()
     (made,) = api.client.agents.import_file(file=("agent.af", content), **form).agent_ids
     return made
 
 
-def bare(file: Wire) -> str:
+def comparable(file: Wire) -> str:
     """Return the file without the parts that always differ.
 
     These are names, creation times, and the prompt, which has the agent's id.
@@ -120,9 +120,9 @@ def test_an_agent_is_imported_as_exported(api: Api) -> None:
     assert json.loads(api.client.agents.export_file(agent)) | {"created_at": ""} == file | {
         "created_at": ""
     }
-    made = imported(api, file)
+    made = import_agent(api, file)
     wait_for_files(api, made)
-    assert bare(export(api, made)) == bare(file)
+    assert comparable(export(api, made)) == comparable(file)
     state = api.client.agents.retrieve(made)
     assert (state.name, state.description, state.system, state.timezone) == (
         "Tutor_copy",
@@ -156,7 +156,7 @@ def test_an_agent_is_imported_as_exported(api: Api) -> None:
     ]
     assert said == ["Hello there."]
     # The original is unchanged.
-    assert bare(export(api, agent)) == bare(file)
+    assert comparable(export(api, agent)) == comparable(file)
 
 
 def test_an_export_omits_secret_values_and_an_import_accepts_new_ones(api: Api) -> None:
@@ -164,7 +164,7 @@ def test_an_export_omits_secret_values_and_an_import_accepts_new_ones(api: Api) 
     file = export(api, agent)
     assert file["agents"][0]["secrets"] == {"SHOP_KEY": ""}
     assert "hush" not in json.dumps(file)
-    made = imported(api, file, secrets='{"SHOP_KEY": "new"}', name="Shop", model=MODEL)
+    made = import_agent(api, file, secrets='{"SHOP_KEY": "new"}', name="Shop", model=MODEL)
     state = api.client.agents.retrieve(made)
     assert (state.name, [one.key for one in state.secrets or ()]) == ("Shop", ["SHOP_KEY"])
 
@@ -172,7 +172,7 @@ def test_an_export_omits_secret_values_and_an_import_accepts_new_ones(api: Api) 
 def test_messages_can_be_left_out_of_export_and_import(api: Api) -> None:
     agent = make_agent(api)
     assert "I like tea." not in json.dumps(export(api, agent, scrub_messages=True))
-    made = imported(api, export(api, agent), strip_messages=True, append_copy_suffix=False)
+    made = import_agent(api, export(api, agent), strip_messages=True, append_copy_suffix=False)
     assert api.client.agents.retrieve(made).name == "Tutor"
     assert [one.message_type for one in api.client.agents.messages.list(made)] == ["system_message"]
     assert api.client.conversations.list(agent_id=made) == []
@@ -185,9 +185,9 @@ def test_an_imported_tool_replaces_an_existing_one_only_when_requested(api: Api)
     agent = make_agent(api)
     file = export(api, agent)
     api.client.tools.upsert(source_code=ADD.replace("one + two", "one - two"))
-    imported(api, file, override_existing_tools=False)
+    import_agent(api, file, override_existing_tools=False)
     assert "one - two" in (api.client.tools.list(name="add_up").items[0].source_code or "")
-    imported(api, file)
+    import_agent(api, file)
     assert "one + two" in (api.client.tools.list(name="add_up").items[0].source_code or "")
 
 
@@ -281,7 +281,7 @@ OTHERS: Wire = {
 
 
 def test_a_file_from_a_letta_server_is_imported(api: Api) -> None:
-    made = imported(api, OTHERS)
+    made = import_agent(api, OTHERS)
     state = api.client.agents.retrieve(made)
     assert (state.name, state.model, state.llm_config.context_window) == ("Sam_copy", MODEL, 32_000)
     assert [tool.name for tool in state.tools] == ["send_message"]
@@ -312,7 +312,7 @@ def test_invalid_agent_files_are_refused_with_the_position_and_store_nothing(
 ) -> None:
     rows = api.server.rows()
     with pytest.raises(BadRequestError) as caught:
-        imported(api, file)
+        import_agent(api, file)
     assert words in str(caught.value)
     assert api.server.rows() == rows
 
@@ -328,16 +328,17 @@ def test_an_unknown_model_is_reported_and_can_be_overridden(api: Api) -> None:
         ],
     }
     with pytest.raises(NotFoundError, match="scripted/none not found"):
-        imported(api, file, model="scripted/none")
+        import_agent(api, file, model="scripted/none")
     content = json.dumps(file).encode()
     answer = api.client.agents.import_file(file=("agent.af", content))
     (warning,) = [one for one in getattr(answer, "warnings", []) if "scripted/gone" in one]
     assert "cannot be used here" in warning
     assert f"so it has {api.client.agents.retrieve(answer.agent_ids[0]).model}" in warning
     assert (
-        api.client.agents.retrieve(imported(api, file, override_model_handle=MODEL)).model == MODEL
+        api.client.agents.retrieve(import_agent(api, file, override_model_handle=MODEL)).model
+        == MODEL
     )
-    agent = imported(api, OTHERS)
+    agent = import_agent(api, OTHERS)
     assert "Legacy format is not supported" in refused(
         api.http.get(f"/v1/agents/{agent}/export", params={"use_legacy_format": True}), 400
     )

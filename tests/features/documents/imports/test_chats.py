@@ -184,7 +184,7 @@ def texts(kind: str, sent: Sent) -> list[tuple[str, str, str]]:
     return [(one.role, one.thoughts, one.text) for one in chat.messages]
 
 
-def taken(
+def import_chats(
     api: Api, kind: str, file: io.BytesIO, *, user: str | None = None, agent: str | None = None
 ) -> Sent:
     async def work() -> Sent:
@@ -240,7 +240,7 @@ def test_lone_surrogates_and_nan_lose_no_chat() -> None:
 
 
 def test_imported_chats_become_searchable_conversations(api: Api) -> None:
-    report = taken(api, "chatgpt", stream(chatgpt()), user="mia")
+    report = import_chats(api, "chatgpt", stream(chatgpt()), user="mia")
     assert report["taken"] == {"chats": 1, "messages": 3}
     assert {one["what"]: one["count"] for one in report["left_out"]} == {
         "pictures and files": 1,
@@ -295,10 +295,10 @@ def _rows(api: Api, conversation: str) -> Any:
 
 
 def test_a_repeated_import_adds_only_newer_messages(api: Api) -> None:
-    first = taken(api, "chatgpt", stream(chatgpt("later")), user="ida")
-    assert taken(api, "chatgpt", stream(chatgpt("later")), user="ida") == first
+    first = import_chats(api, "chatgpt", stream(chatgpt("later")), user="ida")
+    assert import_chats(api, "chatgpt", stream(chatgpt("later")), user="ida") == first
     more = node("q2", "a", "user", "And coffee?", at=1_700_000_100.0)
-    second = taken(api, "chatgpt", stream(chatgpt("later", more)), user="ida")
+    second = import_chats(api, "chatgpt", stream(chatgpt("later", more)), user="ida")
     assert second["taken"] == {"chats": 1, "messages": 4}
     (thread,) = ok(
         api.http.get("/v1/conversations/", params={"agent_id": first["agent"], "user_id": "ida"})
@@ -335,7 +335,9 @@ def test_mem0_memories_are_imported_as_passages(api: Api) -> None:
         ok(api.http.post("/v1/agents/", json={"model": "scripted/model", "name": "Mem"}))["id"]
     )
     for _ in range(2):
-        report = taken(api, "mem0", io.BytesIO(json.dumps(sent).encode()), user="uma", agent=agent)
+        report = import_chats(
+            api, "mem0", io.BytesIO(json.dumps(sent).encode()), user="uma", agent=agent
+        )
         assert (report["taken"], report["left_out"][0]["names"]) == ({"memories": 1}, ["no. 2"])
     (passage,) = ok(api.http.get(f"/v1/agents/{agent}/archival-memory", params={"user_id": "uma"}))
     assert (passage["text"], sorted(passage["tags"])) == ("Likes tea.", ["food", "mem0"])
@@ -350,16 +352,16 @@ def test_a_chat_import_killed_after_any_write_continues(api: Api) -> None:
         for at in range(450)
     ]
     file = json.dumps([chatgpt("long", *long), chatgpt("short")]).encode()
-    whole = taken(api, "chatgpt", io.BytesIO(file), user="whole")
+    whole = import_chats(api, "chatgpt", io.BytesIO(file), user="whole")
     kills = 0
     for writes in (0, 1, 2, 2, 2, 2):
         with killed_after(api.server.runtime, writes):
             try:
-                taken(api, "chatgpt", io.BytesIO(file), user="killed")
+                import_chats(api, "chatgpt", io.BytesIO(file), user="killed")
             except (asyncio.CancelledError, CancelledError):
                 kills += 1
     assert kills >= 4
-    again = taken(api, "chatgpt", io.BytesIO(file), user="killed")
+    again = import_chats(api, "chatgpt", io.BytesIO(file), user="killed")
     assert again["taken"] == whole["taken"] == {"chats": 2, "messages": 456}
     said = []
     for user, report in (("whole", whole), ("killed", again)):

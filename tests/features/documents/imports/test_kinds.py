@@ -16,8 +16,14 @@ import pytest
 from ricordo.errors import Invalid
 from ricordo.features.documents.imports.chat_files import ExportedChat, read_chats
 from tests.api.conftest import Api
-from tests.features.documents.imports.test_chats import CLAUDE, OPENWEBUI, chatgpt, stream, taken
-from tests.features.documents.imports.test_uploads import ended, upload
+from tests.features.documents.imports.test_chats import (
+    CLAUDE,
+    OPENWEBUI,
+    chatgpt,
+    import_chats,
+    stream,
+)
+from tests.features.documents.imports.test_uploads import upload, wait_for_import
 from tests.seams.http import ok
 
 CASES = Path(__file__).parent / "cases"
@@ -33,7 +39,7 @@ NAMES = {"chatgpt": "ChatGPT", "claude": "Claude", "openwebui": "Open WebUI", "m
 
 def test_claude_memory_is_imported_with_its_chats(api: Api) -> None:
     export = (CASES / "16-claude-memories.zip").read_bytes()
-    made = taken(api, "claude", io.BytesIO(export))
+    made = import_chats(api, "claude", io.BytesIO(export))
     assert made["taken"] == {"chats": 1, "memories": 1, "messages": 2}
     (left,) = made["left_out"]
     assert (left["what"], left["names"]) == ("files of the export", ["users.json"])
@@ -78,7 +84,9 @@ def test_each_project_memory_is_imported_once(api: Api) -> None:
         assert len({one.id for one in memories}) == count
         agent = api.client.agents.create(model="scripted/model").id
         for _ in range(2):
-            assert taken(api, "claude", stream(sent), agent=agent)["taken"] == {"memories": count}
+            assert import_chats(api, "claude", stream(sent), agent=agent)["taken"] == {
+                "memories": count
+            }
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
@@ -90,19 +98,19 @@ def test_an_export_of_another_kind_is_refused_and_its_kind_named(api: Api, kind:
             with pytest.raises(
                 Invalid, match=f"export of {NAMES[kind]}.*looks like an export of {NAMES[other]}"
             ):
-                taken(api, kind, stream(*[sample] * count))
+                import_chats(api, kind, stream(*[sample] * count))
 
 
 def test_an_upload_with_nothing_readable_fails(api: Api) -> None:
     answer = ok(upload(api.http, (CASES / "18-chatgpt.json").read_bytes(), kind="openwebui"))
-    job = ended(lambda path: ok(api.http.get(path)), answer["id"])
+    job = wait_for_import(lambda path: ok(api.http.get(path)), answer["id"])
     assert job["status"] == "failed"
     assert "looks like an export of ChatGPT: import it as chatgpt" in job["error"]
     for data in (b"[1, 2]", b'[{"a": 1}]', b'{"what": "else"}', b'[{"id": "x", "mapping": 5}]'):
-        job = ended(lambda path: ok(api.http.get(path)), ok(upload(api.http, data))["id"])
+        job = wait_for_import(lambda path: ok(api.http.get(path)), ok(upload(api.http, data))["id"])
         assert job["status"] == "failed", data
         assert "Nothing in this file is an export" in job["error"]
-    job = ended(lambda path: ok(api.http.get(path)), ok(upload(api.http, b"[]"))["id"])
+    job = wait_for_import(lambda path: ok(api.http.get(path)), ok(upload(api.http, b"[]"))["id"])
     assert job["status"] == "completed"
 
 

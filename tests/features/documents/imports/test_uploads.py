@@ -19,7 +19,7 @@ from tests.seams.server import MODEL, serving
 Sent = dict[str, Any]
 
 
-def ended(ask: Any, id: str) -> Sent:
+def wait_for_import(ask: Any, id: str) -> Sent:
     deadline = time.monotonic() + 20
     while (one := ask(f"/v1/imports/{id}"))["status"] in ("created", "pending", "running"):
         assert time.monotonic() < deadline, one
@@ -39,7 +39,7 @@ def upload(http: Any, data: bytes, headers: Sent | None = None, **form: str) -> 
 def test_an_upload_is_imported_once(api: Api) -> None:
     file = json.dumps([chatgpt(), 5]).encode()
     made = ok(upload(api.http, file))
-    one = ended(lambda path: ok(api.http.get(path)), made["id"])
+    one = wait_for_import(lambda path: ok(api.http.get(path)), made["id"])
     assert (one["status"], one["report"]["taken"], one["done"]) == (
         "completed",
         {"chats": 1, "messages": 3},
@@ -55,12 +55,14 @@ def test_an_upload_is_imported_once(api: Api) -> None:
     assert api.server.rows()["import_parts"] == 0
     again = ok(upload(api.http, file))
     assert again["agent_id"] == one["agent_id"]
-    assert ended(lambda path: ok(api.http.get(path)), again["id"])["report"] == one["report"]
+    assert (
+        wait_for_import(lambda path: ok(api.http.get(path)), again["id"])["report"] == one["report"]
+    )
 
 
 def test_a_truncated_upload_fails_and_reports_what_was_imported(api: Api) -> None:
     made = ok(upload(api.http, json.dumps([chatgpt("half")]).encode()[:-1] + b', {"id', agent=""))
-    one = ended(lambda path: ok(api.http.get(path)), made["id"])
+    one = wait_for_import(lambda path: ok(api.http.get(path)), made["id"])
     assert (one["status"], "is cut off" in one["error"]) == ("failed", True)
     assert one["report"]["taken"]["chats"] >= 1
     assert api.server.rows()["import_parts"] == 0
@@ -87,12 +89,12 @@ def test_users_import_into_their_own_memory_only(tmp_path: Path) -> None:
         assert other.status_code == 403
         made = people.ask(ada, "POST", "/v1/imports", data=form, **sent)
         assert people.send(bob, "GET", f"/v1/imports/{made['id']}").status_code == 404
-        one = ended(lambda path: people.ask(ada, "GET", path), made["id"])
+        one = wait_for_import(lambda path: people.ask(ada, "GET", path), made["id"])
         assert (one["status"], one["user_id"]) == ("completed", people.id_of("ada"))
         assert len(people.ask(ada, "GET", "/v1/conversations/", params={"agent_id": agent})) == 1
         assert people.ask(bob, "GET", "/v1/conversations/", params={"agent_id": agent}) == []
         # The same file of another sender is a separate import.
-        ended(
+        wait_for_import(
             lambda path: people.ask(bob, "GET", path),
             people.ask(bob, "POST", "/v1/imports", data=form, **sent)["id"],
         )

@@ -16,7 +16,7 @@ from ricordo.llm.scripted import call
 from ricordo.storage import jobs
 from tests.api.conftest import Api, api, client, http, running_client, running_http, server
 from tests.features.documents.agent_files.test_round_trip import ADD
-from tests.features.documents.templates.test_templates import make, saved, values
+from tests.features.documents.templates.test_templates import make, save_and_migrate, values
 from tests.seams.http import ok
 from tests.seams.server import Gate
 from tests.seams.stores import killed_after
@@ -68,7 +68,7 @@ def test_a_migration_updates_an_agent_but_keeps_its_own_changes(api: Api) -> Non
     )
     change(api, agent, "rules", value="Be brief.", description="How to be.", read_only=True)
     before = api.http.get(f"/v1/agents/{one}/messages").text
-    job = saved(api, "Follow")
+    job = save_and_migrate(api, "Follow")
     assert job["metadata"]["progress"] == {"done": 1, "total": 1}
     state = api.client.agents.retrieve(one)
     assert (state.system, sorted(state.tags), state.max_files_open) == ("You ask.", ["own", "t"], 4)
@@ -124,7 +124,7 @@ def test_a_migration_keeps_the_parts_that_it_was_told_to_keep(api: Api) -> None:
         f"preserve_{name}_on_migration": True
         for name in ("core_memories", "environment_variables", "sources")
     }
-    saved(api, "Keep", **preserved)
+    save_and_migrate(api, "Keep", **preserved)
     for id in (keeps, loses):
         assert values(api, id) == {"human": "Ada.", "rules": "Be kind."}
         assert api.client.agents.blocks.retrieve("human", agent_id=id).description == "The person."
@@ -137,7 +137,7 @@ def test_a_migration_keeps_the_parts_that_it_was_told_to_keep(api: Api) -> None:
             "Second",
             "Own",
         }
-    saved(api, "Keep", block_reconciliation_strategy="reconcile-all")
+    save_and_migrate(api, "Keep", block_reconciliation_strategy="reconcile-all")
     for id in (keeps, loses):
         assert values(api, id) == {"human": "Nobody."}
         assert [secret.key for secret in api.client.agents.retrieve(id).secrets or ()] == ["A"]
@@ -169,7 +169,7 @@ def test_a_migration_follows_the_policies_of_blocks(api: Api) -> None:
     for label in labels[:-1]:
         change(api, agent, label, value="Two.", description="Other.")
     api.client.blocks.delete(api.client.agents.blocks.retrieve("going", agent_id=agent).id)
-    saved(api, "Ask", block_reconciliation_strategy="reconcile-all")
+    save_and_migrate(api, "Ask", block_reconciliation_strategy="reconcile-all")
     held = {
         block["label"]: block for block in ok(api.http.get(f"/v1/agents/{one}/core-memory/blocks"))
     }
@@ -197,7 +197,7 @@ def test_a_migration_follows_the_policies_of_blocks(api: Api) -> None:
     }
     assert [len(found) for found in waiting.values()] == [1, 1, 1], waiting
     # A second migration proposes nothing new.
-    saved(api, "Ask", block_reconciliation_strategy="reconcile-all")
+    save_and_migrate(api, "Ask", block_reconciliation_strategy="reconcile-all")
     assert len(ok(api.http.get(f"/v1/blocks/{ids['asked']}/diffs"))) == 1
     ok(
         api.http.post(
@@ -260,7 +260,7 @@ def test_agents_migrated_to_a_tool_with_approval_get_its_rule(api: Api) -> None:
     file["tools"] = [{"id": "tool-0", "name": tool.name, "tool_type": "custom"}]
     file["agents"][0]["tool_ids"] = ["tool-0"]
     api.client.templates.update("Gate", agent_file_json=file)
-    saved(api, "Gate")
+    save_and_migrate(api, "Gate")
     state = api.client.agents.retrieve(one)
     assert [(rule.type, rule.tool_name) for rule in state.tool_rules or ()] == [
         ("requires_approval", "pay_up")
@@ -275,7 +275,7 @@ def test_a_migration_attaches_a_detached_block_again(api: Api) -> None:
     block = api.client.agents.blocks.retrieve("rules", agent_id=one)
     api.client.agents.blocks.detach(block.id or "", agent_id=one)
     change(api, agent, "rules", value="Two.")
-    saved(api, "Loose")
+    save_and_migrate(api, "Loose")
     assert values(api, one)["rules"] == "Two."
     assert api.client.agents.blocks.retrieve("rules", agent_id=one).id == block.id
 
@@ -326,7 +326,7 @@ def test_a_migration_merges_with_an_edit_of_a_running_turn(api: Api) -> None:
     api.server.answers_with(answer)
     run = ok(api.http.post(f"/v1/agents/{one}/messages/async", json={"input": "Go."}))
     gate.wait()
-    saved(api, "Turn")
+    save_and_migrate(api, "Turn")
     gate.open()
     while ok(api.http.get(f"/v1/runs/{run['id']}"))["status"] in ("created", "running"):
         pass

@@ -47,7 +47,7 @@ def wait(api: Api, answer: Any) -> Wire:
     return dict(job)
 
 
-def saved(api: Api, name: str, **options: Any) -> Wire:
+def save_and_migrate(api: Api, name: str, **options: Any) -> Wire:
     """Save with a migration, and wait for it."""
     job = wait(
         api, api.client.templates.with_raw_response.save(name, migrate_agents=True, **options)

@@ -64,7 +64,7 @@ def token(world: World, key: str, agent: str, *access: str, **more: Any) -> str:
     )
 
 
-def is_in(cell: Cell, *names: str) -> bool:
+def has_access(cell: Cell, *names: str) -> bool:
     name = f"{cell.method} {cell.path}".replace(":path", "").replace("{", "<").replace("}", ">")
     lines = [line.strip() for each in names for line in REACHED[each].strip().splitlines()]
     return any(re.fullmatch(line, name) for line in lines)
@@ -79,7 +79,7 @@ def other(world: World) -> str:
     )
 
 
-def everything(cells: list[Cell]) -> list[Cell]:
+def all_cells(cells: list[Cell]) -> list[Cell]:
     return [*cells, *(Cell(method, path, ()) for method, path in OTHER_ROUTES)]
 
 
@@ -92,7 +92,7 @@ def test_a_token_for_another_agent_reaches_none_of_its_creators_data(
     The next test has the routes that no token reaches, whatever its agent.
     """
     headers = bearer(token(world, world.ada, other))
-    asked = everything(cells) if of_all else [cell for cell in cells if is_in(cell, *ALL)]
+    asked = all_cells(cells) if of_all else [cell for cell in cells if has_access(cell, *ALL)]
     require_refused(world, watch, asked, (401, 403, 404), headers, hers)
 
 
@@ -100,12 +100,12 @@ def test_a_token_reaches_only_the_listed_routes(
     world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
 ) -> None:
     made = bearer(token(world, world.ada, hers["agent_id"]))
-    listed = [cell for cell in cells if is_in(cell, *ALL)]
+    listed = [cell for cell in cells if has_access(cell, *ALL)]
     assert len(listed) == 21
     require_refused(
         world,
         watch,
-        [cell for cell in everything(cells) if cell not in listed],
+        [cell for cell in all_cells(cells) if cell not in listed],
         (401, 403),
         made,
         hers,
@@ -117,8 +117,8 @@ def test_each_access_opens_only_its_own_routes(
     access: str, world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
 ) -> None:
     made = bearer(token(world, world.ada, hers["agent_id"], access))
-    open_cells = [cell for cell in cells if is_in(cell, access)]
-    closed = [cell for cell in cells if is_in(cell, *(one for one in ALL if one != access))]
+    open_cells = [cell for cell in cells if has_access(cell, access)]
+    closed = [cell for cell in cells if has_access(cell, *(one for one in ALL if one != access))]
     require_refused(world, watch, closed, (403, 404), made, hers)
     for cell in open_cells:
         body = (
@@ -323,14 +323,14 @@ def test_a_service_can_create_a_token_for_its_user(world: World, hers: dict[str,
 
 def test_each_listed_route_matches_only_itself(world: World, cells: list[Cell]) -> None:
     """A listed path must not match another route."""
-    for cell in (cell for cell in cells if is_in(cell, *ALL)):
+    for cell in (cell for cell in cells if has_access(cell, *ALL)):
         values = {
             name: f"{kind}-00000000-0000-4000-8000-000000000000" for name, kind in IDS.items()
         } | {"block_label": "x"}
         path = fill(cell.path, values)
         found = [way for way in WAYS if way.method == cell.method and way.path.fullmatch(path)]
         assert len(found) == 1, cell
-        assert is_in(cell, found[0].access)
+        assert has_access(cell, found[0].access)
         routes = [route for route in world.server.app.routes if isinstance(route, GuardedRoute)]
         first = next(
             route

@@ -51,7 +51,7 @@ def policy(agent: str, *access: str) -> Any:
     return [{"type": "agent", "id": agent, "access": access or ("read_messages", "write_messages")}]
 
 
-def refuses(server: ServerInThread, token: str, agent: str) -> None:
+def wait_until_refused(server: ServerInThread, token: str, agent: str) -> None:
     """Wait until the server refuses the token."""
     client, end = server.client(api_key=token), time.monotonic() + LIMIT
     while time.monotonic() < end:
@@ -112,9 +112,9 @@ def test_users_list_and_delete_their_own_tokens(
         with pytest.raises(NotFoundError):
             eve.access_tokens.delete(id)
     bea.access_tokens.delete(listed.token)
-    refuses(server, made[1].token, other)
+    wait_until_refused(server, made[1].token, other)
     bea.access_tokens.delete(made[0].token)
-    refuses(server, made[0].token, agent)
+    wait_until_refused(server, made[0].token, agent)
     assert server.client(api_key=made[2].token).agents.messages.list(agent).items
 
 
@@ -136,24 +136,24 @@ def test_a_token_ends_with_its_key_user_or_agent(
 
     expired = made(server.key("fay"))
     changed(api_keys, (api_keys.c.kind == "token") & (api_keys.c.expires_at > 0), expires_at=1)
-    refuses(server, expired, agent)
+    wait_until_refused(server, expired, agent)
     revoked = made(server.key("gil"))
     changed(api_keys, api_keys.c.name == "gil's", revoked_at=1)
-    refuses(server, revoked, agent)
+    wait_until_refused(server, revoked, agent)
     disabled = made(server.key("hal"))
     changed(user_rows, user_rows.c.identifier == "hal", disabled_at=1)
-    refuses(server, disabled, agent)
+    wait_until_refused(server, disabled, agent)
     service_key = server.key(role="service")
     of_user = made(service_key, **{"x-ricordo-user": "ida"})
     changed(user_rows, user_rows.c.identifier == "ida", disabled_at=1)
-    refuses(server, of_user, agent)
+    wait_until_refused(server, of_user, agent)
     of_service = made(service_key, **{"x-ricordo-user": "joe"})
     changed(api_keys, api_keys.c.role == "service", revoked_at=1)
-    refuses(server, of_service, agent)
+    wait_until_refused(server, of_service, agent)
     forgotten = made(server.key("kim"))
     with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as http:
         http.delete("/users/kim")
-    refuses(server, forgotten, agent)
+    wait_until_refused(server, forgotten, agent)
 
 
 def test_a_token_cannot_have_more_scopes_than_its_creator(

@@ -53,12 +53,12 @@ def things() -> list[str]:
     return [word for stem, word in sorted(seen.items()) if " " not in stem]
 
 
-def chosen(seed: int, count: int) -> list[str]:
+def sample_things(seed: int, count: int) -> list[str]:
     return Random(seed).sample(things(), count)  # noqa: S311 - repeatable
 
 
 @cache
-def said() -> list[FactDraft]:
+def facts_of_the_data_set() -> list[FactDraft]:
     """Return what people of the data set say about themselves, as the rules read it."""
     drafts: list[FactDraft] = []
     for conversation in locomo.read(LONGTALK):
@@ -71,12 +71,12 @@ def said() -> list[FactDraft]:
 @pytest.mark.parametrize("language", TAKEN_BACK)
 async def test_retracted_and_changed_facts_end(book: FactBook, language: str) -> None:
     missed = []
-    for number, thing in enumerate(chosen(1, 5)):
+    for number, thing in enumerate(sample_things(1, 5)):
         before, after = TAKEN_BACK[language]
         if language == "de":
             thing = thing.capitalize()  # noqa: PLW2901
         missed += await _left_standing(book, before.format(thing), after.format(thing))
-        first, second = (word.capitalize() for word in chosen(20 + number, 2))
+        first, second = (word.capitalize() for word in sample_things(20 + number, 2))
         before, after = CHANGED[language]
         topic = TOPICS[number]
         missed += await _left_standing(
@@ -96,7 +96,7 @@ async def _left_standing(book: FactBook, before: str, after: str) -> list[str]:
 
 
 async def test_unrelated_generated_facts_never_end_each_other(book: FactBook) -> None:
-    words = chosen(7, 60)
+    words = sample_things(7, 60)
     sentences = list(_about(words))
     pairs = Random(8).sample(list(combinations(sentences, 2)), 200)  # noqa: S311 - repeatable
     assert len(set(pairs)) == 200
@@ -118,7 +118,7 @@ def _about(words: list[str]) -> Iterator[str]:
 
 async def test_facts_from_long_chats_end_only_facts_of_the_same_slot(book: FactBook) -> None:
     """Facts of five people are stored for one user: only values of one slot may end each other."""
-    drafts = said()
+    drafts = facts_of_the_data_set()
     assert len(drafts) > 200
     sentences = list(dict.fromkeys(draft.sentence for draft in drafts))
     for start in range(0, len(sentences), 40):

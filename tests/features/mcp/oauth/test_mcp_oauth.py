@@ -146,7 +146,7 @@ def status(people: People, access: str) -> int:
     ).status_code
 
 
-def works(people: People, access: str) -> bool:
+def token_works(people: People, access: str) -> bool:
     people.server.app.state.authentication.forget()
     return status(people, access) not in (401, 403)
 
@@ -239,7 +239,7 @@ def test_an_mcp_token_works_only_for_mcp_within_the_users_scopes(
         people, people.key("bea", scopes=("memory:read", "agents:read", "memory:approve"))
     )
     assert set(made.scope.split()) == {"memory:read", "agents:read"}
-    assert works(people, made.access)
+    assert token_works(people, made.access)
     for method, path in (
         ("GET", "/v1/agents/"),
         ("GET", "/users/bea/blocks"),
@@ -277,9 +277,9 @@ def test_a_grant_is_listed_and_revoked_like_an_api_key(people: People) -> None:
         one for one in people.ask(OPERATOR, "GET", "/v1/keys/") if one["name"] == "Claude (MCP)"
     ][:1]
     assert (listed["role"], listed["user_id"]) == ("user", people.id_of("hal"))
-    assert works(people, made.access)
+    assert token_works(people, made.access)
     people.ask(OPERATOR, "DELETE", f"/v1/keys/{listed['id']}")
-    assert not works(people, made.access)
+    assert not token_works(people, made.access)
     assert refresh(people, made.client_id, made.refresh).json()["error"] == "invalid_grant"
 
 
@@ -292,22 +292,22 @@ def test_a_program_can_revoke_only_its_own_grant(people: People) -> None:
 
     for kind in (made.access, made.refresh):
         assert revoke(other, kind) == 200
-        assert works(people, made.access)
+        assert token_works(people, made.access)
     assert revoke(made.client_id, made.access) == 200
-    assert not works(people, made.access)
+    assert not token_works(people, made.access)
     assert refresh(people, made.client_id, made.refresh).status_code == 400
     again = connect(people, people.key("ian"))
     assert revoke(again.client_id, again.refresh) == 200
-    assert not works(people, again.access)
+    assert not token_works(people, again.access)
 
 
 def test_reusing_a_refresh_token_revokes_the_whole_grant(people: People) -> None:
     made = connect(people, people.key("jon"))
     new = ok(refresh(people, made.client_id, made.refresh))
-    assert not works(people, made.access)
-    assert works(people, new["access_token"])
+    assert not token_works(people, made.access)
+    assert token_works(people, new["access_token"])
     assert refresh(people, made.client_id, made.refresh).json()["error"] == "invalid_grant"
-    assert not works(people, new["access_token"])
+    assert not token_works(people, new["access_token"])
     assert refresh(people, made.client_id, new["refresh_token"]).status_code == 400
 
 
@@ -333,14 +333,14 @@ def test_forged_refresh_tokens_do_not_revoke_a_grant(people: People) -> None:
             assert refresh(people, client_id, token).status_code == 400, token
             form = {"client_id": client_id, "client_secret": "", "token": token}
             assert people.http.post("/oauth/revoke", data=form).status_code == 200
-    assert works(people, made.access)
-    assert works(people, ok(refresh(people, made.client_id, made.refresh))["access_token"])
+    assert token_works(people, made.access)
+    assert token_works(people, ok(refresh(people, made.client_id, made.refresh))["access_token"])
 
 
 def test_a_refresh_token_used_by_another_program_is_refused(people: People) -> None:
     made, other = connect(people, people.key("kim")), client_of(people, name="Other")
     assert refresh(people, other, made.refresh).status_code == 400
-    assert not works(people, made.access)  # somebody stole it
+    assert not token_works(people, made.access)  # somebody stole it
     for wrong in (
         "",
         "ricordo_refresh_",
@@ -370,7 +370,7 @@ def test_a_code_works_once_with_its_client_redirect_uri_and_verifier(people: Peo
         for who, given in wrong:
             assert token(people, who, **{"code": code, **given}).status_code in (400, 401), given
         made = ok(token(people, client_id, code=code))
-        assert works(people, made["access_token"])
+        assert token_works(people, made["access_token"])
         assert token(people, client_id, code=code).json()["error"] == "invalid_grant"
         # The code was used twice, so one of the two programs may have stolen it.
         assert not works(people, made["access_token"])
@@ -390,7 +390,7 @@ def test_expired_codes_questions_and_tokens_are_refused(
         assert "This request has expired" in browser.get(asked).text
     past = update(api_keys).values(expires_at=1)
     people.server.write(lambda tx: tx.run(past.where(api_keys.c.kind == "access")))
-    assert not works(people, made.access)
+    assert not token_works(people, made.access)
     people.server.write(lambda tx: tx.run(past.where(api_keys.c.name == "Claude (MCP)")))
     assert refresh(people, made.client_id, made.refresh).status_code == 400
 
@@ -491,7 +491,7 @@ def test_consent_needs_a_login_and_a_form_of_this_server(people: People) -> None
 def test_grants_of_disabled_and_erased_users_stop_working(people: People) -> None:
     made = connect(people, people.key("quin"))
     people.ask(OPERATOR, "PATCH", "/v1/users/quin", json={"disabled": True})
-    assert not works(people, made.access)
+    assert not token_works(people, made.access)
     assert refresh(people, made.client_id, made.refresh).status_code == 400
     made = connect(people, people.key("ray"))
     client_id = client_of(people)
@@ -499,7 +499,7 @@ def test_grants_of_disabled_and_erased_users_stop_working(people: People) -> Non
         code = consent(browser, client_id)["code"]
     id = people.id_of("ray")
     assert people.send(OPERATOR, "DELETE", "/users/ray").status_code in (200, 202)
-    assert not works(people, made.access)
+    assert not token_works(people, made.access)
     assert token(people, client_id, code=code).status_code == 400
     left, until = select(api_keys.c.id).where(api_keys.c.user_id == id), time.monotonic() + LIMIT
     while people.server.read(lambda tx: tx.all(left)):
@@ -555,9 +555,9 @@ def test_codes_and_refresh_tokens_work_once_across_two_servers(
                 code = consent(browser, client_id)["code"]
             made = ok(token(there, client_id, code=code))
             new = ok(refresh(here, client_id, made["refresh_token"]))
-            assert works(there, new["access_token"])
+            assert token_works(there, new["access_token"])
             assert refresh(there, client_id, made["refresh_token"]).status_code == 400
-            assert not works(here, new["access_token"])
+            assert not token_works(here, new["access_token"])
             assert token(here, client_id, code=code).status_code == 400
     finally:
         postgres.server().drop(url)

@@ -14,15 +14,15 @@ from ricordo.storage.engine.store import Store
 from tests.seams import make
 
 
-async def audited(store: Store) -> Audit:
+async def run_audit(store: Store) -> Audit:
     return await store.read(lambda tx: audit(tx, Scope()))
 
 
-def found(what: Audit, *kinds: str) -> list[tuple[str, str, int]]:
+def findings_of(what: Audit, *kinds: str) -> list[tuple[str, str, int]]:
     return [(one.kind, one.place, one.line) for one in what.findings if one.kind in kinds]
 
 
-async def wrote(
+async def store_edit(
     store: Store,
     state: AgentState,
     label: str,
@@ -83,7 +83,7 @@ async def test_lines_without_evidence_are_unsupported_unless_people_wrote_them(
     state = await make.stored_agent(
         store, with_blocks=[make.block("human", "Invented by her owner, whoever that is.")]
     )
-    await wrote(
+    await store_edit(
         store,
         state,
         "human",
@@ -92,8 +92,8 @@ async def test_lines_without_evidence_are_unsupported_unless_people_wrote_them(
         "# Facts",
         said=["Hi! I'm studying maths, I mean mathematics, in Turin."],
     )
-    what = await audited(store)
-    assert found(what, "unsupported") == [("unsupported", "human", 3)]
+    what = await run_audit(store)
+    assert findings_of(what, "unsupported") == [("unsupported", "human", 3)]
     assert (what.blocks, what.lines, what.counts["unsupported"]) == (1, 4, 1)
 
 
@@ -119,8 +119,8 @@ async def test_dates_times_and_numbers_need_no_evidence(
     said = [
         "I prefer green tea, play the piano, and live in Turin. It pays. On the 14th I ate 3 cakes."
     ]
-    await wrote(store, state, "human", *true, *invented, said=said)
-    assert found(await audited(store), "unsupported") == [
+    await store_edit(store, state, "human", *true, *invented, said=said)
+    assert findings_of(await run_audit(store), "unsupported") == [
         ("unsupported", "human", len(true) + number) for number in (1, 2, 3)
     ]
 
@@ -131,8 +131,10 @@ async def test_versions_without_a_step_and_later_messages_count_as_unsupported(
     state = await make.stored_agent(
         store, with_blocks=[make.block("human", ""), make.block("notes", "")]
     )
-    await wrote(store, state, "notes", "Studies mathematics in Turin.", run_id=None, step_id=None)
-    await wrote(store, state, "human", "Studies mathematics in Turin.", said=["Hello."])
+    await store_edit(
+        store, state, "notes", "Studies mathematics in Turin.", run_id=None, step_id=None
+    )
+    await store_edit(store, state, "human", "Studies mathematics in Turin.", said=["Hello."])
     late = make.message(
         state.agent,
         "I study mathematics in Turin.",
@@ -142,7 +144,7 @@ async def test_versions_without_a_step_and_later_messages_count_as_unsupported(
     await store.write(lambda tx: insert_messages(tx, [late]))
     reasons = {
         one.place: one.reason
-        for one in (await audited(store)).findings
+        for one in (await run_audit(store)).findings
         if one.kind == "unsupported"
     }
     assert reasons == {
@@ -162,11 +164,11 @@ async def test_duplicates_secrets_and_untrusted_texts_are_found_in_blocks(store:
             make.block("other", near),
         ],
     )
-    await wrote(
+    await store_edit(
         store, state, "notes", line, "And so on.", is_untrusted=True, said=[line, "and so on"]
     )
-    what = await audited(store)
-    assert found(what, "duplicate", "near-duplicate", "untrusted") == [
+    what = await run_audit(store)
+    assert findings_of(what, "duplicate", "near-duplicate", "untrusted") == [
         ("untrusted", "notes", 0),
         ("duplicate", "notes", 1),
         ("near-duplicate", "other", 1),
@@ -186,7 +188,7 @@ async def test_an_old_unredacted_secret_is_found_but_not_shown(
             update(table).where(table.c.id == state.blocks[0].id).values(value="password: hunter22")
         )
     )
-    (one,) = [one for one in (await audited(store)).findings if one.kind == "secret"]
+    (one,) = [one for one in (await run_audit(store)).findings if one.kind == "secret"]
     assert (one.text, one.reason) == ("password: [secret removed: password]", "password")
 
 
@@ -195,9 +197,9 @@ async def test_passages_are_audited_too(store: Store) -> None:
     texts = ("Tea grows in Darjeeling.", "tea  grows in Darjeeling.", "N/A", "A page said so.")
     new = [make.passage(archive, text, is_untrusted=text.startswith("A page")) for text in texts]
     await store.write(lambda tx: insert_archive(tx, archive, new_passages=new))
-    what = await audited(store)
+    what = await run_audit(store)
     assert what.passages == 4
-    assert found(what, "duplicate", "junk", "untrusted") == [
+    assert findings_of(what, "duplicate", "junk", "untrusted") == [
         ("duplicate", new[1].id, 0),
         ("junk", new[2].id, 0),
         ("untrusted", new[3].id, 0),
@@ -210,10 +212,10 @@ async def test_growth_is_counted_over_all_versions(store: Store) -> None:
     )
     agent = state.agent
     for number in range(4):
-        await wrote(store, state, "human", f"Fact {number}", said=["Fact 0 1 2 3"])
+        await store_edit(store, state, "human", f"Fact {number}", said=["Fact 0 1 2 3"])
         held = await store.read(lambda tx: blocks.of_agent(tx, agent.id))
         state = AgentState(agent, state.conversation, held)
-    human, notes = (await audited(store)).growth
+    human, notes = (await run_audit(store)).growth
     assert (human.label, human.began, human.characters, human.versions, human.per_version) == (
         "human",
         3,

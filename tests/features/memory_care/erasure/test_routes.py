@@ -109,7 +109,7 @@ class World:
         }
 
 
-def peopled(server: ServerInThread, http: httpx2.Client) -> World:
+def world_with_bob(server: ServerInThread, http: httpx2.Client) -> World:
     """Bob has a separate agent and memory, and uses the agent that Ada will use too."""
     made = World(server, http)
     made.ids["shared"] = made.agent("Nina")
@@ -134,7 +134,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     url = None if is_file else postgres.server().new_database()
     place = {} if url is None else {"database_url": url}
     with serving(tmp_path / "data", traces="all", **place) as server, server.http() as http:
-        yield peopled(server, http)
+        yield world_with_bob(server, http)
     if url:
         postgres.server().drop(url)
 
@@ -142,7 +142,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 @pytest.fixture(scope="module")
 def running_world(running_server: ServerInThread, running_http: httpx2.Client) -> World:
     """Open a world for the tests of this module; take `shared`."""
-    return peopled(running_server, running_http)
+    return world_with_bob(running_server, running_http)
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def beside(world: World) -> tuple[list[Path], Path]:
     return files, other
 
 
-def backed_up(world: World, name: str) -> Path:
+def back_up(world: World, name: str) -> Path:
     """Put a copy of the database into the data folder, as an upgrade does.
 
     With PostgreSQL, only its folder.
@@ -268,14 +268,14 @@ def everything_of_bob(found: dict[str, set[str]], world: World) -> dict[str, set
 
 
 def test_erasing_a_user_removes_all_their_data_and_keeps_others(world: World) -> None:
-    before_her = backed_up(world, "before")
+    before_her = back_up(world, "before")
     was_there = before_her.exists()
     ada(world)
     ask_about_ada(world)
     world.flush(world.ids["shared"])
     world.say(world.ids["bob"], "It is me, Bob.", "Hello Bob.")
-    with_her = backed_up(world, "with")
-    going, staying = beside(world)
+    with_her = back_up(world, "with")
+    going, staying = files_beside_the_database(world)
     before = world.rows()
     assert len(world.server.read(in_tables)) > 20
 

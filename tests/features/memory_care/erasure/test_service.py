@@ -146,7 +146,7 @@ async def erase_beside(stage: Stage, running: Job) -> None:
         await erasure
 
 
-async def found(stage: Stage) -> list[str]:
+async def remaining_texts(stage: Stage) -> list[str]:
     return await stage.store.read(in_tables)
 
 
@@ -214,7 +214,7 @@ async def test_an_erasure_killed_after_any_write_is_completed_and_counted_once(
 
     assert await erase_killed_after_any_write(stage) > 10
 
-    assert await found(stage) == []
+    assert await remaining_texts(stage) == []
     assert not follower.exists()
     # A sync would create the file again.
     assert await all_jobs(stage, SYNC) == []
@@ -285,7 +285,7 @@ async def test_an_erasure_whose_job_was_deleted_or_cancelled_is_resumed(
     await erase(stage)
     await run(stage, job, _SWEEP)
     assert await next_job(stage) is None
-    assert await found(stage) == []
+    assert await remaining_texts(stage) == []
 
 
 async def test_erasure_cleans_windows_summaries_and_tags_of_others(stage: Stage) -> None:
@@ -323,7 +323,7 @@ async def test_erasure_cleans_windows_summaries_and_tags_of_others(stage: Stage)
     await forget(stage.runtime, SCOPE, "ada")
     await erase(stage)
 
-    assert await found(stage) == []
+    assert await remaining_texts(stage) == []
     after = await stage.thread(agent_id)
     assert after.window == (*before.window, summary.id, quoting.id, bob.id)
     assert after.message_count == before.message_count + 4
@@ -368,7 +368,7 @@ async def test_erasure_stops_jobs_that_copy_the_users_data(stage: Stage, kind: s
     await forget(stage.runtime, SCOPE, "ada", with_agents=True)
     await erase_beside(stage, running)
     assert running.id not in {job.id for job in await all_jobs(stage, kind)}
-    assert await found(stage) == []
+    assert await remaining_texts(stage) == []
 
 
 async def test_proposals_of_an_erased_user_are_deleted_and_the_rest_is_counted(
@@ -395,7 +395,7 @@ async def test_proposals_of_an_erased_user_are_deleted_and_the_rest_is_counted(
     state_of = await forget(stage.runtime, SCOPE, "ada")
     await erase(stage)
 
-    assert await found(stage) == []
+    assert await remaining_texts(stage) == []
     receipt = await find_receipt(stage.runtime, SCOPE, state_of["id"])
     assert (agent_id, 1) in [(agent["id"], agent["versions"]) for agent in receipt["agents"]]
     assert (receipt["remaining"], receipt["removed"]["proposals"]) == ({"commits.author_id": 1}, 1)
@@ -526,7 +526,7 @@ async def test_erasure_removes_entries_from_external_vector_indexes(
 
     await erase(stage)
 
-    assert await found(stage) == []
+    assert await remaining_texts(stage) == []
     assert outside.dropped == [archive.id]
     assert outside.removed == {(agent_id, "some/model"): hers}
     assert hers < numbers

@@ -35,7 +35,7 @@ def fact(kind: str) -> str:
     return f"My “{canary(kind)}” hurts since Zoë's party"
 
 
-def twin(kind: str) -> str:
+def same_words(kind: str) -> str:
     """Return the same words, written in another way."""
     text = fact(kind)
     match kind:
@@ -62,8 +62,10 @@ def plant(world: World, user: str) -> dict[str, str]:
         message=f"She said: {fact('reason')}. Noted.",
         description=f"About her. {fact('block-description')}.",
     )
-    lines = [f"- {twin(kind)}." for kind in ("block", "caps", "quotes", "blanks", "decomposed")]
-    put(f"{memory}/human", "\n".join(["Ada.", "- Likes tea.", *lines, twin("two-lines")]))
+    lines = [
+        f"- {same_words(kind)}." for kind in ("block", "caps", "quotes", "blanks", "decomposed")
+    ]
+    put(f"{memory}/human", "\n".join(["Ada.", "- Likes tea.", *lines, same_words("two-lines")]))
     put(f"{memory}/gone", f"{fact('deleted')}.")
     assert world.http.delete(f"{memory}/gone").status_code == 200
     for kind in ("proposal", "rejected", "reasoning"):

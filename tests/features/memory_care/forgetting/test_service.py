@@ -82,7 +82,7 @@ async def next_job(stage: Stage) -> Job | None:
     return await stage.store.write(claim)
 
 
-async def finish(stage: Stage) -> None:
+async def finish_jobs(stage: Stage) -> None:
     while job := await next_job(stage):
         await _FORGET.run(stage.runtime, job, lambda _done, _total: None)
         await stage.store.write(lambda tx, job=job: jobs.finish(tx, job))
@@ -134,7 +134,7 @@ async def test_text_that_a_turn_wrote_during_the_search_is_removed(
 
     monkeypatch.setattr(ForgettingWork, "_remove_all", remove_before_the_turn_ends)
     await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
-    await finish(stage)
+    await finish_jobs(stage)
 
     assert late_messages == []
     assert await stage.store.read(in_tables) == []
@@ -150,11 +150,11 @@ async def test_a_repeated_request_to_forget_is_one_and_several_texts_queue(stage
     with pytest.raises(NotFound):
         await service.find_receipt(stage.runtime, Scope(organization_id="org-other"), first["id"])
 
-    await finish(stage)
+    await finish_jobs(stage)
 
     assert await stage.store.read(in_tables) == []
     again = await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
-    await finish(stage)
+    await finish_jobs(stage)
     receipt = await service.find_receipt(stage.runtime, SCOPE, again["id"])
     assert (receipt["changed"], receipt["removed"]) == ({}, {})
 
@@ -199,13 +199,13 @@ async def test_only_chosen_items_are_removed_and_uncertain_ones_never_by_default
     (message,) = [item for item in listed.items if item.kind == "message"]
 
     await service.forget(stage.runtime, SCOPE, "ada", TEXT, Choice(ids=[message.id]))
-    await finish(stage)
+    await finish_jobs(stage)
 
     left = await service.preview(stage.runtime, SCOPE, "ada", TEXT)
     assert {item.id for item in listed.items} - {item.id for item in left.items} == {message.id}
     ids = [item.id for item in left.items]
     await service.forget(stage.runtime, SCOPE, "ada", TEXT, Choice(ids=ids))
-    await finish(stage)
+    await finish_jobs(stage)
     assert await stage.store.read(in_tables) == []
 
 
@@ -214,7 +214,7 @@ async def test_a_forgotten_text_is_blocked_by_a_rule_that_does_not_contain_it(
 ) -> None:
     await ada(stage)
     await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
-    await finish(stage)
+    await finish_jobs(stage)
 
     def rule(tx: Transaction) -> str:
         memory = user_memory.open_memory(tx, SCOPE, "ada")
@@ -247,7 +247,7 @@ async def test_a_text_is_forgotten_without_room_for_its_rule(stage: Stage) -> No
 
     await stage.store.write(fill)
     state = await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
-    await finish(stage)
+    await finish_jobs(stage)
 
     assert await stage.store.read(in_tables) == []
     receipt = await service.find_receipt(stage.runtime, SCOPE, state["id"])
@@ -285,7 +285,7 @@ async def test_an_agents_forget_request_waits_once_and_ends_with_the_decision(st
         await service.forget(stage.runtime, SCOPE, "ada", TEXT, choice) for _ in range(2)
     ]
     assert first["id"] == second["id"]
-    await finish(stage)
+    await finish_jobs(stage)
 
     assert await stage.store.read(in_tables) == []
     waiting = await stage.store.read(lambda tx: queries.of_user(tx, SCOPE.organization_id, user_id))
@@ -329,7 +329,7 @@ async def test_facts_are_removed_with_their_forgotten_evidence(
 
     user_id = await stage.store.write(lay_out)
     state = await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
-    await finish(stage)
+    await finish_jobs(stage)
 
     facts = await stage.store.read(lambda tx: fact_queries.of_states(tx, user_id, "current"))
     assert {fact.sentence: [piece.quote for piece in fact.evidence] for fact in facts} == {
@@ -369,7 +369,7 @@ async def test_forgetting_keeps_instructions_of_agents_set_up_by_others(stage: S
     assert '"rules"' in str(listed.remains)
 
     await service.forget(stage.runtime, user_scope, "ada", TEXT, ALL)
-    await finish(stage)
+    await finish_jobs(stage)
 
     state = await stage.state(agent_id)
     assert state.agent.system == f"You teach. {TEXT}."
@@ -423,10 +423,10 @@ async def test_paraphrases_are_listed_and_removed_when_chosen(
         }
         assert found == set(paraphrases)
         await service.forget(stage.runtime, SCOPE, "ada", text, ALL)
-        await finish(stage)
+        await finish_jobs(stage)
         ids = [item.id for item in listed.items if item.match == "perhaps"]
         await service.forget(stage.runtime, SCOPE, "ada", text, Choice(ids=ids))
-        await finish(stage)
+        await finish_jobs(stage)
 
     def notes(tx: Transaction) -> str:
         memory = user_memory.open_memory(tx, SCOPE, "ada")

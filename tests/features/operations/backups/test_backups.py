@@ -30,7 +30,7 @@ from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK
 
 
-def kept(done: MoveReport) -> dict[str, str]:
+def table_hashes(done: MoveReport) -> dict[str, str]:
     """Return the hashes of the tables, except the audit log, which records commands."""
     return {name: one for name, one in done.hashes.items() if not name.startswith("audit_")}
 
@@ -150,9 +150,9 @@ def test_a_restore_that_is_killed_leaves_the_old_or_the_new(
 ) -> None:
     settings = Settings(data_dir=tmp_path / "data")
     fill(settings.database_path)
-    old = kept(back_up(settings, tmp_path / "old.db", silent))
+    old = table_hashes(back_up(settings, tmp_path / "old.db", silent))
     fill(settings.database_path)
-    new = kept(back_up(settings, tmp_path / "new.db", silent))
+    new = table_hashes(back_up(settings, tmp_path / "new.db", silent))
     restore(tmp_path / "old.db", settings, silent, replace=True)
     command = ("restore", str(tmp_path / "new.db"), "--replace")
     variables = environment(settings.data_dir)
@@ -163,7 +163,7 @@ def test_a_restore_that_is_killed_leaves_the_old_or_the_new(
         restore(tmp_path / "old.db", settings, silent, replace=True)
         moment = after(random.uniform(0, duration))  # noqa: S311 - a moment
         KilledCommand(helper, command, tmp_path / "work", variables).kill_once(moment)
-        assert kept(back_up(settings, tmp_path / f"now-{number}.db", silent)) in (old, new)
+        assert table_hashes(back_up(settings, tmp_path / f"now-{number}.db", silent)) in (old, new)
 
 
 def test_a_postgresql_database_can_be_backed_up_into_a_file(shell: Shell, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_postgresql_database_can_be_backed_up_into_a_file(shell: Shell, tmp_pa
         again = shell.run("backup", "two.db", RICORDO_DATABASE_URL=url)
         assert again.returncode == 0, again.stderr
         hashes = [
-            kept(
+            table_hashes(
                 restore(
                     shell.folder / name, Settings(data_dir=tmp_path / f"restored-{name}"), silent
                 )

@@ -46,7 +46,7 @@ def silent(*_: Any) -> None:
     """Ignore the progress."""
 
 
-def ended(http: httpx2.Client, job: dict[str, Any]) -> dict[str, Any]:
+def wait_for_backup(http: httpx2.Client, job: dict[str, Any]) -> dict[str, Any]:
     deadline = time.monotonic() + LIMIT
     while (now := ok(http.get(f"/v1/jobs/{job['id']}")))["status"] not in (
         "completed",
@@ -62,7 +62,7 @@ def test_a_backup_can_be_created_checked_downloaded_and_deleted(
     server: ServerInThread, http: httpx2.Client, tmp_path: Path
 ) -> None:
     agent = ok(http.post("/v1/agents/", json={"model": MODEL, "name": "Kept"}))["id"]
-    job = ended(http, ok(http.post(HOME)))
+    job = wait_for_backup(http, ok(http.post(HOME)))
     assert job["status"] == "completed"
     assert job["metadata"]["progress"]["done"] <= job["metadata"]["progress"]["total"]
     (one,) = ok(http.get(HOME))
@@ -211,7 +211,7 @@ def test_the_backups_page_polls_during_a_backup_and_shows_the_restore_command(
     assert 'hx-get="/ui/backups" hx-trigger="every 2s"' in begun.text
     go.set()
     (job,) = ok(http.get("/v1/jobs/", params={"kind": "backups.make"}))
-    ended(http, job)
+    wait_for_backup(http, job)
     page = http.get("/ui/backups").text
     (one,) = ok(http.get(HOME))
     assert "hx-get" not in page.partition("<main")[2]

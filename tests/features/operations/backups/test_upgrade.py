@@ -14,7 +14,7 @@ FIXTURES = sorted((Path(__file__).parents[3] / "fixtures").glob("schema-*.sql"))
 NEWEST = len(MIGRATIONS)
 
 
-def old(shell: Shell, fixture: Path) -> Path:
+def old_database(shell: Shell, fixture: Path) -> Path:
     path = shell.data / "ricordo.db"
     path.parent.mkdir(parents=True)
     with closing(sqlite3.connect(path)) as connection:
@@ -26,7 +26,7 @@ def old(shell: Shell, fixture: Path) -> Path:
 def test_databases_of_every_released_schema_are_backed_up_and_upgraded(
     shell: Shell, fixture: Path
 ) -> None:
-    path = old(shell, fixture)
+    path = old_database(shell, fixture)
     done = shell.run("upgrade")
     assert done.returncode == 0, done.stdout + done.stderr
     (copy,) = (shell.data / "backups").glob("*.db")
@@ -50,7 +50,7 @@ def test_an_upgrade_refuses_missing_used_and_newer_databases(shell: Shell) -> No
     missing = shell.run("upgrade")
     assert missing.returncode == 2
     assert "There is no database" in missing.stderr
-    path = old(shell, FIXTURES[0])
+    path = old_database(shell, FIXTURES[0])
     with serving(shell.data):
         used = shell.run("upgrade")
     assert used.returncode == 2
@@ -63,7 +63,7 @@ def test_an_upgrade_refuses_missing_used_and_newer_databases(shell: Shell) -> No
 
 
 def test_a_column_missing_after_an_upgrade_is_reported_with_the_backup(shell: Shell) -> None:
-    path = old(shell, FIXTURES[0])
+    path = old_database(shell, FIXTURES[0])
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("ALTER TABLE memory_remotes DROP COLUMN last_error")
     done = shell.run("upgrade")

@@ -120,12 +120,15 @@ def name_of(settings: Settings) -> str:
     return postgres.name_in(settings.postgres_url or "")
 
 
-def unheard(*_: object) -> None:
+def ignore_progress(*_: object) -> None:
     pass
 
 
 async def move(
-    source: Settings, target: Settings, choices: MoveOptions | None = None, report: Any = unheard
+    source: Settings,
+    target: Settings,
+    choices: MoveOptions | None = None,
+    report: Any = ignore_progress,
 ) -> MoveReport:
     return await asyncio.to_thread(service.move, source, target, choices or MoveOptions(), report)
 

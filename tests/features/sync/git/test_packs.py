@@ -103,7 +103,7 @@ def test_truncated_trees_are_refused() -> None:
 AB = object_id("blob", b"ab")
 
 
-def nothing(_id: bytes) -> GitObject | None:
+def no_object(_id: bytes) -> GitObject | None:
     return None
 
 
@@ -133,31 +133,31 @@ def test_packs_made_by_git_are_read(repository: Path) -> None:
         line.split()[0] for line in git(repository, "rev-list", "--objects", "main").split("\n")
     }
     for options in ((), ("--delta-base-offset",), ("--no-reuse-delta", "--depth=50")):
-        found = read_pack(packed(repository, "main\n", *options), nothing)
+        found = read_pack(packed(repository, "main\n", *options), no_object)
         assert {id.hex() for id in found} == wanted
         assert all(object_id(made.kind, made.body) == id for id, made in found.items())
 
 
 def test_a_thin_pack_is_completed_with_stored_objects(repository: Path) -> None:
-    here = read_pack(packed(repository, "main~6\n"), nothing)
+    here = read_pack(packed(repository, "main~6\n"), no_object)
     thin = packed(repository, "main\n^main~6\n", "--thin", "--delta-base-offset")
     found = read_pack(thin, here.get)
     assert git(repository, "rev-parse", "main:a.md") in {id.hex() for id in found}
     with pytest.raises(Invalid, match="refers to objects that the memory does not have"):
-        read_pack(thin, nothing)
+        read_pack(thin, no_object)
 
 
 def test_a_delta_before_its_base_is_read() -> None:
     late = git_object("blob", b"0123456789")
     delta = bytes([10, 12, 0b10010000, 10, 2]) + b"ab"
-    found = read_pack(pack(entry(7, delta, base=late.id), entry(3, late.body)), nothing)
+    found = read_pack(pack(entry(7, delta, base=late.id), entry(3, late.body)), no_object)
     assert sorted(made.body for made in found.values()) == [b"0123456789", b"0123456789ab"]
 
 
 def test_long_delta_chains_are_read_quickly() -> None:
     texts = [git_object("blob", b"%06d" % number) for number in range(3000)]
     entries = [entry(7, bytes([6, 6, 6]) + new.body, base=old.id) for old, new in pairwise(texts)]
-    found = read_pack(pack(*reversed(entries), entry(3, texts[0].body)), nothing)
+    found = read_pack(pack(*reversed(entries), entry(3, texts[0].body)), no_object)
     assert len(found) == 3000
 
 
@@ -172,7 +172,7 @@ def test_oversized_length_fields_are_refused_early() -> None:
         pack(entry(3, b"ab"), entry(6, b"x", base=b"\xff" * 40 + b"\1")),
     ):
         with pytest.raises(Invalid, match="damaged"):
-            read_pack(bad, nothing)
+            read_pack(bad, no_object)
 
 
 def test_a_pack_that_copies_one_piece_repeatedly_uses_little_memory(
@@ -187,7 +187,7 @@ def test_a_pack_that_copies_one_piece_repeatedly_uses_little_memory(
     monkeypatch.setattr(objects, "MOST_BYTES", 200_000)
     tracemalloc.start()
     with pytest.raises(Invalid, match="damaged"):
-        read_pack(bomb, nothing)
+        read_pack(bomb, no_object)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 2_000_000
@@ -197,16 +197,16 @@ def test_truncated_and_changed_packs_are_refused(repository: Path) -> None:
     whole = packed(repository, "main~9\n")
     for place in range(0, len(whole) - 1, 29):
         with pytest.raises(Invalid):
-            read_pack(whole[:place] if place else b"x", nothing)
+            read_pack(whole[:place] if place else b"x", no_object)
         changed = bytearray(whole)
         changed[place] ^= 0x55
         with pytest.raises(Invalid):
-            read_pack(bytes(changed), nothing)
+            read_pack(bytes(changed), no_object)
         body = bytes(changed[:-20])
         # With a correct checksum at the end, the pack is also read or refused, and has no other
         # effect.
         with suppress(RicordoError):
-            read_pack(body + pack_sum(body), nothing)
+            read_pack(body + pack_sum(body), no_object)
 
 
 def test_oversized_and_invalid_packs_are_refused(
@@ -224,7 +224,7 @@ def test_oversized_and_invalid_packs_are_refused(
         ),
     ):
         with pytest.raises(TooLong):
-            read_pack(bad, nothing)
+            read_pack(bad, no_object)
     for bad in (
         pack(entry(3, b"x" * 4000, size=10)),  # the data is larger than the declared size
         *(
@@ -244,7 +244,7 @@ def test_oversized_and_invalid_packs_are_refused(
         pack(entry(3, b"ab"), entry(7, bytes([2, 2, 0b10010000, 3]), base=AB)),
     ):
         with pytest.raises(Invalid):
-            read_pack(bad, nothing)
+            read_pack(bad, no_object)
 
 
 BASE, HERE = commit_of({"human": "Name: Ada", "goals": "Rest"})

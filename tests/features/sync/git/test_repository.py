@@ -49,7 +49,7 @@ LABELS = (
 )
 
 
-def chance_of(seed: int) -> random.Random:
+def seeded_random(seed: int) -> random.Random:
     return random.Random(seed)  # noqa: S311
 
 
@@ -89,7 +89,9 @@ async def stored_ids(store: SqliteStore, chain: Chain) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-async def edited(store: SqliteStore, chain: Chain, times: int, chance: random.Random) -> None:
+async def edit_randomly(
+    store: SqliteStore, chain: Chain, times: int, chance: random.Random
+) -> None:
 
     def work(tx: Transaction) -> None:
         for _ in range(times):
@@ -118,7 +120,7 @@ async def test_portions_of_any_size_give_the_same_objects(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chain = await a_chain(store)
-    await edited(store, chain, 50, chance_of(6))
+    await edit_randomly(store, chain, 50, seeded_random(6))
 
     def in_portions(tx: Transaction, rows: int, size: int) -> tuple[list[bytes], int]:
         portion, found, portions = history.begin(tx, chain.id, 0), list[bytes](), 0
@@ -142,8 +144,8 @@ async def test_portions_of_any_size_give_the_same_objects(
 async def test_a_kill_during_repository_creation_does_no_harm(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chain, chance = await a_chain(store), chance_of(10)
-    await edited(store, chain, 30, chance)
+    chain, chance = await a_chain(store), seeded_random(10)
+    await edit_randomly(store, chain, 30, chance)
     real = {name: getattr(repository, name) for name in ("add_portion", "_put_in_place", "_begin")}
     path = repository_path(tmp_path, chain.id)
     for name, is_new in [*((name, True) for name in real), ("add_portion", False)]:
@@ -154,7 +156,7 @@ async def test_a_kill_during_repository_creation_does_no_harm(
             real[name](*arguments)
             raise Killed
 
-        await edited(store, chain, 3, chance)
+        await edit_randomly(store, chain, 3, chance)
         with monkeypatch.context() as patched:
             patched.setattr(repository, name, killed)
             with pytest.raises(Killed):
@@ -167,7 +169,7 @@ async def test_simultaneous_requests_create_one_repository(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     chain = await a_chain(store)
-    await edited(store, chain, 20, chance_of(11))
+    await edit_randomly(store, chain, 20, seeded_random(11))
 
     paths = await asyncio.gather(*(refreshed(store, tmp_path, chain.id) for _ in range(8)))
 
@@ -182,7 +184,7 @@ async def test_many_small_packs_are_merged(
     chain = await a_chain(store)
     monkeypatch.setattr(repository, "_MOST_PACKS", 4)
     for seed in range(8):
-        await edited(store, chain, 3, chance_of(seed))
+        await edit_randomly(store, chain, 3, seeded_random(seed))
         path = await refreshed(store, tmp_path, chain.id)
         assert len(list(path.glob("objects/pack/*.pack"))) <= 4
     assert ids(path) == await stored_ids(store, chain)

@@ -388,7 +388,7 @@ def test_an_empty_commit_is_kept(memory: Memory, clone: Path, tmp_path: Path) ->
     assert (memory.versions()[:-1], fsck(tmp_path / "third")) == (before, "")
 
 
-def refused(clone: Path, *arguments: str) -> str:
+def refused_push(clone: Path, *arguments: str) -> str:
     done = run_git(clone, "push", *arguments, check=False)
     assert done.returncode == 1, done.stderr
     return " ".join(done.stderr.split())
@@ -401,7 +401,7 @@ def test_a_push_of_invalid_files_is_refused_with_each_file_and_line(
     (clone / "notes.txt").write_bytes(b"x")
     (clone / "link.md").symlink_to("human.md")
     commit(clone, "Bad", human="a\nkey: sk-abcdefghijklmnopqrst\n")
-    said = refused(clone)
+    said = refused_push(clone)
     for words in (
         "notes.txt: each file is",
         "human.md, line 2: this looks like a password",
@@ -422,7 +422,7 @@ def test_pushes_that_would_lose_history_are_refused(memory: Memory, clone: Path)
         (("origin", "HEAD:refs/tags/one"), "Memory keeps no other tags"),
         (("origin", "HEAD:other"), "Memory keeps no other branches"),
     ):
-        assert words in refused(clone, *arguments)
+        assert words in refused_push(clone, *arguments)
     assert memory.versions() == before
 
 
@@ -452,7 +452,9 @@ def test_a_proposal_from_an_older_commit_merges_with_newer_changes(
         "courses/maths": "Other",
     }
     memory.put("courses/maths", "Third")
-    assert "courses/maths.md: the same lines changed" in refused(clone, "origin", "HEAD:propose/y")
+    assert "courses/maths.md: the same lines changed" in refused_push(
+        clone, "origin", "HEAD:propose/y"
+    )
 
 
 def test_other_line_ends_and_unicode_forms_cause_no_conflict(memory: Memory, clone: Path) -> None:
@@ -584,7 +586,7 @@ def test_an_oversized_push_is_refused_with_a_message_that_git_shows(
     before, rows = memory.versions(), memory.server.rows()
     (clone / "noise.md").write_bytes(random.Random(1).randbytes(3_000_000))  # noqa: S311
     commit(clone, "Noise")
-    said = refused(clone)
+    said = refused_push(clone)
     assert "remote: This push is longer than 1 MB, the limit of one push." in said
     assert "[remote rejected] main -> main" in said
     assert (memory.versions(), memory.server.rows()) == (before, rows)

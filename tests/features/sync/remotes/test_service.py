@@ -246,7 +246,7 @@ async def followed_there(world: World, there: Git | Dolt) -> None:
     await world.work()
 
 
-async def overtaken(
+async def overtake(
     world: World,
     there: Git | Dolt,
     patch: pytest.MonkeyPatch,
@@ -272,7 +272,7 @@ async def test_a_frozen_server_does_not_overwrite_newer_text_after_it_resumes(
     await followed_there(world, there)
     await world.put("human", "two")
 
-    await overtaken(world, there, monkeypatch, lambda: world.put("human", "three"))
+    await overtake(world, there, monkeypatch, lambda: world.put("human", "three"))
 
     assert there.text() == "three"
     noted = await world.noted()
@@ -288,7 +288,7 @@ async def test_a_frozen_server_reopens_no_decided_proposal_after_it_resumes(
     await followed_there(world, there)
     made = await world.propose("human", "one", "two")
 
-    await overtaken(world, there, monkeypatch, lambda: world.reject(made.id))
+    await overtake(world, there, monkeypatch, lambda: world.reject(made.id))
 
     await world.work()  # This removes what the frozen server wrote.
     assert (there.proposals(), there.text(), await world.jobs()) == (0, "one", [])

@@ -298,14 +298,14 @@ def test_hostile_texts_are_parsed_in_linear_time() -> None:
             require_linear(partial(parse, text=text, schema=schema), 1_000, text(60))
 
 
-def shown(language: str) -> list[str]:
+def page_examples(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_the_examples_of_the_formats_page_are_correct() -> None:
-    designed, first, free = shown("toml")
+    designed, first, free = page_examples("toml")
     schema = parse_schema(designed, "student")
-    markdown, escaped = shown("markdown")
+    markdown, escaped = page_examples("markdown")
     parsed = from_markdown(markdown, schema)
     assert parsed.form == "complete"
     assert to_markdown("student", parsed.text, schema) == markdown
@@ -316,7 +316,7 @@ def test_the_examples_of_the_formats_page_are_correct() -> None:
         == "Wrote an essay:\n## My garden\nwith three parts."
     )
     assert to_toml("notes", from_toml(free, None).text, None) == free
-    (wrong,) = shown("text")
+    (wrong,) = page_examples("text")
     with pytest.raises(Invalid) as error:
         from_markdown(markdown.replace("\n21\n", "\ntwenty-one\n"), schema)
     assert f"{error.value}\n" == wrong

@@ -21,7 +21,7 @@ TEXT = (
 )
 
 
-def used(share: float) -> ContextMetrics:
+def metrics_with_usage(share: float) -> ContextMetrics:
     return ContextMetrics(
         persona_chars=0, human_chars=round(1000 * share), persona_max=1000, human_max=1000
     )
@@ -60,7 +60,7 @@ def test_the_adaptive_threshold_rises_for_empty_and_falls_for_full_blocks() -> N
     ):
         strategy = AdaptiveRotation()
         for share in shares:
-            strategy.should_rotate(used(share))
+            strategy.should_rotate(metrics_with_usage(share))
         assert (strategy.threshold, strategy.base_threshold) == (threshold, 0.8)
 
 
@@ -103,7 +103,7 @@ def test_defaults_come_from_the_environment_and_invalid_values_are_refused(
     strategy = AdaptiveRotation()
     assert (default_max_chars(), strategy.threshold) == (900, 0.55)
     for _ in range(40):
-        strategy.should_rotate(used(1.0))
+        strategy.should_rotate(metrics_with_usage(1.0))
     assert strategy.threshold == 0.55  # The configured threshold is beyond the limit.
     wrong = [(MAX_CHARS, default_max_chars, value) for value in ("many", "12.5", "-5", "149")]
     wrong += [

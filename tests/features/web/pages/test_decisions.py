@@ -31,18 +31,18 @@ def propose(browser: TestClient, old: str, new: str, user: str = "ada") -> str:
     return str(made["id"])
 
 
-def human(browser: TestClient) -> str:
+def human_text(browser: TestClient) -> str:
     return str(browser.get("/users/ada/blocks/human").json()["body"])
 
 
-def person(browser: TestClient) -> str:
+def person_page(browser: TestClient) -> str:
     users = browser.get("/v1/users/").json()
     return "/ui/people/" + next(str(one["id"]) for one in users if one["identifier"] == "ada")
 
 
 def test_a_persons_page_shows_proposals_with_escaped_reasons(browser: TestClient) -> None:
     proposal = propose(browser, "tea", "coffee")
-    page = browser.get(person(browser)).text
+    page = browser.get(person_page(browser)).text
     assert "1 suggestion<" in page
     assert "Ada likes coffee." in page
     assert "Said &lt;b&gt;today&lt;/b&gt;." in page
@@ -55,7 +55,7 @@ def test_approving_changes_the_block_and_returns_to_the_previous_page(
     proposal = propose(browser, "tea", "coffee")
     answer = browser.post(f"/ui/proposals/{proposal}/approve", data={"next": "/"})
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
-    assert human(browser) == "Ada likes coffee.\nAda plays chess."
+    assert human_text(browser) == "Ada likes coffee.\nAda plays chess."
     page = browser.get("/").text
     assert "human: applied." in page
     assert "human: applied." not in browser.get("/").text, "the notice must be shown once"
@@ -67,7 +67,7 @@ def test_a_proposal_can_be_approved_with_other_words_or_rejected(browser: TestCl
     browser.post(
         f"/ui/proposals/{first}/approve", data={"body": "Ada likes cocoa.\r\nAda plays chess."}
     )
-    assert human(browser) == "Ada likes cocoa.\nAda plays chess."
+    assert human_text(browser) == "Ada likes cocoa.\nAda plays chess."
     done = browser.post(f"/ui/proposals/{second}/reject", data={"reason": "No."})
     assert done.status_code == 303
     found = browser.get("/users/ada/diffs", params={"status": "rejected"}).json()
@@ -87,9 +87,9 @@ def test_a_conflict_shows_both_texts_and_accepts_a_third(browser: TestClient) ->
     assert answer.status_code == 200
     assert "What stands there now" in later, "the page must still show why the proposal waits"
     assert "milk</ins>" in later
-    assert "collides" in browser.get(person(browser)).text
+    assert "collides" in browser.get(person_page(browser)).text
     browser.post(f"/ui/proposals/{proposal}/approve", data={"body": "Ada likes both."})
-    assert human(browser) == "Ada likes both."
+    assert human_text(browser) == "Ada likes both."
 
 
 def test_an_htmx_request_gets_only_the_card(browser: TestClient) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.features.web.pages.test_decisions import human
+from tests.features.web.pages.test_decisions import human_text
 from tests.features.web.pages.test_home import visitor
 from tests.features.web.pages.test_memory import home
 
@@ -82,11 +82,11 @@ def test_restoring_a_text_can_be_undone(browser: TestClient) -> None:
     page = f"{home(browser)}/blocks/human"
     answer = browser.post(f"{page}/restore", data={"sha": first})
     assert answer.headers["location"] == page
-    assert human(browser) == TEXTS[0]
+    assert human_text(browser) == TEXTS[0]
     told = browser.get(page).text
     assert "human was restored." in told
     browser.post(told.split('<form method="post" action="')[1].split('"')[0])
-    assert human(browser) == TEXTS[2]
+    assert human_text(browser) == TEXTS[2]
     assert browser.post(f"{page}/restore", data={"sha": "f" * 40}).status_code == 404
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.features.web.pages.test_decisions import human, propose
+from tests.features.web.pages.test_decisions import human_text, propose
 from tests.features.web.pages.test_home import visitor
 
 
@@ -96,13 +96,13 @@ def test_an_edit_with_a_reason_can_be_undone(browser: TestClient) -> None:
     }
     saved = browser.post(page, data=form)
     assert (saved.status_code, saved.headers["location"]) == (303, page)
-    assert human(browser) == "Ada likes milk.\nMuch."
+    assert human_text(browser) == "Ada likes milk.\nMuch."
     told = browser.get(page).text
     assert "human was saved." in told
     assert "She said so" in told
     undo = told.split('action="')[1].split('"')[0]
     browser.post(undo)
-    assert human(browser) == "# Ada\n\nLikes **tea**."
+    assert human_text(browser) == "# Ada\n\nLikes **tea**."
 
 
 def test_an_edit_of_a_changed_block_keeps_the_typed_text(browser: TestClient) -> None:
@@ -113,12 +113,12 @@ def test_an_edit_of_a_changed_block_keeps_the_typed_text(browser: TestClient) ->
         page, data={"value": "Mine <b>", "reason": "My reason", "version": version}
     )
     assert refused.status_code == 409
-    assert human(browser) == "Another wrote this."
+    assert human_text(browser) == "Another wrote this."
     assert ">\nMine &lt;b&gt;</textarea>" in refused.text
     assert 'value="My reason"' in refused.text
     assert "Another wrote this." in refused.text
     browser.post(page, data={"value": "Both.", "version": version_on(refused.text)})
-    assert human(browser) == "Both."
+    assert human_text(browser) == "Both."
 
 
 def test_a_text_that_is_too_long_stays_in_the_editor(browser: TestClient) -> None:
@@ -170,7 +170,7 @@ def test_deleting_a_block_can_be_undone(browser: TestClient) -> None:
     assert browser.get("/users/ada/blocks/human").status_code == 404
     assert "This block was deleted." in browser.get(page).text
     browser.post(told.split('<form method="post" action="')[1].split('"')[0])
-    assert human(browser) == "# Ada\n\nLikes **tea**."
+    assert human_text(browser) == "# Ada\n\nLikes **tea**."
 
 
 def test_approve_all_decides_only_the_proposals_on_the_page(browser: TestClient) -> None:
@@ -181,7 +181,7 @@ def test_approve_all_decides_only_the_proposals_on_the_page(browser: TestClient)
     later = {"old_string": "", "new_string": "Has a cat.", "reasoning": "Said so."}
     third = browser.post("/users/ada/blocks/pets/propose", json=later).json()["id"]
     browser.post(f"{home(browser)}/decide", data={"id": [first, second], "decision": "approve"})
-    assert human(browser) == "# Ada L.\n\nLikes **coffee**."
+    assert human_text(browser) == "# Ada L.\n\nLikes **coffee**."
     assert "Remembered." in browser.get(home(browser)).text
     browser.post(
         f"{home(browser)}/decide", data={"id": [third], "decision": "reject", "reason": "No."}
@@ -221,4 +221,4 @@ def test_a_users_block_can_be_changed_only_on_the_users_page(
     block = browser.get("/users/ada/blocks/human").json()["id"]
     assert "Memory of ada" in browser.get(f"/ui/blocks/{block}").text
     assert browser.post(f"/ui/blocks/{block}/remove").status_code == 409
-    assert "tea" in human(browser)
+    assert "tea" in human_text(browser)
