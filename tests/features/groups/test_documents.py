@@ -204,7 +204,7 @@ def test_a_long_file_is_read_to_its_end_in_several_jobs(
     agent = main_agent(http)["id"]
     words = [f"Number{number}" for number in range(5)]
     attach(http, agent, folder_with(http, "Book", a="\n".join(f"{w} {'x' * 480}" for w in words)))
-    look(server)
+    find_documents(server)
     wait_until(lambda: "Number4" in text_of(http, agent, "Book"))
     text = text_of(http, agent, "Book")
     assert [text.count(f"Word: {word}") for word in words] == [1] * 5

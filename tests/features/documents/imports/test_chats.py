@@ -308,12 +308,12 @@ def test_a_repeated_import_adds_only_newer_messages(api: Api) -> None:
 
 
 def test_what_is_imported_later_gets_the_policy_of_its_conversation(api: Api) -> None:
-    first = taken(api, "chatgpt", stream(chatgpt("kept")), user="kim")
+    first = import_chats(api, "chatgpt", stream(chatgpt("kept")), user="kim")
     found = {"agent_id": first["agent"], "user_id": "kim"}
     (thread,) = ok(api.http.get("/v1/conversations/", params=found))
     ok(api.http.put(f"/v1/conversations/{thread['id']}/egress", json={"allowed": ["local"]}))
     more = node("q2", "a", "user", "And coffee?", at=1_700_000_100.0)
-    taken(api, "chatgpt", stream(chatgpt("kept", more)), user="kim")
+    import_chats(api, "chatgpt", stream(chatgpt("kept", more)), user="kim")
     said = [row for row in _rows(api, thread["id"]) if row.role != "system"]
     assert (len(said), {row.egress for row in said}) == (4, {"local"})
 

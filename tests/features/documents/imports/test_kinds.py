@@ -48,7 +48,7 @@ def test_claude_memory_is_imported_with_its_chats(api: Api) -> None:
     assert passage["tags"] == ["claude", "memory"]
     # If a user is named, the memory becomes a proposal, and is not shown before the user approves
     # it.
-    made = taken(api, "claude", io.BytesIO(export), user="nurse")
+    made = import_chats(api, "claude", io.BytesIO(export), user="nurse")
     assert made["taken"] == {"chats": 1, "memories proposed": 1, "messages": 2}
     headers = {"x-ricordo-user": "nurse"}
     assert ok(api.http.get(f"/v1/agents/{made['agent']}/archival-memory", headers=headers)) == []

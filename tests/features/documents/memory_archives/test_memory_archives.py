@@ -244,7 +244,7 @@ def test_the_policy_of_a_kind_of_facts_holds_where_they_were_restored(
     for sentence, kind in (("I live in Graz.", "who"), ("I like tea.", "preference")):
         ok(http.post(facts, json={"sentence": sentence, "kind": kind}))
     ok(http.put(f"{facts}/egress", json={"kind": "who", "allowed": ["local"]}, headers=own))
-    ok(send(there, exported(http, user)))
+    ok(send(there, export_memory(http, user)))
     assert ok(there.get(f"{facts}/egress")) == [{"kind": "who", "allowed": ["local"]}]
     ok(there.post(facts, json={"sentence": "I work as a nurse.", "kind": "who"}))
     person = elsewhere.read(lambda tx: users.require(tx, Scope(), user))

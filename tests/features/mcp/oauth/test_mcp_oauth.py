@@ -373,7 +373,7 @@ def test_a_code_works_once_with_its_client_redirect_uri_and_verifier(people: Peo
         assert token_works(people, made["access_token"])
         assert token(people, client_id, code=code).json()["error"] == "invalid_grant"
         # The code was used twice, so one of the two programs may have stolen it.
-        assert not works(people, made["access_token"])
+        assert not token_works(people, made["access_token"])
 
 
 def test_expired_codes_questions_and_tokens_are_refused(

@@ -215,7 +215,7 @@ def ask_about_ada(world: World) -> None:
     assert canary("passage") in answer
 
 
-def beside(world: World) -> tuple[list[Path], Path]:
+def files_beside_the_database(world: World) -> tuple[list[Path], Path]:
     """Make files outside the database.
 
     The files are the user's repository, a dump with the user's data, and another user's repository.

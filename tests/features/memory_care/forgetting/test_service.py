@@ -176,7 +176,7 @@ async def test_a_request_with_another_choice_or_more_rights_is_carried_out_too(
     ]
     assert ids[:4] == ids[4:]
     assert len(set(ids)) == 4
-    await finish(stage)
+    await finish_jobs(stage)
     owned = await stage.store.read(lambda tx: user_memory.open_memory(tx, SCOPE, "ada"))
     rules = await stage.store.read(lambda tx: user_memory.require(tx, owned, NEVER_REMEMBER).value)
     assert Rules.of_text(rules).refuse("", text)

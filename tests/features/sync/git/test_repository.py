@@ -103,10 +103,10 @@ async def edit_randomly(
 async def test_a_repository_has_the_databases_ids_and_passes_git_fsck(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    chain, chance = await a_chain(store), chance_of(5)
+    chain, chance = await a_chain(store), seeded_random(5)
     # The first round creates the repository, and the others add to it.
     for _ in range(3):
-        await edited(store, chain, 40, chance)
+        await edit_randomly(store, chain, 40, chance)
         path = await refreshed(store, tmp_path, chain.id)
         assert ids(path) == await stored_ids(store, chain)
     assert path == repository_path(tmp_path, chain.id)
