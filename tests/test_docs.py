@@ -112,9 +112,8 @@ def test_the_readmes_conversation_is_remembered_after_a_sigkill(
         assert "My favourite tea is jasmine." in human
         run_python(tell.replace(ADDRESS, server.url))
         with httpx2.Client(base_url=server.url, trust_env=False) as http:
-            assert [agent["name"] for agent in http.get("/v1/agents/").json()] == [
-                "companion"
-            ]  # the program ran twice, and made the agent once
+            # The program ran twice, but created the agent once.
+            assert [agent["name"] for agent in http.get("/v1/agents/").json()] == ["companion"]
 
 
 def say_something(seen: Seen) -> Answer:
@@ -235,14 +234,14 @@ SHOWN = {
     "mcp-servers.md": (r"^notes \[\]$",),
     "memory.md": (
         r"\Aada She told me\nada Make student\nLikes tea\. 1\nLikes green tea\.\n\Z",
-    ),  # without a server
+    ),  # runs without a server
     "embedded.md": (
         r'\A[^\n]*"My favourite tea is jasmine\."',
         r"^companion$",
         r"^\+.*I live in Turin\.",
         r"^20\d\d-\d\d-\d\d ada ",
         r"\nHer name is Ada\.\n\Z",
-    ),  # without a server
+    ),  # runs without a server
     "costs.md": (
         r"^turn [1-9]\d* [1-9]\d*$",
         r"^[1-9]\d* of 200000 until 20",
@@ -470,7 +469,7 @@ def test_every_command_in_the_docs_has_its_options() -> None:
     The test adds `--help`, so the command does nothing, and an unknown option is an error.
     """
     seen: dict[str, Any] = {}
-    command = get_command(app)  # making it is slow
+    command = get_command(app)  # slow to build
     pages = "\n".join(
         text
         for page, text in PAGES.items()

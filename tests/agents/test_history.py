@@ -107,10 +107,9 @@ async def test_an_otid_of_another_message_refuses_the_whole_import(
 ) -> None:
     new = numbered(2 * PORTION)
     await imported(stage, agent, new[-1:])
-    await imported(
-        stage, agent, new[1:2], await a_second_thread(stage, agent)
-    )  # in another conversation it is another message
-    new[-1] = replace(new[-1], created_at="2020-01-01")  # another time makes no other message
+    # In another conversation the same otid is no duplicate.
+    await imported(stage, agent, new[1:2], await a_second_thread(stage, agent))
+    new[-1] = replace(new[-1], created_at="2020-01-01")  # times are not compared
     before = await stored_ids(stage.store, agent)
     with pytest.raises(Conflict, match=f"otid-{2 * PORTION - 1} belongs to another message"):
         await imported(stage, agent, [*new[:-1], replace(new[-1], **other)])

@@ -371,8 +371,8 @@ async def test_the_system_prompt_shows_new_archive_tags_but_not_each_new_count(
     # Within a turn only the memory section is rendered again: the archive is not empty any more,
     # but the count of passages stays.
     assert made[1] == made[0]
-    assert made[2] != made[1]  # the archive is empty no more
-    assert made[3:6] == [made[2]] * 3  # two, three: only a count
+    assert made[2] != made[1]  # the first passage
+    assert made[3:6] == [made[2]] * 3  # further passages change only the count
     assert "Available archival memory tags: tea" in made[6]
     assert "3 total memories" in made[6]
     assert made[7:] == [made[6]] * 2

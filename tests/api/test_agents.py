@@ -323,9 +323,8 @@ def test_an_agent_whose_model_is_gone_can_still_be_read(api: Api, agent: AgentSt
 
 def test_reading_an_agent_costs_at_most_four_statements(api: Api, agent: AgentState) -> None:
     api.client.agents.messages.create(agent.id, input="Hello.")
-    api.client.agents.retrieve(
-        agent.id
-    )  # so that no statement is counted that only a first call needs
+    # The first call, whose extra statements must not be counted.
+    api.client.agents.retrieve(agent.id)
     with count_statements(api.server.runtime.store) as counted:  # type: ignore[attr-defined]
         api.client.agents.retrieve(agent.id)
 
@@ -347,7 +346,8 @@ def test_listing_agents_costs_at_most_four_statements_and_equals_reading_each(
         )
         for number in range(6)
     ]
-    api.client.agents.list(limit=50)  # so that no statement is counted that only a first call needs
+    # The first call, whose extra statements must not be counted.
+    api.client.agents.list(limit=50)
     with count_statements(api.server.runtime.store) as counted:  # type: ignore[attr-defined]
         listed = {agent.id: agent for agent in api.client.agents.list(limit=50).items}
 
@@ -365,7 +365,7 @@ def test_listing_agents_costs_at_most_four_statements_and_equals_reading_each(
 def test_deleting_a_small_agent_costs_at_most_44_statements_in_4_transactions(api: Api) -> None:
     blocks = [{"label": "human", "value": "Ada."}, {"label": "persona", "value": "Kind."}]
     body = {"model": MODEL, "memory_blocks": blocks}
-    for _ in range(2):  # the first deletion of a database makes an organization
+    for _ in range(2):  # the first deletion in a database creates an organization
         id = api.http.post("/v1/agents/", json=body).json()["id"]
         with count_statements(api.server.runtime.store) as counted:  # type: ignore[attr-defined]
             assert api.http.delete(f"/v1/agents/{id}").status_code == 200

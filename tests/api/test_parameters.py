@@ -115,10 +115,11 @@ def list_in(answer: Any) -> Any:
 def tried(world: World, name: str, schema: Wire, base: Any) -> list[str]:
     """Return values of a parameter that may show whether it is read."""
     text = str(schema)
+    # The first value occurs nowhere, so a filter shows at once.
     found = [
         "zebra",
         *TRIED.get(name, ()),
-    ]  # The first value occurs nowhere, so a filter shows at once.
+    ]
     found += ["true", "false"] if "boolean" in text else ["1", "2"] if "integer" in text else []
     found += schema.get("enum") or next(
         (one["enum"] for one in schema.get("anyOf", ()) if "enum" in one), []
@@ -133,7 +134,7 @@ def tried(world: World, name: str, schema: Wire, base: Any) -> list[str]:
         found += [listed[0]["id"], listed[-1]["id"]]
     if "date" in name or name in ("from", "to"):
         found += DATES
-    is_free = "'string'" in text and "'enum'" not in text  # other schemas refuse an id
+    is_free = "'string'" in text and "'enum'" not in text  # other schemas do not accept an id
     return [*found, *({**world.own, **world.shared}.values() if is_free else ())]
 
 
@@ -235,7 +236,7 @@ def test_every_query_parameter_changes_a_response(world: World, share: int) -> N
     ):
         assert world.send(OPERATOR, "POST", path, json=body).status_code == 200
     open_files(world)
-    world.new_schedule(OPERATOR)  # second ones, so that a list of them has an order
+    world.new_schedule(OPERATOR)  # a second object of each kind, so that lists have an order
     world.new_token(OPERATOR)
     world.new_batch()
     world.new_student("cyd")

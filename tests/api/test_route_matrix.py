@@ -42,7 +42,7 @@ REFUSED = (401, 403, 404)
 ROLES = ("user", "developer", "admin", "service")
 GIT = 3
 View = dict[str, tuple[int, str]]
-FEW = 4  # where all cells are equivalent, one in this many is called
+FEW = 4  # one in this number of equivalent cells is called
 AT_ONCE = 50  # cells called between two checks of the database
 # Open to everybody: health checks and login.
 OPEN = {
@@ -853,9 +853,8 @@ def test_the_same_requests_succeed_for_callers_with_the_rights(
             and "/identities/" not in cell.path
         )
         is_page = cell.path.startswith("/ui/")
-        is_twice = (
-            is_page or "/tools/mcp/" in cell.path or "{task_name}" in cell.path
-        )  # another route deletes the same object
+        # Another route deletes the same object.
+        is_twice = is_page or "/tools/mcp/" in cell.path or "{task_name}" in cell.path
         given = spare(world, hers, cell) if is_twice and cell.deletes else hers
         if cell.deletes and "{folder_id}" in cell.path:
             given, is_hers = {**hers, **world.new_folder(new_id("spare"))}, False

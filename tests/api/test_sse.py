@@ -141,9 +141,8 @@ async def test_a_restarted_message_is_streamed_whole_under_a_new_id() -> None:
         (one.id, "An"),
         (one.id, "ew."),
     ]
-    one = message(
-        call := ToolCallPart("call_0", "search", '{"query": "tea"}')
-    )  # its pieces have the same id again
+    # The restarted call has the same id as the lost one.
+    one = message(call := ToolCallPart("call_0", "search", '{"query": "tea"}'))
     restarted = MessageRestarted(RUN.id, "step-1", void.id, one.id)
     events = await messages_told(
         event_stream(), piece(void, call, '{"query', named=True), restarted, saved(one)

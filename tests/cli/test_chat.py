@@ -275,9 +275,8 @@ def test_the_archive_can_be_searched_and_the_result_says_how_to_search_messages(
     assert "Nothing found" in command(talk, "/search zeppelin")
     unrelated = "In which hangar of Friedrichshafen is the blue zeppelin under repair?"
     path = f"/v1/agents/{talk.agent['id']}/archival-memory/search"
-    assert (
-        talk.client.ask("GET", path, query={"query": unrelated})["count"] == 1
-    )  # this is the nearest passage
+    # This is the nearest passage.
+    assert talk.client.ask("GET", path, query={"query": unrelated})["count"] == 1
     assert command(talk, f"/search {unrelated}").startswith("Nothing found in the archive.")
 
 

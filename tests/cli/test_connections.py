@@ -269,7 +269,7 @@ def test_idle_connections_make_room_for_new_ones(connect: Connect) -> None:
 
 def test_busy_connections_are_kept_and_new_ones_refused(connect: Connect) -> None:
     busy = [connect().send(POST + b"content-length: 10\r\n\r\n{") for _ in range(6)]
-    time.sleep(0.5)  # all have begun
+    time.sleep(0.5)  # until all requests have begun
     assert connect().status() == 503
     assert [line.send(b'"name": 1').status() for line in busy] == [422] * 6
 
@@ -300,9 +300,8 @@ async def test_a_stream_outlives_every_limit_and_a_reader_that_stops_reading_is_
             async with http.stream("POST", path, json=body) as response:
                 said = b"".join([piece async for piece in response.aiter_bytes()])
             assert b"At last." in said
-            sent = json.dumps(
-                body
-            ).encode()  # and the head of another request, which waits for this one
+            # The head of a second request follows, which waits for the first.
+            sent = json.dumps(body).encode()
             whole = (
                 POST.replace(b"/v1/agents/", path.encode())
                 + b"content-length: %d\r\n\r\n" % len(sent)
@@ -319,9 +318,8 @@ async def test_a_stream_outlives_every_limit_and_a_reader_that_stops_reading_is_
                 "/v1/blocks/", json={"label": "notes", "value": text, "limit": 4_000_000}
             )
             path = f"/v1/blocks/{block.json()['id']}".encode()
-        line = Line(address).send(
-            HEALTH.replace(b"/v1/health/", path) * 8
-        )  # More than the operating system buffers for the reader.
+        # More than the operating system buffers for the reader.
+        line = Line(address).send(HEALTH.replace(b"/v1/health/", path) * 8)
         taken = b""
         await asyncio.sleep(limits["client_timeout"])
         await asyncio.to_thread(until_none_is_open, server)

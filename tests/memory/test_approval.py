@@ -110,9 +110,8 @@ async def test_an_approved_proposal_becomes_a_version_of_the_agent_approved_by_t
         await proposed(store, "rum", "gin"),
         await proposed(store, "Turin", "Rome", by=COACH, reasoning="A change"),
     )
-    await approve(
-        store, same, body=TEXT.replace("tea", "gin").rstrip("\n")
-    )  # a final newline is no difference
+    # A final newline makes no difference.
+    await approve(store, same, body=TEXT.replace("tea", "gin").rstrip("\n"))
     await approve(store, edited, body=TEXT.replace("tea", "gin fizz"))
     authors = [
         (one.author, one.reason)
@@ -494,7 +493,7 @@ async def test_an_undo_that_meets_another_change_leaves_no_version_without_a_blo
     count = await count_of_versions(store)
     monkeypatch.setattr(blocks, "labelled", before_somebody_changes_a_setting)
     try:
-        done = await undo(store, run_id)  # where units of work run again
+        done = await undo(store, run_id)  # on databases that repeat a unit of work
         assert [one.outcome for one in done.blocks] == ["undone"]
     except Overtaken:
         assert await count_of_versions(store) == count

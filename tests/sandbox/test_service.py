@@ -299,7 +299,7 @@ async def test_a_call_cancelled_while_its_process_starts_leaves_no_process(
     bubblewrap()
     before = set(descendants(os.getpid()))
     sandbox = Sandbox(Settings(data_dir=tmp_path), SandboxSettings())
-    await sandbox.run_python("print(1)", b"")  # others begin to wait
+    await sandbox.run_python("print(1)", b"")  # further processes start, for later calls
     calls = [asyncio.create_task(sandbox.run_python("print(1)", b"")) for _ in range(4)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)

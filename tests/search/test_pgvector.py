@@ -117,14 +117,14 @@ async def test_a_partition_that_has_grown_and_is_quiet_gets_an_index(
 ) -> None:
     await index.upsert("archive-1", "model", records(50))
     assert (await documents(index))[0] == 1  # written a moment ago
-    other = PgVectorIndex(store, QUICK)  # after a restart nothing is written
+    other = PgVectorIndex(store, QUICK)  # as after a restart, without new writes
     assert (await documents(other))[0] == 1
     await until(lambda: list(indexes().values()) == [True])
     assert (await documents(other))[0] == 1
     await other.upsert("archive-2", "model", records(39))
     assert (await documents(other, "archive-2"))[0] == 1
     assert other._task
-    assert not await other._task  # too few
+    assert not await other._task  # too few vectors
     assert list(indexes()) == [VectorGroup("archive-1", "model", 8).index]
     assert asked == ["exact", "exact", "near", "exact"]
     await other.close()
@@ -143,7 +143,7 @@ async def test_the_index_finds_what_an_exact_search_finds_with_equal_similaritie
     ]
     assert asked == ["exact"] * 20 + ["near"] * 20
     found = sum(len(set(one) & set(other)) for one, other in zip(before, after, strict=True))
-    assert found >= 195  # with equal similarities, or they would not be the same pairs
+    assert found >= 195  # pairs of a document and its similarity
     assert all(one == sorted(one, key=lambda hit: (-hit[1], hit[0])) for one in after)
 
 
@@ -159,9 +159,8 @@ async def test_filters_and_limits_decide_between_the_index_and_an_exact_search(
             lambda tx, sql=explained: tx.connection.execute(sql, values).all()
         )  # type: ignore[misc]
         assert (group.index in str(plan)) == is_by_index
-    half = await documents(
-        index, wanted=VectorFilter(start=1500)
-    )  # these are found on the way through the index
+    # The index finds enough of these.
+    half = await documents(index, wanted=VectorFilter(start=1500))
     assert len(half) == 10
     assert min(half) >= 1500
     assert asked == ["near"]

@@ -145,7 +145,7 @@ async def test_jobs_that_ended_long_ago_are_pruned(
     waiting = await add(store)
     assert await store.write(jobs.prune) == 0
     clock.advance(3601)
-    assert await store.write(jobs.prune) == 1  # that a sweep went well
+    assert await store.write(jobs.prune) == 1  # the record of a successful sweep
     clock.advance(jobs.KEPT_SECONDS)
     assert await store.write(jobs.prune) == 3
     assert await store.write(jobs.prune) == 0

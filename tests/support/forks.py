@@ -24,7 +24,7 @@ import pytest
 from tests.support.order import scope_of
 
 CAN_FORK = hasattr(os, "fork")
-MOST_SCOPES = 10_000  # a pipe holds their numbers
+MOST_SCOPES = 10_000  # so many numbers fit into a pipe
 _NUMBER = struct.Struct(">I")
 _SHOWING = ("terminalreporter", "terminalprogress")  # plugins for the process that collected
 

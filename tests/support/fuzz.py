@@ -32,8 +32,8 @@ from ricordo.api.models.messages import AnyMessage
 from ricordo.api.models.runs import StopReasonResponse, UsageResponse
 from tests.seams.people import OPERATOR, World, bearer, world_on
 
-ONE_WORLD = 1000  # requests; after so many, little of the world is left
-_LAST = 0.9  # of these requests come before any that delete objects of other requests
+ONE_WORLD = 1000  # requests; later ones would find few objects left
+_LAST = 0.9  # the share of requests before the first that delete objects of other requests
 HOSTILE: tuple[Any, ...] = (
     *(
         "",

@@ -36,7 +36,7 @@ from ricordo.storage.engine.statements import Statements
 from ricordo.storage.schema.columns import metadata
 from ricordo.tools import toolbox
 
-LOAD = embedded._load  # for tests of the loading itself
+LOAD = embedded._load  # for tests of loading
 SLEEP_SECONDS = 0.02
 MAKE_PRIVATE_FILE = sqlite.make_private_file  # for tests of the first start of a database
 
