@@ -658,7 +658,7 @@ CHECKS: tuple[Callable[[list[Module]], list[str]], ...] = (
     calls_past_the_gate,
 )
 
-# --- the house ---
+# --- the package ---
 
 
 @pytest.fixture(scope="module")

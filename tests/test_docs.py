@@ -234,14 +234,14 @@ SHOWN = {
     "mcp-servers.md": (r"^notes \[\]$",),
     "memory.md": (
         r"\Aada She told me\nada Make student\nLikes tea\. 1\nLikes green tea\.\n\Z",
-    ),  # without a server
+    ),  # runs without a server
     "embedded.md": (
         r'\A[^\n]*"My favourite tea is jasmine\."',
         r"^companion$",
         r"^\+.*I live in Turin\.",
         r"^20\d\d-\d\d-\d\d ada ",
         r"\nHer name is Ada\.\n\Z",
-    ),  # without a server
+    ),  # runs without a server
     "costs.md": (
         r"^turn [1-9]\d* [1-9]\d*$",
         r"^[1-9]\d* of 200000 until 20",
@@ -469,7 +469,7 @@ def test_every_command_in_the_docs_has_its_options() -> None:
     The test adds `--help`, so the command does nothing, and an unknown option is an error.
     """
     seen: dict[str, Any] = {}
-    command = get_command(app)  # making it is slow
+    command = get_command(app)  # slow to build
     pages = "\n".join(
         text
         for page, text in PAGES.items()

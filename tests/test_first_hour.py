@@ -171,7 +171,7 @@ class Stranger:
                 path = self._here / name[1].replace("~", str(self.home))
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(block)
-        assert left == set(), f"{page.name} does not have these any more"
+        assert left == set(), f"{page.name} no longer contains these entries of NOT_RUN"
         self._end_prompt()
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> list[str]:
@@ -244,7 +244,7 @@ class Stranger:
     def _serve(self, command: str) -> None:
         port = next((port for port in self._ports.values() if port in command), self._ports[PORT])
         if port in self._servers:
-            return  # the server runs already
+            return  # the server is already running
         script = "\n".join([*self._exports, f"exec {command}"])
         with (self.home / "server.log").open("ab") as log:
             process = subprocess.Popen(

@@ -163,7 +163,7 @@ def _patterns(path: str) -> Iterator[tuple[re.Pattern[Any], Run]]:
         try:
             pattern = re.compile(*(eval(given, dict(vars(module))) for given in (source, flags)))  # noqa: S307 - our own
         except NameError:
-            assert kept, f"{path}: a row in MADE is needed for re.{call.func.attr}({source})"  # type: ignore[attr-defined]
+            assert kept, f"{path}: add a row to MADE for re.{call.func.attr}({source})"  # type: ignore[attr-defined]
             continue
         if pattern not in kept:
             way = call.func.attr  # type: ignore[attr-defined]

@@ -355,4 +355,4 @@ async def test_nothing_poisoned_is_written_where_somebody_decides(
         )
         assert "rules" not in {one.label for one in waiting}, poison
         count += len(waiting)
-    assert count > number, "the model obeyed, and nothing came of it: the test proves nothing"
+    assert count > number, "the model wrote nothing, so the test proves nothing"

@@ -16,7 +16,7 @@ from tests.seams.stage import Hooks, Stage, text_of
 from tests.support.postgres import server
 
 DATABASES = ("postgresql",)
-_LONGEST = 4096  # Bytes of a statement that psycopg reads once, and not at each use.
+_LONGEST = 4096  # Bytes; psycopg caches the parsed form of statements up to this size.
 
 
 @pytest.fixture

@@ -166,7 +166,7 @@ async def test_a_run_left_open_by_a_dead_server_is_closed_after_its_lease(
     clock.advance(LEASE / SECOND + 1)
     assert await close_expired_runs(stage.runtime) == 0
 
-    stage.runtime.live.clear()  # as another server sees it
+    stage.runtime.live.clear()  # as on another server
     with caplog.at_level(logging.WARNING):
         assert await close_expired_runs(stage.runtime) == 1
     assert "left open" in caplog.text

@@ -272,7 +272,7 @@ async def test_a_turn_renews_its_lease_and_stops_when_it_is_lost(
     assert renewed.lease_expires_at > before.lease_expires_at
     assert renewed.lease_expires_at - stage.store.clock.now() == pytest.approx(LEASE, rel=0.01)
     await end_elsewhere(stage, agent, "cancelled")
-    await soon(turn.wait())  # nobody opened the gate: the lost lease stopped it
+    await soon(turn.wait())  # the gate is still closed, so only the lost lease can end it
     await stage.require_sound(agent)
 
 

@@ -42,7 +42,7 @@ REFUSED = (401, 403, 404)
 ROLES = ("user", "developer", "admin", "service")
 GIT = 3
 View = dict[str, tuple[int, str]]
-FEW = 4  # where all cells are equivalent, one in this many is called
+FEW = 4  # one in this number of equivalent cells is called
 AT_ONCE = 50  # cells called between two checks of the database
 # Open to everybody: health checks and login.
 OPEN = {

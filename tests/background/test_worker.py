@@ -246,7 +246,7 @@ async def test_a_job_of_a_dead_server_runs_again_if_it_has_attempts_left(
 ) -> None:
     job = await add(store, most_attempts=most)
     await store.write(lambda tx: jobs.claim(tx, "dead", 1))
-    clock.advance(-5)  # the machine's clock went back
+    clock.advance(-5)  # the machine's clock was set back
     async with working(store, tmp_path, JobHandler("work", nothing)):
         clock.advance(5)
         ended = await until(store, job)

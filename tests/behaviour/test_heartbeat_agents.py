@@ -79,7 +79,7 @@ def test_a_heartbeat_agent_is_offered_its_tools_and_reads_messages_as_events(
         "Good morning.",
     )
     assert roles(body) == "system assistant tool user user"
-    assert scene.history(agent)[-2]["content"] == "Good morning."  # stored as it was said
+    assert scene.history(agent)[-2]["content"] == "Good morning."  # stored unchanged
 
 
 def test_an_exit_rule_is_the_stop_reason_only_if_a_heartbeat_was_requested(scene: Scene) -> None:

@@ -269,7 +269,7 @@ def test_idle_connections_make_room_for_new_ones(connect: Connect) -> None:
 
 def test_busy_connections_are_kept_and_new_ones_refused(connect: Connect) -> None:
     busy = [connect().send(POST + b"content-length: 10\r\n\r\n{") for _ in range(6)]
-    time.sleep(0.5)  # all have begun
+    time.sleep(0.5)  # until all requests have begun
     assert connect().status() == 503
     assert [line.send(b'"name": 1').status() for line in busy] == [422] * 6
 

@@ -216,7 +216,9 @@ async def test_a_provider_with_very_many_models_is_tried_only_on_request(
         lines: list[str] = []
         await examine_models(say=lines.append)
         assert {seen.body["model"] for seen in server.requests if seen.method == "POST"} == {"m0"}
-    assert [line.split()[0] for line in lines[:-1]] == ["model", "openai/m0"], "the default alone"
+    assert [line.split()[0] for line in lines[:-1]] == ["model", "openai/m0"], (
+        "only the default model is checked"
+    )
     assert (
         lines[-1]
         == f"openai lists {MOST_OF_ONE + 2} models. Try one of them with: --model openai/m1"

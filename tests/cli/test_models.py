@@ -119,7 +119,7 @@ def test_an_agent_of_the_librarian_keeps_its_memory_with_a_real_model(
         f"/v1/agents/{agent['id']}/messages", json={"input": "Which tea do I like?"}
     ).json()
     assert said["messages"][-1]["content"] == "Good morning."
-    assert "jasmine" in str(answering.requests[-1].body), "its messages stay"
+    assert "jasmine" in str(answering.requests[-1].body), "the agent keeps its messages"
     refused = http.patch(f"/v1/agents/{agent['id']}", json={"model": "anthropic/claude-x"})
     assert (refused.status_code, "Set ANTHROPIC_API_KEY." in refused.text) == (404, True)
 

@@ -35,7 +35,7 @@ def after(expression: str, now: datetime = NOW) -> str:
         (
             "0 0 1-7 * */6",
             "2026-12-05 00:00",
-        ),  # both: `*/6` is Sunday and Saturday, and begins with a star
+        ),  # both day fields, since `*/6` (Sunday, Saturday) begins with a star
         ("0 0 * * 5#2", "2026-12-11 00:00"),  # the second Friday
         ("0 0 L * *", "2026-11-30 00:00"),  # the last of the month
         ("0 0 31 * *", "2026-12-31 00:00"),
@@ -148,7 +148,7 @@ def test_seven_in_berlin_is_seven_before_and_after_a_clock_change() -> None:
         "25 07:00+0100",
         "26 07:00+0100",
     ]
-    # A time that is skipped by the clock comes once, and one that is repeated comes once.
+    # A time that the clock skips or repeats comes once.
     assert local_times("30 2 * * *", zone, spring, 3) == [
         "28 02:30+0100",
         "29 03:00+0200",

@@ -112,7 +112,7 @@ def test_direction_marks_in_right_to_left_text_are_not_hidden_text(text: str) ->
     assert hidden_runs(text) == []
     assert [run.is_hidden for run in unseen_runs(text)] == [False]
     assert hidden_runs(text.replace("\n", " ") + "\nplain\u200e"), (
-        "another line has no such letters"
+        "a mark in a line without right-to-left letters is hidden text"
     )
 
 

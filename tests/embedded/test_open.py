@@ -161,7 +161,7 @@ def test_an_error_in_the_block_closes_the_server_and_is_raised_unchanged(tmp_pat
     with pytest.raises(KeyError, match="mine") as caught:
         fail()
     assert caught.value.__context__ is None
-    with opened(tmp_path / "new") as again:  # so the folder is free
+    with opened(tmp_path / "new") as again:  # the folder is unlocked
         assert [agent.name for agent in again.agents.list().items] == ["kept"]
         with pytest.raises(letta_client.APIConnectionError):
             earlier[0].with_options(max_retries=0).agents.list()

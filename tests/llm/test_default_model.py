@@ -67,7 +67,7 @@ def test_before_a_service_is_listed_its_first_choice_is_the_default_unless_anoth
     here = replace(local_server("ollama", 1, "/api/tags"))
     found = listing(here, "qwen3:8b")
     assert choose([(OPENAI, None), found], {"ollama"}).handle == default.handle, (
-        "what somebody configured"
+        "a configured provider comes before a detected one"
     )
     assert (
         choose([(OPENAI, None), listing(ANTHROPIC, "claude-haiku-5-5")]).handle
@@ -83,7 +83,9 @@ def test_a_service_that_lists_no_known_model_is_not_the_default() -> None:
         "or name a model in RICORDO_MODEL."
     ]
     azure = Provider("azure", "https://x.example/openai/v1", "azure", api_key="k")
-    assert choose([listing(azure, "gpt-4.1")]).handle == LIBRARIAN, "what could be deployed there"
+    assert choose([listing(azure, "gpt-4.1")]).handle == LIBRARIAN, (
+        "Azure also lists models that are not deployed"
+    )
     assert (
         choose([listing(replace(azure, api_version="2024-10-21"), "mine")]).handle == "azure/mine"
     )
@@ -145,7 +147,7 @@ async def test_a_base_url_selects_the_first_model_that_its_server_lists(
     assert known.default_handle() == LIBRARIAN
     default = await known.find_default()
     assert (default.handle, default.reason) == ("openai/house-model", "OPENAI_BASE_URL is set")
-    assert [seen.path for seen in server.requests] == ["/v1/models"], "no model was asked"
+    assert [seen.path for seen in server.requests] == ["/v1/models"], "no model was called"
 
 
 def ollama(**shown: Any) -> Callable[[Seen], Answer]:
@@ -203,7 +205,9 @@ async def test_a_model_pulled_later_is_found_at_the_next_look(server: ModelServe
     known = models(local_servers=(local_server("ollama", server.port, "/api/tags"),), now=now)
     await known.find_default()
     server.otherwise = ollama(qwen3=CAPABLE)
-    assert (await known.find_default()).handle == LIBRARIAN, "nobody is asked by every request"
+    assert (await known.find_default()).handle == LIBRARIAN, (
+        "servers are not asked again at every request"
+    )
     now.seconds += registry.LOOK_AGAIN_SECONDS
     assert (await known.find_default()).handle == "ollama/qwen3"
 
@@ -314,7 +318,7 @@ async def test_the_model_in_the_settings_is_checked(
         with pytest.raises(NotFound) as refused:
             await known.require(handle)
         assert str(refused.value).endswith(f". {fault}"), (
-            "whoever names it for an agent is told the same"
+            "the same reason is given if an agent is to use it"
         )
 
 

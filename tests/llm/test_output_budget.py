@@ -52,7 +52,7 @@ def test_the_timeout_of_a_summary_follows_the_models_speed() -> None:
     for _ in range(20):
         speeds.note("slow", Usage(1_000, 100), 60.0)
         speeds.note("fast", Usage(1_000, 100), 0.5)
-        speeds.note("slow", Usage(3, 1), 300.0)  # says nothing
+        speeds.note("slow", Usage(3, 1), 300.0)  # too few tokens to measure a speed
     expected = speeds.seconds_for("slow", 4_000, 500)
     assert expected is not None
     assert expected == pytest.approx(8_000 / 1_800 * 60)

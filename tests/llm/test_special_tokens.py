@@ -58,7 +58,7 @@ async def test_a_special_token_in_a_text_never_reaches_a_models_server(
         model, ask(*history, tools=[tool], settings=ModelSettings(extra={"stop": [token]}))
     )
     body = server.requests[0].body
-    assert body.pop("stop") == [token], "what the developer sets is no text of others"
+    assert body.pop("stop") == [token], "settings of the developer are sent unchanged"
     assert token not in json.dumps(body, ensure_ascii=False)
     assert without_breaks(body)["messages"][1]["content"] == words
 

@@ -26,19 +26,19 @@ texts = st.lists(st.sampled_from(["", "a", "b", "c", "tea ☕"]), max_size=7).ma
 def test_only_changes_of_the_same_line_collide() -> None:
     for base, first, second, expected in (
         ("a\nb\nc", "A\nb\nc", "a\nb\nC", "A\nb\nC"),
-        ("a\nb", "A\nb", "a\nB", "A\nB"),  # neighbours
+        ("a\nb", "A\nb", "a\nB", "A\nB"),  # neighbouring lines
         ("a\nz", "a\nx\nz", "a\ny\nz", "a\nx\ny\nz"),  # two texts for one gap
         ("a", "a\nx", "a\ny", "a\nx\ny"),  # both added at the end
-        ("", "x", "y", "x\ny"),  # both began an empty text
+        ("", "x", "y", "x\ny"),  # both were added to an empty text
         ("a\nb\nc", "X\nc", "a\nn\nb\nc", "X\nn\nc"),  # added between lines that are replaced
         ("a", "A", "a\nn", "A\nn"),  # added below a line that is replaced
         ("a", "a\nx", "a\nx\ny", "a\nx\ny"),  # the second repeats the first
         ("a", "a\nx\ny", "a\nx", "a\nx\ny"),
-        ("a", "a\nx\ny", "a\nx\nz", "a\nx\ny\nz"),  # both begin alike
+        ("a", "a\nx\ny", "a\nx\nz", "a\nx\ny\nz"),  # both begin with the same line
         ("a", "a\n\nx", "a\n\ny", "a\n\nx\n\ny"),
         ("a\nb", "a", "X", None),
         ("a\nb\nc", "A\nb\nc", "A\nb\nC", "A\nb\nC"),
-        ("a\n", "a\nx", "a\ny\n", "a\nx\ny"),  # a final newline is no line
+        ("a\n", "a\nx", "a\ny\n", "a\nx\ny"),  # a final newline is not a line
         ("a", "a\n", "a\nx", "a\nx"),
         ("a\nb\nc", "a\nB\nc", "a\nβ\nc", None),  # one line, two texts
         ("a\nb\nc", "a\nc", "a\nB\nc", None),  # deleted here, changed there
@@ -80,10 +80,10 @@ def test_lines_are_followed_through_the_versions_in_between() -> None:
     for base, first, since, second, touches in (
         ("a\nb", "a\nB", "n\na\nb", "n\na\nX", True),
         ("a\nb", "a\nB", "n\na\nb", "n\nX\nb", False),
-        ("a\nb", "a\nB", "a\no", "a\nX", True),  # The owner's text in its place.
+        ("a\nb", "a\nB", "a\no", "a\nX", True),  # the owner replaced the line
         ("a\nb", "a\nB", "a\no", "X\no", False),
         ("a\nb", "a\nB", "n\na\nb", "n\na\nB", False),  # the same change
-        ("a\nb", "a\nB", "a", "X", False),  # its line is gone
+        ("a\nb", "a\nB", "a", "X", False),  # the line was deleted
     ):
         assert touch_same_lines(base, first, since, second) == touches, (base, first, since, second)
 

@@ -57,10 +57,10 @@ def test_changes_at_one_place_conflict_and_changes_at_different_places_are_kept(
     for base, ours, theirs, expected in (
         ("a\nb\nc", "a\nB\nc", "a\nβ\nc", None),  # one line, two texts
         ("a\nb\nc", "a\nc", "a\nB\nc", None),  # deleted here, changed there
-        ("a\nb", "A\nb", "a\nB", None),  # neighbours, with nothing that both kept between them
+        ("a\nb", "A\nb", "a\nB", None),  # neighbouring lines, with no unchanged line between them
         ("a\nz", "a\nx\nz", "a\ny\nz", None),  # two texts for one gap
         ("a", "a\nx", "a\ny", None),  # both added at the end
-        ("", "x", "y", None),  # both began an empty text
+        ("", "x", "y", None),  # both were added to an empty text
         ("a\nb\nc", "A\nb\nc", "a\nb\nC", "A\nb\nC"),
         ("a\nb\nc", "x\na\nb\nc", "a\nb\nc\ny", "x\na\nb\nc\ny"),  # one added before, one after
         ("a\nb\nc\nd", "b\nc\nd", "a\nb\nc", "b\nc"),  # both deleted

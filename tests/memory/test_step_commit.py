@@ -91,8 +91,8 @@ async def test_another_writers_change_of_another_line_is_merged_into_the_result(
     stored = await block_now(store, state.blocks[0].id)
     assert (stored.value, stored.version) == (both, 3)
     assert committed.blocks == (stored,)
-    # Only the last result of the step shows the block as it is now; the one before was true at its
-    # time.
+    # Only the last result of the step shows the current block. The result before it was correct
+    # when it was created.
     assert (committed.results, committed.failed) == ({"call-2": both}, {})
 
 

@@ -70,7 +70,9 @@ async def test_only_the_calls_of_a_step_that_break_a_rule_fail(
     talk = make.conversation(state.agent, id="conv-ada", user_id=owned.user.id)
     await told.write(lambda tx: conversations.insert_one(tx, talk))
     state = await told.read(lambda tx: agents.load(tx, SCOPE, state.agent.id, talk.id))
-    assert [block.label for block in state.blocks] == ["persona", "human"], "no agent reads rules"
+    assert [block.label for block in state.blocks] == ["persona", "human"], (
+        "no agent reads the block with the rules"
+    )
     memory = WorkingMemory(state)
     memory.write("human", "Likes tea.\nHas dyslexia.", "call-1")
     memory.passages.append(

@@ -124,7 +124,7 @@ async def test_a_partition_that_has_grown_and_is_quiet_gets_an_index(
     await other.upsert("archive-2", "model", records(39))
     assert (await documents(other, "archive-2"))[0] == 1
     assert other._task
-    assert not await other._task  # too few
+    assert not await other._task  # too few vectors
     assert list(indexes()) == [VectorGroup("archive-1", "model", 8).index]
     assert asked == ["exact", "exact", "near", "exact"]
     await other.close()
@@ -143,7 +143,7 @@ async def test_the_index_finds_what_an_exact_search_finds_with_equal_similaritie
     ]
     assert asked == ["exact"] * 20 + ["near"] * 20
     found = sum(len(set(one) & set(other)) for one, other in zip(before, after, strict=True))
-    assert found >= 195  # with equal similarities, or they would not be the same pairs
+    assert found >= 195  # pairs of a document and its similarity
     assert all(one == sorted(one, key=lambda hit: (-hit[1], hit[0])) for one in after)
 
 

@@ -127,7 +127,7 @@ async def test_damaged_parts_are_found_again_with_the_same_scores(
     shelf.forget()
     await shelf.rebuild()
     assert (await shelf.everything())[::2] == messages_before
-    if damaged == "garbage":  # only the index knows the passages that came together
+    if damaged == "garbage":  # only the index knows which passages were added together
         assert await shelf.everything() == before
 
 

@@ -119,7 +119,7 @@ def test_a_folder_that_cannot_be_created_is_refused_with_a_clear_error(tmp_path:
 def test_a_file_that_is_no_database_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "ricordo.db"
     path.write_bytes(b"Dear diary, " * 500)
-    for _ in range(2):  # the second time shows that the lock was let go
+    for _ in range(2):  # the second time shows that the lock was released
         with pytest.raises(Unavailable, match=r"ricordo\.db cannot be opened"):
             open_sqlite(path)
     assert path.read_bytes() == b"Dear diary, " * 500

@@ -103,7 +103,7 @@ class Bench:
         )
 
     def context(self, call_id: str) -> ToolContext:
-        nothing: Any = None  # these tools read nothing
+        nothing: Any = None  # these tools do not use it
         return ToolContext(
             call_id,
             self.state,
@@ -302,7 +302,7 @@ async def test_tools_are_stored_with_their_schemas_and_a_second_sync_changes_not
     await store.write(lambda tx: tools.insert_all(tx, [by_hand]))
     stored = await sync(store, *offered)
     assert await sync(store, *offered) == stored
-    assert stored.pop("by_hand") == by_hand  # tools of others stay unchanged
+    assert stored.pop("by_hand") == by_hand  # other tools stay unchanged
     assert set(stored) == {tool.name for tool in offered}
     for tool in offered:
         one = stored[tool.name]

@@ -181,7 +181,7 @@ async def test_the_best_hit_comes_first_with_its_matching_lines(nina: Desk) -> N
         await keep(nina, text, role=role, created_at=at(2026, 1, 20, 9, minute))
     (result, *_) = (await nina.read("conversation_search", query="heliotrope well"))["results"]
     assert result["content"].startswith("Line 0 of the list.")
-    # By words alone the short question about the well comes first.
+    # By words alone the short question about the well would come first.
     assert result["relevance"]["fts_rank"] == 2
     assert result["matched_lines"] == [lines[41], lines[50]]
     # The neighbouring turns are shown too, and displace no hit.
