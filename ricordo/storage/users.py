@@ -54,7 +54,7 @@ class UserDraft:
         identifier: The name in other systems, unique in the organization; None: none.
         identity_type: The kind of identity for older clients, such as "user".
         properties: Properties of the identity, as older clients send them.
-        id: The id, if another server made it; None: a new one.
+        id: The id of an imported user; None: a new one.
     """
 
     name: str

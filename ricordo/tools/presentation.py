@@ -124,7 +124,7 @@ def schema_for(
     It is cached by content, so do not change it.
 
     Args:
-        tool: The tool's own schema.
+        tool: The tool's schema, without added arguments.
         presentation: The arguments to add.
         is_terminal: The tool ends the turn, so it gets no `request_heartbeat`.
     """
@@ -163,9 +163,9 @@ def parse_call(
     Args:
         call: The call as the model wrote it.
         presentation: The arguments that the tools got in this request.
-        schema: The tool's own schema. Arguments that it declares stay. `thinking` and
-            `request_heartbeat` are removed otherwise, whatever the style is. None: the tool is
-            unknown, and only the style's arguments are removed.
+        schema: The tool's schema, without added arguments. Arguments that it declares stay.
+            `thinking` and `request_heartbeat` are removed otherwise, whatever the style is. None:
+            the tool is unknown, and only the style's arguments are removed.
     """
     # Most calls have no added argument and need not be parsed; only an escaped letter could hide
     # one.
@@ -234,7 +234,7 @@ def without_nulls(call: ToolCallPart, schema: ToolSchema | None) -> ToolCallPart
 
     Args:
         call: The call as the model wrote it.
-        schema: The tool's own schema; None returns the call unchanged.
+        schema: The tool's schema, without added arguments; None returns the call unchanged.
     """
     if schema and "null" in call.arguments:
         arguments = _object(call.arguments)
@@ -311,7 +311,7 @@ def prefill(
     Args:
         call: The call as the model wrote it.
         fixed_arguments: The values by argument, from a tool rule.
-        schema: The tool's own schema.
+        schema: The tool's schema, without added arguments.
 
     Raises:
         Invalid: The tool does not have an argument, or its schema does not allow the value.
