@@ -1,4 +1,4 @@
-"""What is forgotten or erased is gone from pictures too, and no fact is read from one."""
+"""Forgotten and erased text is removed from pictures too, and pictures yield no facts."""
 
 import asyncio
 from typing import Any
