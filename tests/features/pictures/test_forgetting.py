@@ -1,4 +1,4 @@
-"""Forgotten and erased text is removed from pictures too, and pictures yield no facts."""
+"""What is forgotten or erased is gone from pictures too, and no fact is read from one."""
 
 import asyncio
 from typing import Any

@@ -141,7 +141,7 @@ async def erase_beside(stage: Stage, running: Job) -> None:
         while not erasure.done() and not await stage.store.write(
             lambda tx: jobs.release(tx, running)
         ):
-            pass  # each write yields to other tasks
+            pass  # each write gives way
         assert not erasure.done()
         await erasure
 

@@ -128,7 +128,7 @@ class Ada:
 
 @pytest.fixture
 def ada(api: Api, sink: Sink) -> Ada:
-    del sink  # started first, since the settings name its address
+    del sink  # its settings come first
     api.server.settings.allow_private_callbacks = True
     return Ada(api)
 
