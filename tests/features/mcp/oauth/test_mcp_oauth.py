@@ -340,7 +340,7 @@ def test_forged_refresh_tokens_do_not_revoke_a_grant(people: People) -> None:
 def test_a_refresh_token_used_by_another_program_is_refused(people: People) -> None:
     made, other = connect(people, people.key("kim")), client_of(people, name="Other")
     assert refresh(people, other, made.refresh).status_code == 400
-    assert not token_works(people, made.access)  # somebody stole it
+    assert not token_works(people, made.access)  # it may be stolen
     for wrong in (
         "",
         "ricordo_refresh_",

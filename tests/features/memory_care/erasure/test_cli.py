@@ -63,7 +63,7 @@ def test_erasure_commands_report_missing_databases_servers_and_users(shell: Shel
     remember(shell, "ada")
     for command in (("memory", "forget", "nobody"), ("user", "delete", "nobody")):
         unknown = shell.run(*command)
-        assert (unknown.returncode, unknown.stdout) == (2, "")  # nothing was asked
+        assert (unknown.returncode, unknown.stdout) == (2, "")  # without asking for confirmation
         assert 'There is no user "nobody"' in unknown.stderr
         assert "--yes shows the receipt" in unknown.stderr
     missing = shell.run("memory", "receipt", "nothing.json")

@@ -275,7 +275,7 @@ def test_the_memory_page_lists_matches_and_removes_chosen_ones(world: World) -> 
     assert world.server.read(lambda tx: in_tables(tx, canary("page"))) == []
     assert ok(world.http.get("/users/eve/forget")) == []
     assert ok(world.http.get("/users/eve/blocks/human"))["body"] == "Eve.\nLikes cake."
-    # The agent cannot store it again, whatever its window still holds.
+    # The agent cannot store the text again, even if its window still contains it.
     again = call("memory_insert", label="human", new_string=f"{fact('page')}!")
     answer = world.say(thread, "Do you know me?", again, "No.")
     assert "never remembered" in answer, re.findall(r"tool_return.{200}", answer)

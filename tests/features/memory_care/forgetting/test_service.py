@@ -305,7 +305,7 @@ async def test_facts_are_removed_with_their_forgotten_evidence(
         other = Evidence(tea.id, "I like tea.")
         for sentence, evidence in {
             TEXT: (Evidence(said.id, TEXT),),
-            "Has been unwell since spring.": (part,),  # A model's wording of it.
+            "Has been unwell since spring.": (part,),  # The same fact in a model's words.
             "Likes tea.": (part, other),
             "Drinks tea.": (other,),
             "Is kind.": (),
