@@ -166,7 +166,8 @@ async def test_what_a_dead_server_left_open_is_closed_before_anybody_writes_ther
     clock.advance(LEASE / SECOND + 1)
     assert await close_expired_runs(stage.runtime) == 0
 
-    stage.runtime.live.clear()  # as another server sees it
+    # Without its list of live runs, this server sees the run as another server does.
+    stage.runtime.live.clear()
     with caplog.at_level(logging.WARNING):
         assert await close_expired_runs(stage.runtime) == 1
     assert "left open" in caplog.text

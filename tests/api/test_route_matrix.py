@@ -42,7 +42,8 @@ REFUSED = (401, 403, 404)
 ROLES = ("user", "developer", "admin", "service")
 GIT = 3
 View = dict[str, tuple[int, str]]
-FEW = 4  # where all cells are equivalent, one in this many is called
+# If all cells are equivalent, only one in this many is called.
+FEW = 4
 AT_ONCE = 50  # cells called between two checks of the database
 # Open to everybody: health checks and login.
 OPEN = {
@@ -79,7 +80,7 @@ ALWAYS_REFUSED = {
     ("PATCH", "/v1/agents/{agent_id}/messages/{message_id}"),
     ("PATCH", "/v1/groups/{group_id}/messages/{message_id}"),
 }
-# With a key of any kind: how to talk to the server, and the end of a session.
+# A key of any kind may call these routes: the documentation, the sign-in, and the end of a session.
 OTHER_ROUTES = {
     ("GET", path) for path in ("/openapi.json", "/docs", "/docs/{tag}", "/redoc", "/ui/{rest:path}")
 }

@@ -140,7 +140,8 @@ def test_the_first_request_is_much_smaller(
     none = make_agent(http, [])
     for agent in (none, few, many):
         say(http, agent, "Hi.")
-    assert len(offered(server)[1] & TOOLS.keys()) == 20  # as before
+    # The search offers the same tools as before.
+    assert len(offered(server)[1] & TOOLS.keys()) == 20
     finder = size_of_tools(server, 2) - size_of_tools(server, 0)
     all_schemas = (size_of_tools(server, 1) - size_of_tools(server, 0)) * len(TOOLS) / 20
     assert finder * 10 < all_schemas

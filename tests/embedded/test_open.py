@@ -161,7 +161,8 @@ def test_an_error_in_the_block_closes_the_server_and_stays_itself(tmp_path: Path
     with pytest.raises(KeyError, match="mine") as caught:
         fail()
     assert caught.value.__context__ is None
-    with opened(tmp_path / "new") as again:  # so the folder is free
+    # The failed client has released the folder, so it can be opened again.
+    with opened(tmp_path / "new") as again:
         assert [agent.name for agent in again.agents.list().items] == ["kept"]
         with pytest.raises(letta_client.APIConnectionError):
             earlier[0].with_options(max_retries=0).agents.list()

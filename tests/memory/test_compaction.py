@@ -350,5 +350,5 @@ def test_whatever_is_said_each_call_fits_even_where_our_estimate_is_half_or_doub
             window += exchange(size)
         ask(begin)
         window.append(said(3, "assistant"))
-    # The correction is learned once and holds.
+    # The loop learns the correction once, and keeps it.
     assert refusals <= 2

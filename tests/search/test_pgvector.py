@@ -117,7 +117,8 @@ async def test_an_exact_search_of_a_partition_that_has_grown_and_is_quiet_gets_i
 ) -> None:
     await index.upsert("archive-1", "model", records(50))
     assert (await documents(index))[0] == 1  # the records were written a moment ago
-    other = PgVectorIndex(store, QUICK)  # as after a restart, when nothing is written
+    # A new index is in the state after a restart, and nothing is written to it.
+    other = PgVectorIndex(store, QUICK)
     assert (await documents(other))[0] == 1
     await until(lambda: list(indexes().values()) == [True])
     assert (await documents(other))[0] == 1
@@ -143,7 +144,8 @@ async def test_the_index_finds_what_an_exact_search_finds_with_the_same_similari
     ]
     assert asked == ["exact"] * 20 + ["near"] * 20
     found = sum(len(set(one) & set(other)) for one, other in zip(before, after, strict=True))
-    assert found >= 195  # with equal similarities, or they would not be the same pairs
+    # Equal pairs also have equal similarities.
+    assert found >= 195
     assert all(one == sorted(one, key=lambda hit: (-hit[1], hit[0])) for one in after)
 
 

@@ -346,7 +346,8 @@ def test_a_teacher_stays_a_teacher_long_after_the_invitation(
     browser.cookies.clear()
     statement = update(sign_in_links).where(sign_in_links.c.id == row["id"])
     school.write(lambda tx: tx.run(statement.values(expires_at=1)))
-    invited(http)  # which deletes old logins
+    # A new invitation deletes old logins.
+    invited(http)
     sink.messages.clear()
     browser.post("/login/mail", data={"email": address})
     settled(school)

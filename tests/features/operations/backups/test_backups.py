@@ -108,7 +108,8 @@ def test_what_is_there_is_not_written_over_unasked(tmp_path: Path) -> None:
     assert back_up(settings, tmp_path / "third.db", silent).hashes == second.hashes
     assert restore(tmp_path / "first.db", settings, silent, replace=True).hashes == first.hashes
     left = open_work_folder(settings.data_dir, COPY)
-    left._lock.release()  # as a kill does
+    # A kill releases the lock in the same way.
+    left._lock.release()
     with serving(tmp_path / "data"):
         assert not left.path.exists(), "a start removes what killed processes left"
         with pytest.raises(Conflict, match="Another Ricordo server is using"):
