@@ -232,7 +232,8 @@ def test_a_schedule_runs_as_its_maker_and_stops_with_the_key(tmp_path: Path) -> 
         make_due(server, id)
         wait_for(lambda: said(ada, agent))
         assert not said(bea, agent)
-        assert not said(boss, agent)  # it is in Ada's own conversation
+        # The message is in Ada's own conversation.
+        assert not said(boss, agent)
         assert bea.agents.schedule.list(agent).scheduled_messages == []
         revoke = update(api_keys).where(api_keys.c.name == "ada's").values(revoked_at=1)
         server.write(lambda tx: tx.run(revoke))
