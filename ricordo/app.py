@@ -66,8 +66,20 @@ async def open_runtime(
 ) -> AsyncIterator[Runtime]:
     """Open a runtime that is ready for turns, and close everything at the end.
 
-    At the end, running turns may finish, or are marked as interrupted. Without `plugins`, the
-    built-in features and all installed plugins are used.
+    At the end, running turns may finish for a while, or are marked as interrupted.
+
+    Args:
+        settings: The settings of the server.
+        providers: The keys and addresses of model providers.
+        extra_models: Models in addition to those of providers and plugins.
+        plugins: The loaded plugins; None loads the built-in features and all installed plugins.
+        has_background_work: Run jobs and schedules while the runtime is open.
+
+    Raises:
+        Invalid: A setting or a plugin cannot be used.
+        Conflict: Another program has the database open.
+        Unavailable: The database, or the secret key for its encrypted data, is missing or cannot be
+            used.
     """
     plugins = plugins or load_plugins(FEATURES)
     sandbox = Sandbox(settings)
@@ -173,8 +185,16 @@ def open_in_thread(
 ) -> Iterator[tuple[Runtime, Wait]]:
     """Open a runtime in a separate thread, for programs without an event loop.
 
-    The second value is a function that waits for a coroutine in that thread. Raises Conflict if
-    another program has the database open.
+    The second value is a function that waits for a coroutine in that thread.
+
+    Args:
+        settings: The settings of the server.
+        providers: The keys and addresses of model providers; None reads them from the environment.
+
+    Raises:
+        Invalid: A setting or a plugin cannot be used.
+        Conflict: Another program has the database open.
+        Unavailable: The database or the secret key cannot be used.
     """
     is_open = True
     opening = open_runtime(settings, providers or ProviderSettings())
@@ -204,7 +224,14 @@ def open_models(
     plugins: Plugins,
     extra_models: Sequence[ChatModel | Embedder] = (),
 ) -> Models:
-    """Return the models of configured providers and of plugins, without calling any."""
+    """Return the models of configured providers and of plugins, without calling any.
+
+    Args:
+        settings: The settings of the server.
+        providers: The keys and addresses of model providers.
+        plugins: The loaded plugins, which may offer providers and models.
+        extra_models: Further chat models and embedding models.
+    """
     offered = plugins.providers()
     models = Models(settings, providers, [item for item in offered if isinstance(item, Provider)])
     for model in (*(item for item in offered if not isinstance(item, Provider)), *extra_models):
@@ -223,7 +250,15 @@ def create_app(
 ) -> FastAPI:
     """Return the whole server as an ASGI app.
 
-    `extra_models` are added to the models from the settings and from plugins.
+    Its parts are opened when the app's lifespan begins.
+
+    Args:
+        settings: The settings of the server.
+        providers: The keys and addresses of model providers; None reads them from the environment.
+        extra_models: Models in addition to those of providers and plugins.
+
+    Raises:
+        Invalid: A plugin cannot be used.
     """
     plugins = load_plugins(FEATURES)
     routers = open_routers(plugins)
@@ -318,6 +353,10 @@ async def finish_turns(runtime: Runtime, *, must_hurry: Callable[[], bool] = lam
     """Accept no new turn, let running turns finish for a while, then stop them.
 
     The end of each turn is saved.
+
+    Args:
+        runtime: The server's parts; its setting `shutdown_grace` is the time for running turns.
+        must_hurry: Asked often; if it returns True, running turns are stopped at once.
     """
     runtime.is_stopping = True
     if runtime.live:

@@ -65,7 +65,13 @@ def note_run(run_id: str) -> None:
 def set_up_logs(
     level: str = "info", format: Literal["text", "json"] = "text", *, stream: TextIO | None = None
 ) -> None:
-    """Send the lines of all loggers, including uvicorn's, to one stream in one format."""
+    """Send the lines of all loggers, including uvicorn's, to one stream in one format.
+
+    Args:
+        level: The name of the lowest level that is written, in lower case.
+        format: "text" for people, or "json" for one object a line.
+        stream: The stream; None is standard error.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     root = logging.getLogger()
@@ -137,7 +143,7 @@ def _described(field: Any) -> Any:
 def _message(record: logging.LogRecord) -> str:
     """Return the record's message.
 
-    Only the first line of asyncio's messages is kept; the other lines show the content of objects.
+    Only the first line of asyncio's messages is used; the other lines show the content of objects.
     """
     text = str(record.msg)
     if isinstance(record.args, tuple) and record.args:

@@ -244,6 +244,8 @@ class UserFile:
             Records must not contain the user's id or values that change by themselves. Then the
             archive of a restored memory is the same.
         record: The Pydantic class of a record. The reader of the archive checks each record by it.
+            Its class variable `later_words` may name, by field, the value to take for a word that
+            only a later server knows.
         store: A function of a transaction, a user and the records. The user has no such records
             yet. The records are untrusted. It returns the number of stored records, and raises
             Invalid or Conflict.

@@ -79,7 +79,13 @@ class WireFormat(Protocol):
     def stream_encoder(
         self, options: Mapping[str, Any], clock: Clock, *, has_tokens: bool
     ) -> StreamEncoder:
-        """Return an encoder with the options of the run's request."""
+        """Return an encoder with the options of the run's request.
+
+        Args:
+            options: The parts of the request that change the format, as stored JSON.
+            clock: The clock for the times in events.
+            has_tokens: The stream contains deltas of messages, not only whole messages.
+        """
 
     def result_of(self, run: Run, messages: Sequence[Message]) -> dict[str, Any]:
         """Return the result of an ended run as JSON."""
@@ -96,13 +102,21 @@ class Wait(Protocol):
 class Runtime:
     """The parts of a running server.
 
-    `organization_providers` are the models of organizations' providers and those in `models`.
-    Programs of users and models run in `sandbox`, which starts with its first program. `wire` is
-    the format of streams and callbacks. `networks` are the addresses that egress policies call
-    local. `indexes` are external vector indexes by name, and `remotes` are kinds of remotes by
-    name. `features` holds the parts that features opened, by feature. `live` are this process's
-    turns by run id, `recordings` their stored streams, and `unended` the runs whose end could not
-    be saved.
+    Attributes:
+        models: The chat models of the server's providers, and the embedding models.
+        sandbox: Runs programs of users and models. It starts with its first program.
+        wire: The format of streams and callbacks.
+        indexes: External vector indexes by name.
+        remotes: Kinds of remotes by name.
+        features: The parts that features opened, by feature.
+        live: This process's turns by run id.
+        recordings: The stored streams of these turns, by run id.
+        unended: The ids of runs whose end could not be saved.
+        is_stopping: The server is about to stop, and refuses new turns.
+        networks: The addresses that egress policies call local.
+        organization_providers: The models of organizations' providers, and those in `models`.
+        additions: The plugins' additions to prompts, for `complete`.
+        after_turn: Functions of plugins that are called after each turn.
     """
 
     settings: Settings
@@ -175,7 +189,19 @@ class Runtime:
     def set_folders(
         self, tx: Transaction, scope: Scope, agent_id: str, folder_ids: Sequence[str]
     ) -> None:
-        """Replace the agent's folders of files. Raises NotFound, Forbidden, Unsupported."""
+        """Replace the agent's folders of files.
+
+        Args:
+            tx: The transaction.
+            scope: The caller. Folders that the caller cannot see stay attached.
+            agent_id: The agent.
+            folder_ids: All folders that the agent is to have; empty detaches them.
+
+        Raises:
+            NotFound: The agent or a folder does not exist.
+            Forbidden: The caller may not attach or detach a folder.
+            Unsupported: No feature for files is loaded, and `folder_ids` is not empty.
+        """
         setters = self.plugins.set_folders()
         if folder_ids and not setters:
             raise Unsupported(
@@ -185,7 +211,12 @@ class Runtime:
             change(tx, scope, agent_id, folder_ids)
 
     def make_folder(self, tx: Transaction, scope: Scope, agent: Agent) -> None:
-        """Make an empty folder of files for a new agent. Raises Forbidden, Unsupported."""
+        """Make an empty folder of files for a new agent.
+
+        Raises:
+            Forbidden: The caller may not make folders.
+            Unsupported: No feature for files is loaded.
+        """
         makers = self.plugins.make_folder()
         if not makers:
             raise Unsupported(

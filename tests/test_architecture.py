@@ -41,6 +41,7 @@ LAYERS = (
     ),
     *("agents", "background", "api", "pages", "features", "app", "embedded", "cli"),
 )
+MOST_PACKAGES = 12
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts.split()}
 SIBLINGS = {
     ("settings", "errors"),
@@ -331,6 +332,34 @@ def mutual_folders(modules: Sequence[Module]) -> list[str]:
     return [f"{one} and {other} import each other" for one, other in both]
 
 
+def far_reaching_packages(modules: Sequence[Module]) -> list[str]:
+    """No package imports more than twelve others; a feature counts as one package.
+
+    To change a package, one has to know those that it imports.
+    """
+    packages = {module.name: _package(module.path) for module in modules}
+    imported: dict[str, set[str]] = {}
+    for module in modules:
+        targets = {packages[i.target] for i in module.imports if i.target in packages}
+        imported.setdefault(_package(module.path), set()).update(targets)
+    faults = []
+    for package, others in imported.items():
+        others -= {package, ""}
+        if len(others) > MOST_PACKAGES:
+            faults.append(f"{package or 'ricordo'} imports {len(others)}: {sorted(others)}")
+    return faults
+
+
+def _package(path: str) -> str:
+    """Return the folder of a module; "" for modules beside the folders, which count as none."""
+    folder, _, _ = path.rpartition("/")
+    first, _, second = folder.partition("/")
+    if first == "features":
+        feature, _, _ = second.partition("/")
+        return f"features/{feature}" if feature else ""
+    return first
+
+
 def late_imports(modules: Iterable[Module]) -> list[str]:
     """A function imports a module only with a reason in a comment.
 
@@ -612,7 +641,15 @@ def foreign_words(text: str) -> list[str]:
 
 CHECKS: tuple[Callable[[list[Module]], list[str]], ...] = (
     *(wrong_directions, mixed_features, many_parameters),
-    *(import_cycles, mutual_folders, late_imports, without_docstring, side_doors, hidden_state),
+    *(
+        import_cycles,
+        mutual_folders,
+        far_reaching_packages,
+        late_imports,
+        without_docstring,
+        side_doors,
+        hidden_state,
+    ),
     services_of_http,
     reads_of_core_tables,
     writes_of_core_tables,
@@ -621,7 +658,7 @@ CHECKS: tuple[Callable[[list[Module]], list[str]], ...] = (
     calls_past_the_gate,
 )
 
-# --- the house ---
+# --- the package ---
 
 
 @pytest.fixture(scope="module")
@@ -655,23 +692,23 @@ def code_lines(module: Module) -> int:
 
 
 @pytest.mark.parametrize("door", ["ag_ui", "a2a", "memory_tool"])
-def test_a_protocol_of_other_programs_is_a_thin_adapter(house: list[Module], door: str) -> None:
+def test_a_protocol_adapter_is_small(house: list[Module], door: str) -> None:
     sizes = [code_lines(module) for module in house if module.feature == door]
     assert 100 < sum(sizes) <= 300
 
 
-def test_a_module_imports_only_from_its_left(house: list[Module]) -> None:
+def test_a_module_imports_only_from_layers_to_its_left(house: list[Module]) -> None:
     assert wrong_directions(house) == []
 
 
 @pytest.mark.parametrize("check", CHECKS[1:])
-def test_the_package_is_in_order(
+def test_the_package_follows_the_architecture_rules(
     check: Callable[[list[Module]], list[str]], house: list[Module]
 ) -> None:
     assert check(house) == [], check.__doc__
 
 
-def test_few_imports_of_our_own_are_late(house: list[Module]) -> None:
+def test_few_own_imports_are_inside_functions(house: list[Module]) -> None:
     late = [
         imported
         for module in house
@@ -690,14 +727,14 @@ def committed() -> list[str]:
     return [name for name in listed if name and (ROOT / name).is_file()]
 
 
-def test_the_repository_holds_what_is_listed_and_nothing_that_a_run_left_behind() -> None:
+def test_the_repository_has_only_listed_names_and_no_server_files() -> None:
     """A page's example once wrote its database and secret key here, and both were committed."""
     names = committed()
     assert {name.split("/")[0] for name in names} - ROOT_NAMES == set()
     assert [name for name in names if SERVER_FILES.search(name)] == []
 
 
-def test_no_file_holds_a_path_of_its_authors_machine_or_an_address_of_a_package_index() -> None:
+def test_no_file_contains_a_local_path_or_a_package_index_address() -> None:
     """Such paths and index addresses break on other machines."""
     faults, read = [], 0
     for name in committed():
@@ -766,7 +803,7 @@ def inside_imports(source: str) -> set[str]:
     return {name for name in names if re.match(r"ricordo\.", name) and not OUTSIDE.match(name)}
 
 
-def test_only_listed_tests_import_the_inside_and_none_is_listed_in_vain() -> None:
+def test_only_listed_tests_import_internals_and_every_entry_is_needed() -> None:
     tests = ROOT / "tests"
     # Parsing all tests takes seconds. So only unlisted tests that import `ricordo.` are parsed.
     found = {
@@ -832,6 +869,23 @@ BAD: dict[Callable[[list[Module]], list[str]], list[tuple[dict[str, str], str]]]
             {"a/x.py": "import ricordo.b.x", "b/x.py": "", "b/y.py": "from ..a import x"},
             "a and b import each other",
         )
+    ],
+    far_reaching_packages: [
+        (
+            {
+                "features/a/b/x.py": "".join(f"import ricordo.p{n}.x\n" for n in range(13)),
+                **{f"p{n}/x.py": "" for n in range(13)},
+            },
+            "features/a imports 13",
+        ),
+        (
+            {
+                "features/a/x.py": "".join(f"import ricordo.p{n}.x\n" for n in range(8)),
+                "features/a/y.py": "".join(f"import ricordo.p{n}.x\n" for n in range(8, 13)),
+                **{f"p{n}/x.py": "" for n in range(13)},
+            },
+            "features/a imports 13",
+        ),
     ],
     late_imports: [
         ({"features/a/service.py": "def f():\n    import ricordo.api"}, "features/a/service.py:2"),
@@ -912,13 +966,13 @@ BAD: dict[Callable[[list[Module]], list[str]], list[tuple[dict[str, str], str]]]
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_a_bad_module_is_found(check: Callable[[list[Module]], list[str]]) -> None:
+def test_each_check_finds_a_bad_module(check: Callable[[list[Module]], list[str]]) -> None:
     for sources, expected in BAD[check]:
         (fault,) = check(modules_of(sources))
         assert expected in fault
 
 
-def test_a_good_house_is_left_alone() -> None:
+def test_a_good_package_has_no_faults() -> None:
     sources = {
         "__init__.py": "__version__ = '1'\nif TYPE_CHECKING:\n    from ricordo.llm import chat\n",
         "settings.py": "import os\nfrom ricordo.errors import Invalid\n",
@@ -939,7 +993,7 @@ def test_a_good_house_is_left_alone() -> None:
     assert {check.__name__: faults for check in CHECKS if (faults := check(good))} == {}
 
 
-def test_foreign_words_are_found_and_near_ones_are_left_alone() -> None:
+def test_local_paths_and_index_addresses_are_found() -> None:
     slash = "/"
     paths = (f"see {slash}work/main", f'"{slash}root/.cache"', f"={slash}work")
     for bad in (
@@ -961,7 +1015,7 @@ def test_foreign_words_are_found_and_near_ones_are_left_alone() -> None:
         assert foreign_words(good) == [], good
 
 
-def test_imports_of_the_inside_are_found() -> None:
+def test_imports_of_internals_are_found() -> None:
     for bad in (
         "from ricordo.storage import blocks",
         "import ricordo.api.guard",

@@ -176,7 +176,10 @@ def traits_of(agent_type: AgentType) -> TypeTraits:
 def base_tools(agent_type: AgentType, *, has_sleeptime: bool = False) -> tuple[str, ...]:
     """Return the names of the tools that an agent of this type gets.
 
-    Tools that edit memory are left out if a sleep-time agent edits this agent's memory.
+    Args:
+        agent_type: The type of the agent.
+        has_sleeptime: A sleep-time agent edits this agent's memory, so tools that edit memory are
+            left out.
     """
     traits = traits_of(agent_type)
     if not has_sleeptime or traits.speaks_aloud:
@@ -201,6 +204,10 @@ def rules_in_force(agent: Agent, tool_names: Iterable[str]) -> tuple[ToolRule, .
     """Return the rules of the agent's type if it has their tools, else the agent's rules.
 
     Rules that require approval always apply.
+
+    Args:
+        agent: The agent.
+        tool_names: The names of all tools of the turn, with those of the client.
     """
     type_rules = traits_of(agent.agent_type).rules
     if not type_rules or {rule.tool_name for rule in type_rules} - set(tool_names):
@@ -211,8 +218,13 @@ def rules_in_force(agent: Agent, tool_names: Iterable[str]) -> tuple[ToolRule, .
 def initial_messages(state: AgentState, clock: Clock, provider: str) -> list[Message]:
     """Return the messages of a new conversation after its system message.
 
-    `provider` is the provider of the agent's model. If the agent cannot call `send_message`, the
-    messages contain no such call.
+    If the agent cannot call `send_message`, the messages contain no such call.
+
+    Args:
+        state: The new agent, with its conversation and tools.
+        clock: Gives the messages' creation times and the time in the login event.
+        provider: The provider of the agent's model, such as "lmstudio". For some local providers
+            the login comes before the greeting.
     """
     begins = traits_of(state.agent.agent_type).begins
     if begins == "empty":
@@ -232,9 +244,14 @@ def initial_messages(state: AgentState, clock: Clock, provider: str) -> list[Mes
 def given_messages(
     state: AgentState, clock: Clock, new_messages: Sequence[NewMessage]
 ) -> list[Message]:
-    """Return the first messages that a client gave, in place of `initial_messages`.
+    """Return a client's first messages, which replace those of `initial_messages`.
 
-    If the agent speaks by calls, messages of the assistant become calls of `send_message`.
+    Args:
+        state: The new agent with its conversation.
+        clock: Gives the messages' creation times.
+        new_messages: The client's messages in order, without a system message. If the agent speaks
+            by calls, an assistant's message becomes a call of `send_message` with its result, and
+            only its text is used.
     """
     speaks_by_calls = traits_of(state.agent.agent_type).style == "heartbeat"
     first_messages: list[Message] = []
@@ -266,10 +283,17 @@ def _speech_call(
 
 
 def chosen_system(system: str | None, default_key: str, data_dir: Path) -> str:
-    """Return the chosen system prompt.
+    """Return the text of the chosen system prompt.
 
-    `system` is the text or `prompt:<key>`; None chooses the key `usual`. Raises what `system_text`
-    raises.
+    Args:
+        system: The text of the prompt, or `prompt:<key>`; None chooses `default_key`.
+        default_key: The key of the prompt that the agent's type uses.
+        data_dir: The data folder, whose folder `system_prompts` holds the operator's prompts.
+
+    Raises:
+        NotFound: There is no prompt with this key.
+        Invalid: The key or the prompt's file cannot be used.
+        Unavailable: The prompt's file cannot be read.
     """
     if system is not None and not system.startswith(REFERENCE):
         return system
@@ -281,7 +305,14 @@ def chosen_system(system: str | None, default_key: str, data_dir: Path) -> str:
 def system_text(key: str, folder: Path) -> str:
     """Return the prompt with this key: a built-in one, else `<folder>/<key>.txt`.
 
-    Raises NotFound, Invalid, Unavailable.
+    Args:
+        key: The key: letters, digits, "_", "-" and ".", at most 100.
+        folder: The operator's folder of prompts, which is created if missing.
+
+    Raises:
+        NotFound: There is no such prompt.
+        Invalid: The key cannot be used, or the file is empty or not UTF-8.
+        Unavailable: The file cannot be read.
     """
     if key in BUILT_IN:
         return text(key)
@@ -313,7 +344,12 @@ def system_text(key: str, folder: Path) -> str:
 def profile_of(agent: Agent, info: ModelInfo, of_server: ProfileChoice) -> ModelProfile:
     """Return the agent's profile, or the server's if the agent has none.
 
-    By default it depends on the model's size and window.
+    Only some types of agents have profiles; all others get "full".
+
+    Args:
+        agent: The agent, whose setting `model_profile` comes first.
+        info: The agent's model. With "auto", a small model gets "small" and all others "full".
+        of_server: The setting RICORDO_MODEL_PROFILE.
     """
     choice: ProfileChoice = agent.settings.get(PROFILE) or of_server
     if (
@@ -332,8 +368,10 @@ def memory_in_prompt(
 ) -> MemoryInPrompt:
     """Return when the memory in the agent's prompt is rendered again.
 
-    The agent's setting decides; without one, the server's setting does. If neither is set, it
-    depends on the model's server.
+    Args:
+        agent: The agent, whose setting `memory_in_prompt` comes first.
+        info: The model that reads the prompt. With "auto", its server's dialect decides.
+        of_server: The setting RICORDO_MEMORY_IN_PROMPT, for an agent without this setting.
     """
     choice: MemoryInPromptChoice = agent.settings.get(MEMORY_IN_PROMPT) or of_server
     if choice == "auto":
@@ -342,7 +380,14 @@ def memory_in_prompt(
 
 
 def with_profile(state: AgentState, profile: ModelProfile, toolbox: Toolbox) -> AgentState:
-    """Return the state with the profile's prompt and tools instead of its type's."""
+    """Return the state with the profile's prompt and tools instead of its type's.
+
+    Args:
+        state: The agent, which is not changed. If a person seems to have chosen its tools, it is
+            returned as it is; a prompt other than its type's stays.
+        profile: The profile of this turn's model; "full" changes nothing.
+        toolbox: The server's tools, which include those of the profiles.
+    """
     if profile == "full":
         return state
     tools = _replaced_tools(state, profile, toolbox)

@@ -51,8 +51,17 @@ def require_budget(
 ) -> None:
     """Raise BudgetSpent if a budget leaves no room for a turn of this agent.
 
-    A turn with a purpose, such as background work, is refused from 80 % on. The check costs a
-    statement for each budget, so call `has_budget` first.
+    The check costs a statement for each budget, so call `has_budget` first.
+
+    Args:
+        tx: The transaction, or a read.
+        settings: The server's settings, with the common budget.
+        agent: The agent, whose budget is checked too.
+        purpose: The purpose of a run in the background, which is refused from 80 % on. None: a turn
+            that a message starts, refused from 100 % on.
+
+    Raises:
+        BudgetSpent: The agent's budget or the common one is used up.
     """
     percent = BACKGROUND_PERCENT if purpose else 100
     for owner, budget in _budgets(tx, settings, agent.organization_id, agent):
@@ -61,7 +70,16 @@ def require_budget(
 
 
 def require_common_budget(tx: Transaction, settings: Settings, organization_id: str) -> None:
-    """Raise BudgetSpent if the budget of all agents is used up."""
+    """Raise BudgetSpent if the budget of all agents is used up.
+
+    Args:
+        tx: The transaction, or a read.
+        settings: The server's settings, with the common budget.
+        organization_id: The organization whose tokens of this day (UTC) are counted.
+
+    Raises:
+        BudgetSpent: The budget is used up.
+    """
     for owner, budget in _budgets(tx, settings, organization_id, None):
         if budget.is_spent(100):
             raise BudgetSpent(owner, budget, 100)
@@ -70,9 +88,19 @@ def require_common_budget(tx: Transaction, settings: Settings, organization_id: 
 async def put_off(runtime: Runtime, job: Job, agent_id: str | None = None) -> bool:
     """Postpone background work to the next day if the budget requires it.
 
-    Returns True if the work was postponed; the job is then added again for that day. Jobs that
-    spend tokens begin with `if await put_off(runtime, job): return`. Without an agent only the
-    common budget counts.
+    Jobs that spend tokens begin with `if await put_off(runtime, job): return`.
+
+    Args:
+        runtime: The server's parts.
+        job: The running job. If it is postponed, an equal job with a new id is added for the next
+            day (UTC).
+        agent_id: The agent whose tokens the job spends; None: only the common budget counts.
+
+    Returns:
+        True if the work was postponed.
+
+    Raises:
+        NotFound: The agent does not exist.
     """
 
     def resets_at(tx: Transaction) -> int | None:
@@ -106,7 +134,21 @@ def budget_of(tx: Transaction, agent: Agent) -> Budget | None:
 
 
 def set_budget(tx: Transaction, scope: Scope, agent_id: str, limit: int | None) -> Agent:
-    """Set the agent's tokens a day; None removes the budget. Raises NotFound, Invalid."""
+    """Set the agent's tokens a day; None removes the budget.
+
+    Args:
+        tx: The transaction.
+        scope: The caller, who is recorded as the author of the change.
+        agent_id: The agent.
+        limit: Tokens for each day in UTC, at least 1.
+
+    Returns:
+        The changed agent.
+
+    Raises:
+        NotFound: The caller has no such agent.
+        Invalid: The limit is below 1.
+    """
     if limit is not None and limit < 1:
         raise Invalid("A budget is a number of tokens above 0; null removes it.")
     agents.lock(tx, scope, agent_id)

@@ -37,7 +37,15 @@ def signature(key: str, timestamp: int, body: bytes) -> str:
 async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
     """Report the end of the job's run, and store the result with the run.
 
-    Raises the error if the request was not accepted.
+    Args:
+        runtime: The server's parts.
+        job: The job; `run_id` in its payload names the ended run, which has the address.
+        _report: Not used, since there is one request.
+
+    Raises:
+        NotFound: The run was deleted.
+        Invalid: The address is not allowed.
+        Unavailable: The request was not answered, or not accepted.
     """
     scope = Scope(job.organization_id)
     run_id = job.payload["run_id"]
@@ -58,7 +66,15 @@ async def deliver(
 ) -> tuple[Json, RicordoError | None]:
     """Send a signed body to the address.
 
-    Returns the result to store, and the error if the request was not accepted.
+    Args:
+        runtime: The server's parts.
+        job: The job that sends; its id is the delivery's id.
+        url: The receiver's address.
+        body: The JSON, exactly as it is signed and sent.
+
+    Returns:
+        The result to store: `sent_at` (microseconds), `status_code` (None without an answer) and
+        `error` (a sentence or None). Then the error, if the request was not accepted.
     """
     now = runtime.store.clock.now()
     key = await asyncio.to_thread(signing_key, runtime.settings.data_dir)

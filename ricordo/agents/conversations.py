@@ -22,7 +22,7 @@ from ricordo.domain.egress import Destination
 from ricordo.domain.ids import is_any_id, new_id
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.scope import Scope
-from ricordo.errors import Busy, Collision, Conflict, Forbidden, Invalid, NotFound
+from ricordo.errors import Collision, Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory.egress import spans_of
 from ricordo.prompt.egress import cleared_state
 from ricordo.prompt.system_prompt import SystemPrompt, system_prompt
@@ -46,8 +46,17 @@ def resolve_conversation(
 ) -> Conversation:
     """Return the conversation that a caller names.
 
-    The name is its id, `default` with the agent's id, or an agent's id alone. Raises NotFound,
-    Invalid.
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        name: The conversation's id; or `default`; or an agent's id, which means that agent's
+            default conversation with the caller.
+        agent_id: The agent of the conversation. Required with `default`; otherwise None skips the
+            check that the conversation belongs to this agent.
+
+    Raises:
+        NotFound: There is no such conversation, or it belongs to another agent.
+        Invalid: The name is `default`, without an agent.
     """
     if name == DEFAULT and not agent_id:
         raise Invalid('Every agent has a conversation "default". Name the agent in agent_id.')
@@ -67,7 +76,16 @@ async def open_conversation(
 ) -> Conversation:
     """Return the conversation that a caller names; create a user's missing default one.
 
-    Names are as in `resolve_conversation`. Raises NotFound, Invalid.
+    Args:
+        runtime: The server's parts.
+        scope: The caller. A default conversation is created only for a caller who is limited to one
+            user.
+        name: A name as in `resolve_conversation`.
+        agent_id: An agent as in `resolve_conversation`.
+
+    Raises:
+        NotFound: There is no such conversation or agent.
+        Invalid: The name is `default`, without an agent.
     """
     try:
         return await runtime.store.read(lambda tx: resolve_conversation(tx, scope, name, agent_id))
@@ -87,9 +105,17 @@ async def open_named_conversation(
 ) -> Conversation:
     """Return the caller's conversation with this name; create it if missing.
 
-    The name is the id of a conversation that the caller may see, or any text. The same text names a
-    different conversation for each user and agent, since the conversation's id is derived from the
-    user, the agent and the text. Raises NotFound.
+    Args:
+        runtime: The server's parts.
+        scope: The caller.
+        agent_id: The agent.
+        name: The id of a conversation that the caller may see, or any text. The id of a named
+            conversation is derived from the user, the agent and the text, so the same text names a
+            different conversation for each user and agent. A new conversation's summary shows the
+            text's first 200 characters.
+
+    Raises:
+        NotFound: There is no such agent, or no conversation with this id.
     """
     if is_any_id(name, "conv"):
         return await open_conversation(runtime, scope, name, agent_id)
@@ -114,7 +140,16 @@ async def waiting_message(runtime: Runtime, conversation: Conversation) -> Messa
 def begin_default(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> Conversation:
     """Return the caller's default conversation with the agent; create it if missing.
 
-    Raises NotFound, Collision.
+    Args:
+        tx: The transaction.
+        runtime: The server's parts. The organization's models should have been read, since the new
+            system message is rendered for the agent's model.
+        scope: The caller.
+        agent_id: The agent.
+
+    Raises:
+        NotFound: The caller has no such agent.
+        Collision: Another transaction created the conversation meanwhile.
     """
     state = agents.load(tx, scope, agent_id)
     if not state.conversation.window:
@@ -167,18 +202,21 @@ async def create_conversation(
     """Create another conversation of the agent, with a separate system message.
 
     Args:
-        runtime: The server.
+        runtime: The server's parts.
         scope: The caller.
         agent_id: The agent.
         values: Columns of the conversation; the agent's values are used for missing columns.
             `model_settings` contains only differences.
-        user: The user whose memory the conversation shows, by id or by name; None for the user of
-            the agent's default conversation.
-        id: The id of the new conversation.
+        user: The user whose memory the conversation shows, by id or by name; an unknown name
+            creates a user. None: the caller's user, or else the user of the agent's default
+            conversation.
+        id: The id of the new conversation; None generates one.
 
     Raises:
         NotFound: The agent, the model or the user does not exist.
-        Collision: A conversation has this `id` already.
+        Invalid: No user can have this name.
+        Forbidden: The caller may not name this user.
+        Collision: A conversation has this `id` already, or the name looks like another user's.
     """
     if handle := values.get("model"):
         info = await (await runtime.organization_providers.of(scope.organization_id)).require(
@@ -216,9 +254,20 @@ async def create_conversation(
 async def change_conversation(
     runtime: Runtime, scope: Scope, conversation_id: str, changes: Mapping[str, Any]
 ) -> Conversation:
-    """Change these columns of the conversation. Raises NotFound.
+    """Change these columns of the conversation.
 
     A running turn continues with the old values.
+
+    Args:
+        runtime: The server's parts.
+        scope: The caller.
+        conversation_id: The conversation's id, not another name of it.
+        changes: New values by column. `model` is a handle, or None for the agent's model. A new
+            model without a `context_window` also sets the window to the model's.
+
+    Raises:
+        NotFound: There is no such conversation or model.
+        Forbidden: The caller may only read the conversation.
     """
     conversation = await runtime.store.read(lambda tx: _own(tx, scope, conversation_id))
     if "model" in changes or ("context_window" in changes and not changes["context_window"]):
@@ -252,12 +301,22 @@ async def fork_conversation(
 ) -> Conversation:
     """Create a conversation that continues the saved window of this one.
 
-    With `message_id` it continues the window up to this message. Calls without results are left
-    out, such as calls that wait for approval or belong to a running turn. Only the original
-    conversation can answer them.
+    Calls without results are left out, such as calls that wait for approval or belong to a running
+    turn. Only the original conversation can answer them.
 
-    Raises NotFound, Invalid if it cannot be forked at that message, and Collision if another
-    conversation has the `id`.
+    Args:
+        runtime: The server's parts.
+        scope: The caller, who only has to be allowed to read the conversation.
+        conversation_id: The conversation to fork.
+        message_id: The last message of the window that the fork shares, with the results of its
+            calls; None: the window's end.
+        is_hidden: Lists leave the fork out.
+        id: The id of the fork; None generates one.
+
+    Raises:
+        NotFound: There is no such conversation.
+        Invalid: The message is not in the window, or its calls have no results yet.
+        Collision: Another conversation has this `id`.
     """
 
     def work(tx: Transaction) -> Conversation:
@@ -320,9 +379,19 @@ async def fork_conversation(
 async def recompile_system(
     runtime: Runtime, scope: Scope, conversation_id: str, *, is_dry: bool = False
 ) -> str:
-    """Render the conversation's system message again; save it unless `is_dry`.
+    """Render the conversation's system message again, and return its text.
 
-    Raises NotFound, Busy.
+    Args:
+        runtime: The server's parts.
+        scope: The caller.
+        conversation_id: The conversation.
+        is_dry: Return the text without saving it.
+
+    Raises:
+        NotFound: There is no such conversation.
+        Forbidden: The caller may only read the conversation.
+        Busy: A turn runs in it, so its system message cannot be saved.
+        Conflict: Its window does not begin with a system message.
     """
 
     def compile_prompt(tx: Transaction) -> tuple[Conversation, SystemPrompt]:
@@ -333,12 +402,9 @@ async def recompile_system(
         )
 
     def work(tx: Transaction) -> str:
-        conversations.lock(tx, conversation_id)
-        conversation, prompt = compile_prompt(tx)
-        require_own(scope, conversation)
         # A running turn keeps its system message in memory and saves it with its steps.
-        if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
-            raise Busy(open_runs[0].id)
+        require_own(scope, runs.lock_idle(tx, scope, conversation_id))
+        conversation, prompt = compile_prompt(tx)
         system = next(iter(messages.by_ids(tx, conversation.window[:1])), None)
         if system is None or system.role != "system":
             raise Conflict(
@@ -357,7 +423,15 @@ async def recompile_system(
 async def stop_and_delete(runtime: Runtime, scope: Scope, conversation_id: str) -> None:
     """Stop the conversation's turn and delete it.
 
-    Raises NotFound, and Conflict for an agent's default conversation.
+    Args:
+        runtime: The server's parts.
+        scope: The caller.
+        conversation_id: The conversation.
+
+    Raises:
+        NotFound: There is no such conversation.
+        Forbidden: The caller may only read the conversation.
+        Conflict: It is a default conversation of its agent or of a user.
     """
     conversation = await runtime.store.read(lambda tx: _own(tx, scope, conversation_id))
     if not conversations.is_any_default(conversation):
@@ -368,9 +442,20 @@ async def stop_and_delete(runtime: Runtime, scope: Scope, conversation_id: str) 
 async def cancel_conversation(
     runtime: Runtime, scope: Scope, conversation_id: str
 ) -> dict[str, bool]:
-    """Cancel the conversation's runs, and deny its waiting calls. Raises NotFound.
+    """Cancel the conversation's runs, and deny its waiting calls.
 
-    Returns for each run whether it was cancelled.
+    Args:
+        runtime: The server's parts.
+        scope: The caller.
+        conversation_id: The conversation.
+
+    Returns:
+        By run id, True if the run was cancelled. A run whose waiting calls were denied counts as
+        cancelled.
+
+    Raises:
+        NotFound: There is no such conversation.
+        Forbidden: The caller may only read the conversation.
     """
     outcome = await _cancel_open(runtime, scope, conversation_id)
     denial = await runtime.store.write(lambda tx: deny_waiting(tx, conversation_id))
@@ -380,7 +465,13 @@ async def cancel_conversation(
 async def cancel_run(runtime: Runtime, scope: Scope, run_id: str) -> bool:
     """Cancel an open run of any process; return False if it had ended already.
 
-    Raises NotFound.
+    Args:
+        runtime: The server's parts.
+        scope: The caller.
+        run_id: The run.
+
+    Raises:
+        NotFound: The caller has no such run.
     """
     if live := runtime.live.get(run_id):
         await live.cancel()
@@ -415,7 +506,17 @@ def deny_waiting(tx: Transaction, conversation_id: str) -> Message | None:
 def require_subject(tx: Transaction, scope: Scope, name: str | None) -> str | None:
     """Return the id of the user whose memory a conversation shows.
 
-    A new user is created. Raises Forbidden for another user than the caller's.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        name: The user's id or name; an unknown name creates a user. None: the caller's user, if the
+            caller is limited to one.
+
+    Raises:
+        NotFound: No user has this id.
+        Invalid: No user can have this name.
+        Forbidden: The caller is limited to another user.
+        Collision: The name looks like another user's.
     """
     if name is None:
         return scope.subject
@@ -491,7 +592,8 @@ def _insert(tx: Transaction, conversation: Conversation, system: Message) -> Con
 def _end_of_fork(window: Sequence[Message], message_id: str | None) -> int:
     """Return the index at which a fork's part of the window ends.
 
-    That part contains no message after `message_id`, and no call without its result.
+    That part ends with `message_id` and the results of its calls; it contains no call without its
+    result.
     """
     pieces = exchanges(window)
     index = -1
@@ -524,14 +626,22 @@ def _end_of_fork(window: Sequence[Message], message_id: str | None) -> int:
     return begin
 
 
-def set_window(tx: Transaction, conversation: Conversation, ids: Sequence[str]) -> None:
-    """Set the context window to these messages, the system message first.
+def set_window(tx: Transaction, scope: Scope, conversation_id: str, ids: Sequence[str]) -> None:
+    """Set the context window to these messages.
 
-    Raises Busy, Conflict, Invalid.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        conversation_id: The conversation.
+        ids: Messages of this conversation, each once, the system message first.
+
+    Raises:
+        NotFound: There is no such conversation.
+        Busy: A turn runs in the conversation.
+        Conflict: Calls of the conversation wait for an answer.
+        Invalid: The ids are not as described above.
     """
-    conversations.lock(tx, conversation.id)
-    if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
-        raise Busy(open_runs[0].id)
+    conversation = runs.lock_idle(tx, scope, conversation_id)
     if conversation.waits:
         raise Conflict("Tool calls of this conversation wait for an answer. Answer them first.")
     messages_by_id = {

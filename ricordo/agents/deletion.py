@@ -13,7 +13,7 @@ from ricordo.agents.followers import delete_followers
 from ricordo.agents.run_end import close_run
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope
-from ricordo.errors import Busy, RicordoError
+from ricordo.errors import RicordoError
 from ricordo.runtime import Runtime
 from ricordo.search import index, partitions
 from ricordo.storage import agents, conversations, deletion, runs
@@ -26,7 +26,17 @@ _FEW_ROWS = 15
 
 
 async def delete_archive(runtime: Runtime, scope: Scope, archive_id: str) -> None:
-    """Delete the archive with its passages; agents lose it at once. Raises NotFound."""
+    """Delete the archive with its passages; agents lose it at once.
+
+    Args:
+        runtime: The server's parts.
+        scope: The caller.
+        archive_id: The archive.
+
+    Raises:
+        NotFound: There is no such archive.
+        Forbidden: Another user created it, and the caller does not administer.
+    """
     await _delete(
         runtime, "archive", archive_id, lambda tx: deletion.hide_archive(tx, scope, archive_id)
     )
@@ -35,8 +45,17 @@ async def delete_archive(runtime: Runtime, scope: Scope, archive_id: str) -> Non
 async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
     """Delete the agent with its conversations, messages, runs and steps.
 
-    Agents that only work on its memory are deleted too. Raises NotFound, and Conflict if the agent
-    manages a group.
+    Agents that only work on its memory are deleted too. Running turns are not stopped; see
+    `lifecycle.delete_agent`.
+
+    Args:
+        runtime: The server's parts.
+        scope: The caller.
+        agent_id: The agent.
+
+    Raises:
+        NotFound: The caller has no such agent.
+        Conflict: The agent manages a group.
     """
 
     def hide(tx: Transaction) -> list[str]:
@@ -55,8 +74,17 @@ async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
 async def delete_conversation(runtime: Runtime, scope: Scope, conversation_id: str) -> None:
     """Delete the conversation, but keep messages that its forks share.
 
-    Raises NotFound, and Conflict for an agent's default conversation. A running turn is closed and
-    its task loses the lease. A caller that can stop the task should do so first.
+    A running turn is closed and its task loses the lease. A caller that can stop the task should do
+    so first.
+
+    Args:
+        runtime: The server's parts.
+        scope: The caller.
+        conversation_id: The conversation.
+
+    Raises:
+        NotFound: There is no such conversation.
+        Conflict: It is a default conversation of its agent or of a user.
     """
 
     def hide(tx: Transaction) -> None:
@@ -72,7 +100,17 @@ async def delete_conversation(runtime: Runtime, scope: Scope, conversation_id: s
 def empty_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> int:
     """Delete the conversation's oldest messages, and add a job for the rest.
 
-    Returns the newest message's seq. Raises Conflict if forks share messages.
+    Args:
+        tx: The transaction, which deletes one portion.
+        scope: The caller.
+        conversation_id: The conversation.
+
+    Returns:
+        The newest message's seq; 0 if there is none. The job purges the messages up to it.
+
+    Raises:
+        NotFound: There is no such conversation.
+        Conflict: Forks share its messages.
     """
     newest = deletion.newest_unshared(tx, scope, conversation_id)
     if purge_portion(tx, "messages", conversation_id, newest):
@@ -85,12 +123,19 @@ def remove_messages(
 ) -> None:
     """Delete these messages of a conversation, and take them out of its window.
 
-    Raises Busy, and Conflict if forks share the messages.
+    Args:
+        tx: The transaction, which deletes all of them.
+        scope: The caller.
+        conversation_id: The conversation.
+        message_ids: Messages of this conversation. The caller has to make sure that they are, since
+            a message of another conversation would be deleted too.
+
+    Raises:
+        NotFound: There is no such conversation.
+        Busy: A turn runs in it.
+        Conflict: Forks share its messages.
     """
-    conversations.lock(tx, conversation_id)
-    conversation = conversations.require(tx, scope, conversation_id)
-    if open_runs := runs.open_runs(tx, conversation_id=conversation_id):
-        raise Busy(open_runs[0].id)
+    conversation = runs.lock_idle(tx, scope, conversation_id)
     if message_ids:
         deletion.newest_unshared(tx, scope, conversation_id)
     deleted_ids = set(message_ids)
@@ -123,7 +168,13 @@ async def _purge_now(runtime: Runtime, kind: Kind, id: str) -> None:
 async def purge(runtime: Runtime, kind: Kind, id: str, newest: int = 0) -> None:
     """Purge all rows of a hidden owner, or old messages of a conversation.
 
-    The old messages are those up to the seq `newest`.
+    Each portion is one transaction.
+
+    Args:
+        runtime: The server's parts.
+        kind: The kind of owner; "messages" means old messages of a conversation, which stays.
+        id: The id of the owner, or of the conversation.
+        newest: With "messages", the seq of the last message to delete; not used otherwise.
     """
     if kind in ("agent", "archive"):
         await drop_outside(runtime, id)
@@ -152,7 +203,15 @@ def purge_portion(
     """Delete a portion of rows; return whether there may be more.
 
     The rows belong to a hidden owner, or they are messages of a conversation. The row of the owner
-    itself is deleted last. The number of deleted rows is added to `counts`, by table.
+    itself is deleted last.
+
+    Args:
+        tx: The transaction.
+        kind: The kind of owner, as in `purge`.
+        id: The id of the owner, or of the conversation.
+        newest: With "messages", the seq of the last message to delete; not used otherwise.
+        counts: Gets the numbers of deleted rows added, by table. Rows of the search index are not
+            counted.
     """
     counts = Counter() if counts is None else counts
     if kind == "conversation":
@@ -167,9 +226,14 @@ def purge_portion(
 
 
 def before_purge(tx: Transaction, table: str, rows: Sequence[Any]) -> None:
-    """Before rows are deleted, take them out of the search index and out of counts.
+    """Take rows out of the search index and out of counts, before their deletion.
 
-    Their usage of tokens stays recorded.
+    The tokens that deleted steps used stay recorded.
+
+    Args:
+        tx: The transaction that deletes the rows.
+        table: The name of their table.
+        rows: The rows, each with at least its id and its foreign keys.
     """
     if table == "messages":
         index.unindex_messages(tx, [row.id for row in rows])

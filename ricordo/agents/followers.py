@@ -31,12 +31,31 @@ class AgentFollower(Protocol):
     def set_sleeptime(
         self, tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState, *, is_on: bool
     ) -> None:
-        """Start or stop the work of another agent on this agent's memory. Raises Invalid."""
+        """Start or stop the work of another agent on this agent's memory.
+
+        Args:
+            tx: The transaction.
+            runtime: The server's parts.
+            scope: The caller.
+            state: The agent whose memory is worked on, with its conversation and its `user_ids`.
+            is_on: False stops the work, and has no effect if there is none.
+
+        Raises:
+            Conflict: The agent has a part in a group that does not allow it.
+        """
 
     def delete(self, tx: Transaction, scope: Scope, agent: Agent) -> Sequence[str]:
-        """Prepare for the agent's deletion. Raises Conflict.
+        """Prepare for the agent's deletion.
 
         Returns the ids of agents that are deleted with it.
+
+        Args:
+            tx: The transaction that hides the agent.
+            scope: The caller.
+            agent: The agent that is deleted.
+
+        Raises:
+            Conflict: The agent cannot be deleted now, for example because it manages a group.
         """
 
     def groups(
@@ -47,7 +66,14 @@ class AgentFollower(Protocol):
     def end_turn(
         self, tx: Transaction, turn: TurnContext, run: Run, new_messages: Sequence[Message]
     ) -> Sequence[str]:
-        """Plan the runs that follow the end of a turn; return their ids."""
+        """Plan the runs that follow the end of a turn; return their ids.
+
+        Args:
+            tx: The transaction that ends the turn.
+            turn: The turn's state before this transaction.
+            run: The ended run.
+            new_messages: The messages of the turn's last step.
+        """
 
 
 def set_sleeptime(
@@ -55,7 +81,16 @@ def set_sleeptime(
 ) -> None:
     """Switch the work of another agent on this agent's memory on or off.
 
-    Raises Invalid, Unsupported.
+    Args:
+        tx: The transaction.
+        runtime: The server's parts.
+        scope: The caller.
+        state: The agent whose memory is worked on, with its conversation and its `user_ids`.
+        is_on: False stops the work, and has no effect if there is none.
+
+    Raises:
+        Unsupported: It is to be switched on, and no plugin has such agents.
+        Conflict: The agent has a part in a group that does not allow it.
     """
     followers = runtime.plugins.agent_followers()
     if is_on and not followers:
@@ -65,7 +100,19 @@ def set_sleeptime(
 
 
 def delete_followers(tx: Transaction, runtime: Runtime, scope: Scope, agent: Agent) -> list[str]:
-    """Return the ids of the agents that are deleted with this agent. Raises Conflict."""
+    """Return the ids of the agents that are deleted with this agent.
+
+    The hooks also delete the groups of these agents.
+
+    Args:
+        tx: The transaction that hides the agent.
+        runtime: The server's parts.
+        scope: The caller.
+        agent: The agent that is deleted.
+
+    Raises:
+        Conflict: The agent manages a group.
+    """
     return [
         id
         for follower in runtime.plugins.agent_followers()
@@ -90,7 +137,14 @@ def with_groups(
 def end_turn(tx: Transaction, turn: TurnContext, run: Run, new_messages: Sequence[Message]) -> Run:
     """Plan the runs that follow an agent's turn; return its run with their ids.
 
-    The planned runs are turns of other agents, which work on this agent's memory.
+    The planned runs are turns of other agents, which work on this agent's memory. No runs follow a
+    run with a purpose, such as a sleep-time agent's.
+
+    Args:
+        tx: The transaction that ends the run.
+        turn: The turn's state before this transaction.
+        run: The ended run.
+        new_messages: The messages of the turn's last step.
     """
     if run.purpose is not None:
         return run

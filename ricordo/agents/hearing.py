@@ -1,4 +1,4 @@
-"""Messages that an agent receives without a turn of its own.
+"""Messages that reach an agent without starting a turn.
 
 They are stored in its conversation, and it reads them in its next turn.
 """
@@ -22,8 +22,20 @@ def store_heard(
 ) -> int:
     """Store messages in the conversation and put them into its window.
 
-    Messages with a known otid are left out. Returns the number of stored messages. Raises NotFound,
-    and Busy while a turn runs there, since the turn owns the window.
+    Args:
+        tx: The transaction.
+        scope: The caller. Messages of other authors than the conversation's user are stored as
+            untrusted.
+        conversation_id: The conversation.
+        new_messages: The messages in order. A message whose otid is already stored is left out.
+
+    Returns:
+        The number of stored messages.
+
+    Raises:
+        NotFound: There is no such conversation.
+        Forbidden: The caller may only read the conversation.
+        Busy: A turn runs there, and would overwrite the window.
     """
     conversations.lock(tx, conversation_id)
     conversation = require_own(scope, conversations.require(tx, scope, conversation_id))

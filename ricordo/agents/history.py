@@ -51,12 +51,22 @@ async def import_messages(
 ) -> list[str]:
     """Store the messages in the conversation; return their ids in order.
 
-    If `conversation_id` is None, the agent's default conversation gets them. A message whose otid
-    is already stored is not stored again; its stored id is returned. A message without a date gets
-    a time next to its neighbour's. If no message has a date, all get times just before now.
     Everything is checked before anything is stored.
 
-    Raises NotFound, Invalid, and Conflict if an otid belongs to another message.
+    Args:
+        store: The database, which gets one transaction for each 250 messages.
+        scope: The caller.
+        agent_id: The agent.
+        past: The messages in order. For a message whose otid is already stored, the stored id is
+            returned. A message without a date gets a time next to its neighbour's; if no message
+            has a date, all get times just before now.
+        conversation_id: The conversation; None for the agent's default conversation.
+
+    Raises:
+        NotFound: There is no such agent or conversation.
+        Forbidden: The caller may only read the conversation.
+        Invalid: A date cannot be read or is out of range, or two messages have one otid.
+        Conflict: An otid belongs to another message.
     """
     otid_counts = Counter(past_message.otid for past_message in past if past_message.otid)
     if twice := next((otid for otid, count in otid_counts.items() if count > 1), None):
@@ -79,6 +89,8 @@ async def import_messages(
     def insert(tx: Transaction, start: int) -> list[str]:
         # The agent or conversation may have been deleted since the import began.
         agents.require(tx, scope, agent_id)
+        # The lock keeps the egress policy until the messages with its label are stored.
+        conversations.lock(tx, id)
         conversation = conversations.require(tx, scope, id)
         portion = past[start : start + PORTION]
         stored_ids = _stored_ids(tx, id, portion)
@@ -93,7 +105,7 @@ async def import_messages(
                     message,
                     otid=past_message.otid,
                     name=past_message.name,
-                    egress=join(past_message.egress, conversation.egress),
+                    egress=join(past_message.egress, message.egress),
                 )
                 new_messages.append(clearance.with_labels(message))
                 message_id = message.id

@@ -49,7 +49,7 @@ from ricordo.domain.model import ModelInfo, ModelSettings
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool, ToolRule
 from ricordo.domain.version import ChangeMetadata
-from ricordo.errors import Busy, Conflict, Invalid
+from ricordo.errors import Conflict, Invalid
 from ricordo.llm.provider_table import with_usual_thinking
 from ricordo.memory.rotation import read_rotation
 from ricordo.runtime import Runtime
@@ -109,7 +109,7 @@ class AgentSpec:
     clears_buffer: bool | None = None
     folder_ids: tuple[str, ...] = ()
     identity_ids: tuple[str, ...] = ()
-    # The conversation's first messages, in place of those of its type.
+    # The conversation's first messages; None: those of its type.
     beginning: tuple[NewMessage, ...] | None = None
     tags: tuple[str, ...] = ()
     # The user whose memory its conversation shows too, by id or by name.
@@ -123,7 +123,17 @@ class AgentSpec:
 async def create_agent(runtime: Runtime, scope: Scope, spec: AgentSpec) -> AgentState:
     """Create the agent with its conversation, system message, blocks and tools.
 
-    Raises NotFound, Invalid, Conflict.
+    Args:
+        runtime: The server's parts.
+        scope: The caller.
+        spec: The agent; `None` in its fields takes the default.
+
+    Raises:
+        NotFound: A model, block, tool, prompt, user or folder that the spec names does not exist.
+        Invalid: The spec cannot be carried out, for example because a block is too long.
+        Forbidden: The caller may not choose these users or folders.
+        Conflict: An agent has this id, or the name of a new user looks like another's.
+        Unavailable: The file of the system prompt cannot be read.
     """
     spec, info = await prepare(runtime, scope, spec)
     state = await runtime.store.write(lambda tx: insert_agent(tx, runtime, scope, spec, info))
@@ -134,7 +144,18 @@ async def create_agent(runtime: Runtime, scope: Scope, spec: AgentSpec) -> Agent
 async def prepare(runtime: Runtime, scope: Scope, spec: AgentSpec) -> tuple[AgentSpec, ModelInfo]:
     """Return the spec with defaults chosen, and its model's description.
 
-    Raises NotFound, Invalid.
+    Providers may be asked for their lists of models.
+
+    Args:
+        runtime: The server's parts.
+        scope: The caller, for the models of the organization.
+        spec: The agent; the returned spec has a system prompt and, unless the default is used, an
+            embedding model.
+
+    Raises:
+        NotFound: There is no such model, embedding model or system prompt.
+        Invalid: The time zone, or the key or file of the prompt, cannot be used.
+        Unavailable: The file of the system prompt cannot be read.
     """
     traits_of(spec.agent_type)
     zone(spec.timezone)
@@ -164,7 +185,16 @@ async def change_model(runtime: Runtime, agent: Agent, handle: str) -> Agent:
 async def reset_messages(runtime: Runtime, scope: Scope, agent_id: str) -> AgentState:
     """Delete all messages of the agent's default conversation and start it again.
 
-    Raises NotFound, Busy.
+    Args:
+        runtime: The server's parts.
+        scope: The caller, whose default conversation is meant.
+        agent_id: The agent.
+
+    Raises:
+        NotFound: The caller has no such agent.
+        Forbidden: The caller may only read the conversation.
+        Busy: A turn runs in it.
+        Conflict: Forks share its messages.
     """
     if scope.subject:
         await open_conversation(runtime, scope, DEFAULT, agent_id)
@@ -174,7 +204,17 @@ async def reset_messages(runtime: Runtime, scope: Scope, agent_id: str) -> Agent
 
 
 async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
-    """Stop the agent's turns and delete it with its conversations. Raises NotFound."""
+    """Stop the agent's turns and delete it with its conversations.
+
+    Args:
+        runtime: The server's parts.
+        scope: The caller.
+        agent_id: The agent.
+
+    Raises:
+        NotFound: The caller has no such agent.
+        Conflict: The agent manages a group.
+    """
     await cancel_runs(runtime, scope, agent_id)
     await deletion.delete_agent(runtime, scope, agent_id)
 
@@ -182,7 +222,24 @@ async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
 async def cancel_runs(
     runtime: Runtime, scope: Scope, agent_id: str, run_ids: Sequence[str] | None = None
 ) -> dict[str, bool]:
-    """Cancel the agent's open runs, or the named ones; return for each whether it was cancelled."""
+    """Cancel the agent's open runs, or the named ones, and deny its waiting calls.
+
+    Calls that wait in any of its conversations are denied, whatever runs are named.
+
+    Args:
+        runtime: The server's parts.
+        scope: The caller; runs of other users are not cancelled.
+        agent_id: The agent.
+        run_ids: The runs to cancel; None for all open ones. An ended or unknown run counts as not
+            cancelled.
+
+    Returns:
+        By run id, whether the run was cancelled. A run whose waiting calls were denied counts as
+        cancelled.
+
+    Raises:
+        NotFound: The caller has no such agent.
+    """
 
     def find(tx: Transaction) -> list[str]:
         agents.require(tx, scope, agent_id)
@@ -204,12 +261,19 @@ async def cancel_runs(
 def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain: Chain) -> Block:
     """Return a block from its spec, not yet stored.
 
-    Raises Invalid for an impossible label or value.
+    Args:
+        tx: The transaction, for its quotas and time.
+        scope: The caller, who is recorded as the block's creator.
+        spec: The block. Without a `policy`, a shared block is guarded and any other one direct.
+        chain: The chain of the block's future owner.
+
+    Raises:
+        Invalid: The label, the value or the settings cannot be used; TooLong if it is too large.
     """
     fields = {name: getattr(spec, name) for name in BlockSpec.__slots__} | {
         "tags": tuple(unique(spec.tags))
     }
-    # Untrusted content must not change a block that is in everybody's prompt.
+    # Untrusted content must not change a block that the prompts of all users contain.
     fields["policy"] = spec.policy or (SHARED_POLICY if spec.shared else "direct")
     block = new_in(
         chain, require_label(fields.pop("label")), scope.user_id, tx.clock.now(), **fields
@@ -236,7 +300,15 @@ def require_distinct_labels(agent_blocks: Sequence[Block]) -> None:
 def attach_block(tx: Transaction, scope: Scope, agent_id: str, block_id: str) -> None:
     """Put a block into an agent's prompt; no effect if it is already there.
 
-    Raises NotFound, Conflict.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        agent_id: The agent.
+        block_id: The block, of any owner that the caller may see.
+
+    Raises:
+        NotFound: The caller has no such agent or block.
+        Conflict: Another block of the agent has this label.
     """
     agents.lock(tx, scope, agent_id)
     blocks.lock(tx, block_id)
@@ -256,7 +328,21 @@ def attach_block(tx: Transaction, scope: Scope, agent_id: str, block_id: str) ->
 def insert_agent(
     tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, info: ModelInfo
 ) -> AgentState:
-    """Store the agent of a prepared spec. Raises NotFound, Invalid, Conflict."""
+    """Store the agent of a prepared spec, with everything that belongs to it.
+
+    Args:
+        tx: The transaction.
+        runtime: The server's parts.
+        scope: The caller.
+        spec: The spec that `prepare` returned.
+        info: The description of the model that `prepare` returned.
+
+    Raises:
+        NotFound: A block, tool, user or folder that the spec names does not exist.
+        Invalid: The spec cannot be carried out, for example because a block is too long.
+        Forbidden: The caller may not choose these users or folders.
+        Conflict: An agent has this id, or the name of a new user looks like another's.
+    """
     agent = _agent(tx, scope, spec, info)
     chain = Chain(new_id("chain"), scope.organization_id, "agent", agent.id)
     own_blocks = [new_block(tx, scope, block, chain) for block in spec.blocks]
@@ -333,7 +419,17 @@ def _add_users_and_folders(
 
 
 def whole_agent(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> AgentState:
-    """Return the agent with all parts that the wire shows. Raises NotFound."""
+    """Return the agent with all parts that the wire format shows.
+
+    Args:
+        tx: The transaction, or a read.
+        runtime: The server's parts.
+        scope: The caller.
+        agent_id: The agent.
+
+    Raises:
+        NotFound: The caller has no such agent.
+    """
     (state,) = runtime.complete(tx, (agents.load_whole(tx, scope, agent_id),))
     return with_groups(tx, runtime, [state])[0]
 
@@ -350,11 +446,24 @@ def _visible_blocks(
     return tuple(replace(block, tags=tags.get(block.id, ())) for block in visible)
 
 
+def model_fields(spec: AgentSpec, info: ModelInfo) -> dict[str, Any]:
+    """Return the fields of an agent that depend on its model.
+
+    Args:
+        spec: The requested agent.
+        info: Its model.
+    """
+    return {
+        "model": info.handle,
+        "context_window": spec.context_window or info.context_window,
+        "model_settings": with_usual_thinking(spec.model_settings, info),
+    }
+
+
 def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> Agent:
     now = tx.clock.now()
     fields = {name: getattr(spec, name) for name in AgentSpec.__slots__ if name in Agent.__slots__}
-    fields |= {"model": info.handle, "context_window": spec.context_window or info.context_window}
-    fields["model_settings"] = with_usual_thinking(spec.model_settings, info)
+    fields |= model_fields(spec, info)
     if spec.clears_buffer is None:
         fields["clears_buffer"] = traits_of(spec.agent_type).clears_buffer
     return Agent(
@@ -388,10 +497,14 @@ def _first_messages(
 
 
 def rules_of(spec: AgentSpec, agent_tools: Sequence[Tool]) -> tuple[ToolRule, ...]:
-    """Return the agent's tool rules.
+    """Return the agent's tool rules, each once.
 
     They are the rules of the spec, those of its base tools if requested, and approvals that its
     tools need.
+
+    Args:
+        spec: The spec. Its rules about the end of a turn override those of base tools.
+        agent_tools: All tools of the agent.
     """
     traits = traits_of(spec.agent_type)
     uses_base_rules = traits.has_base_rules if spec.has_base_rules is None else spec.has_base_rules
@@ -430,10 +543,7 @@ def _reset(
     Returns the state, and a seq up to which old messages may still have to be purged.
     """
     state = agents.load_whole(tx, scope, agent_id)
-    conversation = require_own(scope, state.conversation)
-    conversations.lock(tx, conversation.id)
-    if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
-        raise Busy(open_runs[0].id)
+    conversation = require_own(scope, runs.lock_idle(tx, scope, state.conversation.id))
     # A conversation of usual length is emptied here. For a long one, only the window is emptied.
     newest = deletion.empty_conversation(tx, scope, conversation.id)
     runs.forget_bodies(tx, conversation.id)

@@ -156,6 +156,10 @@ async def resume_after_approval(
     """Run the approved calls, and save them with the client's results.
 
     Returns the saved step and what to do next.
+
+    Args:
+        turn: The turn, whose window ends with the answer; it is updated after the save.
+        answer: The request for approval with its answer.
     """
     step = replace(_new_step(turn, 0), id=answer.request.step_id or "")
     offered = offer_tools(turn)
@@ -176,6 +180,14 @@ async def ask_model(
 
     A request that is too long, or has a picture that the model refuses, is made smaller and sent
     again.
+
+    Args:
+        turn: The turn. A compaction changes its window.
+        step: The step, which gets the request and its times.
+        offered: The tools to present.
+
+    Raises:
+        ModelError: The provider failed, or refused also the smallest request.
     """
     thoughts_argument = THINKING if offered.presentation.thinks_in_arguments else None
     speech_argument = SPOKEN if offered.presentation.spoken else None
@@ -265,7 +277,13 @@ def build_request(
 ) -> ModelRequest:
     """Return the model's input for this step, with this `window` if given.
 
-    The system message is rendered again only if it has to change.
+    The turn's system message is rendered again only if it has to change.
+
+    Args:
+        turn: The turn; a new system message is put into its window.
+        offered: The tools to present.
+        is_first: It is the turn's first step, where more changes make the prompt outdated.
+        window: Messages to send instead of the turn's window, the system message first.
     """
     agent = turn.state.agent
     overrides = turn.request.overrides
@@ -336,6 +354,12 @@ async def run_tools(
     """Return the results of the step's calls, in the order of the calls.
 
     The list is empty while the reply waits for approval.
+
+    Args:
+        turn: The turn.
+        step: The step; calls change its memory and add its jobs.
+        offered: The tools of the step.
+        parsed: The parsed reply, with the calls to run and the results of refused calls.
     """
     if parsed.is_waiting:
         return []

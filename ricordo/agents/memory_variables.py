@@ -13,9 +13,11 @@ _VARIABLE = re.compile(r"\{\{\s*([\w.-]+)\s*\}\}")
 def fill_variables(
     blocks: Sequence[BlockSpec], variables: Mapping[str, str]
 ) -> tuple[BlockSpec, ...]:
-    """Return the blocks with values in place of `{{name}}`.
+    """Return the blocks with values instead of `{{name}}`.
 
-    A variable without a value stays as it is.
+    Args:
+        blocks: The blocks; only their values are filled in.
+        variables: Values by name. A variable without a value stays as it is.
     """
 
     def fill(text: str) -> str:
@@ -29,7 +31,13 @@ def require_variables(
 ) -> None:
     """Raise Invalid for a value whose variable is in no block.
 
-    The error names the `owner` of the blocks, such as a template.
+    Args:
+        blocks: The blocks before their variables are filled in.
+        variables: Values by the name of their variable.
+        owner: A noun for the owner of the blocks in the error, such as "template".
+
+    Raises:
+        Invalid: A variable is in no block; the error lists those that are.
     """
     names = {name for block in blocks for name in _VARIABLE.findall(block.value)}
     if unknown := sorted(variables.keys() - names):

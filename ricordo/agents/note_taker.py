@@ -29,6 +29,7 @@ from ricordo.domain.run import Run
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.usage import Expense, Purpose
 from ricordo.errors import ModelError, RicordoError
+from ricordo.llm.chat import ChatModel
 from ricordo.llm.egress import destination_of, whole_reply
 from ricordo.memory.commit import commit
 from ricordo.memory.edits import EditContext, EditGuard, EditReason, GuardSources, WorkingMemory
@@ -62,9 +63,12 @@ def wants_notes(turn: TurnContext) -> bool:
 def add_note_job(tx: Transaction, run: Run, *, is_local_user: bool) -> None:
     """Add the job that takes notes on this run.
 
-    `is_local_user`: the run belongs to the local user of a server without keys.
-
     Jobs of one conversation never overlap, so notes keep their order.
+
+    Args:
+        tx: The transaction that ends the run.
+        run: The run.
+        is_local_user: The run belongs to the local user of a server without keys.
     """
     jobs.add(tx, _job(run, is_local_user=is_local_user))
 
@@ -83,7 +87,13 @@ def _job(run: Run, *, is_local_user: bool = False) -> Job:
 
 
 async def take_notes(runtime: Runtime, job: Job, report: Report) -> None:
-    """Take a job's notes, if the day's budget does not postpone them."""
+    """Take a job's notes, if the day's budget does not postpone them.
+
+    Args:
+        runtime: The server's parts.
+        job: The job, whose payload names the run, its agent and its conversation.
+        report: Gets the number of messages that are done, and of all.
+    """
     if not await put_off(runtime, job, job.payload["agent_id"]):
         await _take(runtime, job, FencedStore(runtime.store, job).write, report=report)
 
@@ -91,7 +101,15 @@ async def take_notes(runtime: Runtime, job: Job, report: Report) -> None:
 async def note_run(runtime: Runtime, run: Run, *, fills_gaps: bool = True) -> None:
     """Take notes on a run immediately.
 
-    Without `fills_gaps`, only the notes of the model are taken.
+    Args:
+        runtime: The server's parts.
+        run: The run. If its agent does not have the profile `notes`, nothing is done.
+        fills_gaps: Also note statements that the model left out. False: take only the model's
+            notes.
+
+    Raises:
+        NotFound: The agent or its conversation does not exist.
+        ModelError: The model failed, or did not answer one message within three minutes.
     """
     await _take(runtime, _job(run), runtime.store.write, fills_gaps=fills_gaps)
 
@@ -133,11 +151,10 @@ async def _take(
         reply: ModelReply | None = None
         if statements:
             try:
-                async with asyncio.timeout(TIMEOUT):
-                    request = _request(state, message, statements, question, label)
-                    reply = await whole_reply(model, request, runtime.new_clearance())
+                request = _request(state, message, statements, question, label)
+                reply = await _reply_in_time(model, request, runtime)
                 notes = notes_in(_text(reply), [*statements, question])
-            except (ModelError, TimeoutError):
+            except ModelError:
                 if job.attempts < _ATTEMPTS:
                     raise
                 log.warning("no notes were taken by the model", extra={"run": run_id})
@@ -154,6 +171,17 @@ async def _take(
             )
         )
         report(number, len(indexes))
+
+
+async def _reply_in_time(model: ChatModel, request: ModelRequest, runtime: Runtime) -> ModelReply:
+    """Return the model's reply. Raises ModelError if the model fails or takes too long."""
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            return await whole_reply(model, request, runtime.new_clearance())
+    except TimeoutError as error:
+        raise ModelError(
+            "llm_timeout", f"{model.info.handle} did not answer within {TIMEOUT:g} seconds."
+        ) from error
 
 
 def _is_of_user(message: Message, state: AgentState) -> bool:
@@ -228,7 +256,7 @@ def _request(
         "system", (TextPart(text("note_taker")),), message.created_at
     )
     user = state.conversation.new_message("user", (TextPart(prompt),), message.created_at)
-    user = replace(user, egress=join(message.egress, label))
+    user = replace(user, egress=join(user.egress, message.egress, label))
     settings = ModelSettings(
         temperature=0, max_output_tokens=ANSWER_TOKENS, reasoning_effort="none"
     )

@@ -28,7 +28,9 @@ _NO_RESULT = "The client gave no result for this call."
 def repeatable_otid(protocol: str, seed: Sequence[Any]) -> str:
     """Return the `otid` of a program's message, which is the same when it is sent again.
 
-    `seed` is JSON that is equal both times: the program's id of the message, and its content.
+    Args:
+        protocol: The prefix of the otid, such as "a2a".
+        seed: JSON that is equal both times: the program's id of the message, and its content.
     """
     return f"{protocol}-{blake2b(orjson.dumps(seed), digest_size=16).hexdigest()}"
 
@@ -36,9 +38,12 @@ def repeatable_otid(protocol: str, seed: Sequence[Any]) -> str:
 def decision_about(call_id: str, answer: Any) -> ApprovalPart:
     """Return a program's decision about a waiting call; without a clear yes the call is denied.
 
-    `answer` is any JSON, for example `{"approved": false, "reason": "Not now."}`. A call runs with
-    the agent's arguments, or not at all. If the program changed them, the call is denied, and the
-    reason names the changed arguments.
+    A call runs with the agent's arguments, or not at all. If the program changed them, the call is
+    denied, and the reason names the changed arguments.
+
+    Args:
+        call_id: The waiting call.
+        answer: Any JSON, for example `{"approved": false, "reason": "Not now."}`.
     """
     if not isinstance(answer, dict):
         return ApprovalPart(call_id, answer is True, None)
@@ -58,9 +63,13 @@ def approval_of(
 ) -> Approval | None:
     """Return the answers to the calls of `waiting`, or None if there are none.
 
-    `answers` are results and decisions by the id of the call. If at least one call is answered, a
-    call of a client's tool without a result counts as failed. If no call waits, the decisions may
-    have been applied before. Then the program gets the answer of that run.
+    Args:
+        waiting: The message whose calls wait. None: no call waits, so the decisions may have been
+            applied before. They are returned alone, and the program gets the answer of the run that
+            applied them.
+        answers: Results and decisions, by the id of the call.
+        client_tools: Names of the tools that the program runs. If at least one call is answered, a
+            call of such a tool without a result counts as failed.
     """
     if waiting is None:
         decisions = tuple(part for part in answers.values() if isinstance(part, ApprovalPart))
@@ -81,10 +90,15 @@ async def new_in_history(
 ) -> list[NewMessage]:
     """Return the user's messages after the last stored one.
 
-    `history` is the whole thread as a program sends it with each run: the user's messages with
-    their otids, and None for each answer of the agent. If none of the messages is stored, those
-    after the last answer are new. If the last message is stored and no answer follows it, the
-    client did not get the answer. Then that message is returned, so that the run is repeated.
+    If none of the messages is stored, those after the last answer are new. If the last message is
+    stored and no answer follows it, the client did not get the answer. Then that message is
+    returned, so that the run is repeated.
+
+    Args:
+        runtime: The server's parts.
+        conversation_id: The conversation in which the messages are looked up.
+        history: The whole thread as a program sends it with each run: the user's messages with
+            their otids, and None for each answer of the agent.
     """
     numbered = list(enumerate(history))
     users = {index: message for index, message in numbered if message is not None}

@@ -68,8 +68,14 @@ def repair(
 ) -> Repair:
     """Repair the conversation and return its faults.
 
-    Nothing is changed while a turn runs in it, or with `is_dry`. With `is_alone`, no server uses
-    the database, so no open run is alive.
+    While a turn runs in it, nothing is changed.
+
+    Args:
+        tx: The transaction, or a read with `is_dry`.
+        conversation_id: An existing conversation.
+        is_alone: No server uses the database, so no open run is alive. Otherwise only runs with an
+            expired lease are closed.
+        is_dry: Find the faults without a change.
     """
     if not is_dry:
         conversations.lock(tx, conversation_id)
@@ -107,7 +113,11 @@ def _write(tx: Transaction, examined: _Examination) -> None:
 
 
 def restore_default_conversation(tx: Transaction, agent_id: str) -> str:
-    """Create an agent's missing default conversation; return its id."""
+    """Create an agent's missing default conversation; return its id.
+
+    The conversation begins with the agent's system prompt as it is stored, which the next turn
+    renders.
+    """
     organization_id, _ = damage.agent_of(tx, agent_id)
     now = tx.clock.now()
     conversation = Conversation(

@@ -12,6 +12,7 @@ from ricordo.domain.model import ToolSchema
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ClientSkill, ToolRule
+from ricordo.prompt.transcript import local_time, task_event
 from ricordo.storage.engine.store import Transaction
 
 DEFAULT_MAX_STEPS = 50
@@ -45,8 +46,12 @@ def holds_retrieved(text: str) -> bool:
 class NewMessage:
     """A new message.
 
-    `is_untrusted`: it contains text of others, such as passages of documents. `egress` is the
-    egress label of the texts from which it was made (`domain/egress.py`).
+    Attributes:
+        otid: An id that the client chose, unique in the conversation; None for none.
+        name: The name of its author, if the client gave one.
+        sender_id: The id of its author, if the client gave one.
+        is_untrusted: It contains text of others, such as passages of documents.
+        egress: The egress label of the texts from which it was made (`domain/egress.py`).
     """
 
     role: Role
@@ -61,14 +66,22 @@ class NewMessage:
     def signed(
         self, message: Message, *, is_untrusted: bool = False, label: str | None = None
     ) -> Message:
-        """Return the message with the sender and otid of this message.
+        """Return the message with this one's sender, group, otid and egress label.
 
-        `label` is the egress label of its conversation.
+        Args:
+            message: The unsaved message that was made from this one.
+            is_untrusted: Whether the message is stored as untrusted. It replaces this message's
+                mark; see `is_others`.
+            label: The egress label of the conversation, if the message was made by a run; None or
+                "" for none. It is joined with those of both messages.
         """
+        egress = self.egress
+        if label or message.egress:
+            egress = join(egress, message.egress, label)
         return replace(
             message,
             is_untrusted=is_untrusted,
-            egress=join(self.egress, label) if label else self.egress,
+            egress=egress,
             otid=self.otid,
             name=self.name,
             sender_id=self.sender_id,
@@ -80,6 +93,11 @@ class NewMessage:
 
         The author differs if the message names another sender, or if it has no sender and another
         name. A text that holds retrieved passages also counts as another author's.
+
+        Args:
+            scope: The caller.
+            user_id: The user of the conversation, or None. The caller's user counts as its author
+                too; if there is neither, the author is the user who asks.
         """
         texts = (part.text for part in self.parts if isinstance(part, TextPart))
         if self.is_untrusted or any(map(holds_retrieved, texts)):
@@ -92,9 +110,23 @@ class NewMessage:
         return bool(self.name) and self.name not in users | {scope.user_name}
 
 
+def task_message(name: str, instructions: str, *, at: int, timezone: str, otid: str) -> NewMessage:
+    """Return the message that asks an agent to carry out a background task.
+
+    Args:
+        name: The task's name.
+        instructions: The text that says what to do.
+        at: The time of the task, in microseconds.
+        timezone: The agent's time zone, in which the model reads the time.
+        otid: The message's id, unique in the conversation.
+    """
+    event = task_event(name, instructions, local_time(at, timezone))
+    return NewMessage("user", (event,), otid=otid)
+
+
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """The answer to waiting calls: ApprovalParts, and ToolReturnParts of the client's own tools.
+    """The answer to waiting calls: ApprovalParts, and ToolReturnParts of tools of the client.
 
     Older clients decide on all calls at once, with `approves` and `reason`; `request_id` is the
     message that asked.
@@ -112,9 +144,9 @@ class TurnOverrides:
     """The turn's settings: some replace the agent's, others are added to them.
 
     Attributes:
-        model: A model in place of the agent's.
-        system: A system prompt in place of the agent's.
-        response_format: A response format in place of the agent's.
+        model: The handle of a model that replaces the agent's.
+        system: A system prompt that replaces the agent's.
+        response_format: A response format that replaces the agent's.
         instructions: Text after the system message.
         max_steps: The most steps of the turn. The course of a tutoring agent may allow fewer.
         client_tools: Tools that the client runs.
@@ -124,7 +156,7 @@ class TurnOverrides:
         added_tools: Names of tools that the server has but does not store; `added_rules` are their
             rules.
         streams_tokens: Ask the provider to stream tokens.
-        logprobs: Return probabilities of tokens, with this many alternatives.
+        logprobs: Return probabilities of tokens, with this number of alternatives; None: none.
     """
 
     model: str | None = None

@@ -42,8 +42,15 @@ def close_run(
 ) -> Run | None:
     """End the run for this reason; return None if it had ended already.
 
-    The run is ended even if another process has its lease. `failed` is the failed model call; it is
-    stored as a step.
+    The run is ended even if another process has its lease.
+
+    Args:
+        tx: The transaction.
+        run: The run as the caller read it; its stored state is what is ended.
+        reason: The reason that is stored with the run.
+        error: `type` and `message` of the failure; None if it was a cancel. After some refusals by
+            a provider, the type keeps the run's messages out of the window.
+        failed: The model call that was interrupted or failed, which is stored as a step.
     """
     # the run's progress may have been saved since `run` was read
     locked_run = runs.lock(tx, run.id)
@@ -127,9 +134,14 @@ def _outcome_of_open_calls(reason: StopReason | None, error: dict[str, Any] | No
 
 
 def heal(tx: Transaction, run: Run, *, is_gone: bool = False) -> bool:
-    """Close a run whose lease has expired or whose process is gone (`is_gone`).
+    """Close a run whose lease has expired or whose process is gone.
 
     Returns False if the run has ended or its lease was renewed.
+
+    Args:
+        tx: The transaction.
+        run: The run as the caller read it.
+        is_gone: Its process is gone, so the lease does not matter.
     """
     locked_run = runs.lock(tx, run.id)
     if locked_run is None or locked_run.ended_at is not None:
@@ -175,6 +187,11 @@ def denied(tx: Transaction, request: Message, reason: str) -> Message:
     """Return the message that answers every call of this request with a denial.
 
     It is not stored yet.
+
+    Args:
+        tx: The transaction, for its time.
+        request: The message whose calls wait.
+        reason: The text of each result, which the agent reads.
     """
     message = replace(
         request, id=new_id("message"), role="tool", otid=None, seq=0, created_at=tx.clock.now()
@@ -211,7 +228,7 @@ def _results_of_unused_answer(
 ) -> Message | None:
     """Return results for calls whose answer this run accepted but did not apply.
 
-    Results of the client's own tools are kept.
+    Results of tools that the client ran stay.
     """
     answer = next(
         (

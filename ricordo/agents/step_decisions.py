@@ -112,8 +112,14 @@ class OfferedTools:
 class ParsedReply:
     """A parsed reply: its parts, the calls to run, and results of refused calls.
 
-    The parts are as stored; the calls have the arguments that the tools get. `reasons` are reasons
-    for edits of memory, by call id. `stop` is set if the reply itself ends the turn.
+    Attributes:
+        parts: The parts as they are stored.
+        calls: The calls to run, with the arguments that the tools get.
+        refused: The results of calls that must not run.
+        wants_heartbeat: A call asks for another step.
+        stop: The reason if the reply itself ends the turn, or None.
+        reasons: The reasons for edits of memory, by call id.
+        is_waiting: A call waits for a person or for the client, so all calls of the reply wait.
     """
 
     parts: tuple[Part, ...]
@@ -122,13 +128,12 @@ class ParsedReply:
     wants_heartbeat: bool = False
     stop: StopReason | None = None
     reasons: Mapping[str, EditReason] = field(default_factory=dict)
-    # If one call waits for a person or for the client, all calls of the reply wait.
     is_waiting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NextAction:
-    """What follows a step: the turn's end, or another step.
+    """The action after a step: the end of the turn, or another step.
 
     The next step begins with a heartbeat message if the agent needs one. `finished` are the step's
     calls that the tool rules count from now on.
@@ -145,14 +150,25 @@ END = NextAction("end_turn")
 def rulebook(state: AgentState, client_tools: Sequence[ToolSchema] = ()) -> Rulebook:
     """Return an agent's rules over its tools in a turn.
 
-    Raises Invalid for rules that would let no turn end.
+    Args:
+        state: The agent with its tools.
+        client_tools: Tools that the client sent with the turn.
+
+    Raises:
+        Invalid: The rules would let no turn end.
     """
     names = [*(tool.name for tool in state.tools), *(tool.name for tool in client_tools)]
     return Rulebook(rules_in_force(state.agent, names), names)
 
 
 def with_approval(agent: Agent, tool_name: str, is_wanted: bool) -> Agent:
-    """Return the agent with this tool's approval switched on or off."""
+    """Return the agent with this tool's approval switched on or off.
+
+    Args:
+        agent: The agent, which is not changed.
+        tool_name: The name of a tool, attached or not.
+        is_wanted: True if calls of the tool wait for an approval.
+    """
     rules = [
         rule
         for rule in agent.tool_rules
@@ -375,6 +391,10 @@ def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
 
     Take thoughts out of the arguments, and put fixed arguments in. Refuse calls that must not run,
     and mark calls that wait.
+
+    Args:
+        reply: The model's reply, which is not changed.
+        offered: The tools that the model was offered.
     """
     parts: list[Part] = []
     calls: list[ToolCallPart] = []
@@ -440,6 +460,11 @@ def parse_approved(answer: AnsweredApproval, offered: OfferedTools) -> ParsedRep
     """Parse a waiting reply after it was answered.
 
     The calls may run now; calls that must not run get results.
+
+    Args:
+        answer: The request for approval with its answer.
+        offered: The tools that may be called now, which may differ from those at the time of the
+            request.
     """
     calls: list[ToolCallPart] = []
     refused: list[ToolReturnPart] = []
@@ -472,7 +497,14 @@ def parse_approved(answer: AnsweredApproval, offered: OfferedTools) -> ParsedRep
 def parse_nested(
     name: str, arguments: Mapping[str, Any], offered: OfferedTools
 ) -> ToolCallPart | ToolReturnPart:
-    """Return the call that a running tool makes of another tool, or its refusal."""
+    """Return the call that a running tool makes of another tool, or its refusal.
+
+    Args:
+        name: The name of the called tool.
+        arguments: Arguments as the running tool passes them; rules may add fixed ones.
+        offered: The tools that may be called now. Tools that wait for an approval or a client are
+            refused.
+    """
     call = ToolCallPart(new_id("call"), name, orjson.dumps(arguments).decode())
     if name not in offered.tools:
         return _refusal(call, offered)
@@ -503,9 +535,18 @@ def next_action(
 ) -> NextAction:
     """Decide the action after a step.
 
-    `before` is the action before the step. A reply that waits or cannot be read ends the turn.
-    Otherwise the tool rules decide, then the agent's style. The turn continues if messages came
-    with the answer to calls (`has_new_input`), and ends at the last allowed step (`is_last`).
+    A reply that waits or cannot be read ends the turn. Otherwise the tool rules decide, then the
+    agent's style.
+
+    Args:
+        rules: The tool rules with the turn's finished calls, without those of this step.
+        offered: The step's tools.
+        reply: The model's reply; None after an answer to waiting calls.
+        parsed: The parsed reply, or the parsed calls of the answered one.
+        results: The results of the step's calls, with those of refused calls.
+        before: The action before the step, which shows a reminder that the model ignored.
+        is_last: The turn may take no further step.
+        has_new_input: Messages came with the answer to waiting calls, so the turn continues.
     """
     if parsed.is_waiting:
         return NextAction("requires_approval")

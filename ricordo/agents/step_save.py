@@ -60,6 +60,14 @@ async def save_calls(turn: TurnContext, step: StepDraft, reply: ModelReply) -> S
     """Save the assistant's message before its calls act on the outside world.
 
     After a kill, the history then shows that the calls may have run.
+
+    Args:
+        turn: The turn; its run, state and window are updated after the save.
+        step: The running step.
+        reply: The model's reply with its parsed parts.
+
+    Raises:
+        LeaseLost: The run was ended elsewhere.
     """
 
     def save(tx: Transaction) -> tuple[Run, Message]:
@@ -97,7 +105,16 @@ async def save_step(
 ) -> StepSaved:
     """Save the step, and the end of the run if no step follows.
 
-    Raises LeaseLost. Without a reply, the results belong to calls from an earlier turn.
+    Args:
+        turn: The turn; its run, state and window are updated after the save.
+        step: The finished step, with its edits of memory and its jobs.
+        reply: The model's reply with its parsed parts. None: the results belong to calls from an
+            earlier turn, and no record of a step is stored.
+        action: What follows the step. Its `stop` ends the run, its `heartbeat` becomes a message.
+        results: The results of the calls, in their order. Memory may replace the result of an edit.
+
+    Raises:
+        LeaseLost: The run was ended elsewhere.
     """
     # From this step on, secrets that memory removed are also removed from the agent's messages.
     turn.removed |= step.memory.removed
@@ -245,8 +262,17 @@ async def save_compaction(
 ) -> Compacted:
     """Save a summary and the window after it; with `stop` the run's end too.
 
-    Raises LeaseLost. If the stored window lacks this turn's input, the input stays out of it, since
-    a model may still refuse that input.
+    Args:
+        turn: The turn; its run, state and window are updated after the save. If its input is not
+            yet in the stored window, it stays out, since a model may still refuse that input.
+        cut: The window's messages, divided into evicted and remaining ones.
+        message: The unsaved message with the summary, which ends with a CompactionPart.
+        summary: The summary, for its usage and its model.
+        traces: The traces of the calls that wrote it.
+        stop: The reason that ends the run; None if the turn continues.
+
+    Raises:
+        LeaseLost: The run was ended elsewhere.
     """
     window = [cut.remaining[0], message, *cut.remaining[1:]]
     own_messages = turn.window.messages[turn.window.first :]

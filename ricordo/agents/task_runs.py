@@ -59,7 +59,19 @@ def first_metadata(context_id: str) -> dict[str, Any]:
 
 
 async def find_task(runtime: Runtime, scope: Scope, agent_id: str, task_id: str) -> Task:
-    """Return the agent's task. Raises TaskNotFound."""
+    """Return the agent's task, with its last run.
+
+    The last run is looked for among the newest 100 runs of the conversation.
+
+    Args:
+        runtime: The server's parts.
+        scope: The caller.
+        agent_id: The agent.
+        task_id: The id of the task, which is the id of its first run.
+
+    Raises:
+        TaskNotFound: The agent has no such task that the caller may see.
+    """
 
     def find(tx: Transaction) -> tuple[Run, list[Run]]:
         first = runs.get(tx, scope, task_id)
@@ -78,7 +90,17 @@ async def find_task(runtime: Runtime, scope: Scope, agent_id: str, task_id: str)
 
 
 async def task_of(runtime: Runtime, scope: Scope, run: Run, *, is_last: bool = True) -> Task:
-    """Return the run's task. `is_last` is True if the conversation has no later run."""
+    """Return the run's task.
+
+    Args:
+        runtime: The server's parts.
+        scope: The caller.
+        run: The task's last run.
+        is_last: The conversation has no later run. Then calls that no longer wait were denied.
+
+    Raises:
+        NotFound: The run asks for an approval, and its conversation does not exist.
+    """
     labels = _labels_of(run)
     waiting = None
     asks = run.stop_reason == "requires_approval"

@@ -54,7 +54,7 @@ _REDUCTIONS = (
     (80, 4),
     (80, 1),
 )
-# The most traces of a compaction's calls; the newest are kept.
+# The most traces of a compaction's calls; only the newest are stored.
 _SUMMARY_TRACES = 20
 
 
@@ -64,6 +64,12 @@ def trace_of(
     """Return the trace of an answered call, if it is to be stored.
 
     With the setting `errors`, only an answer that made its run fail gets a trace.
+
+    Args:
+        turn: The turn.
+        step: The step with its request and its exchange with the provider.
+        reply: The model's reply, used where the provider's response is not known.
+        stop: The reason that ends the run with this step, or None.
     """
     is_error = stop is not None and status_after(stop) == "failed"
     if step.request is None or not _is_kept(turn, is_error=is_error):
@@ -141,7 +147,13 @@ def traces_of_summary(turn: TurnContext, calls: deque[Call] | None) -> list[Trac
 def failed_call(
     turn: TurnContext, reason: StopReason, error: Mapping[str, Any] | None
 ) -> FailedCall | None:
-    """Return the model call that ran when the turn ended, or None."""
+    """Return the model call that ran when the turn ended, or None.
+
+    Args:
+        turn: The turn that ended.
+        reason: The reason of its end; "cancelled" marks the step as cancelled, any other as failed.
+        error: `type` and `message` of the run's failure; None after a cancel.
+    """
     draft = turn.asking
     if draft is None or draft.request is None:
         return None
@@ -188,9 +200,13 @@ def _reply_to_json(reply: ModelReply) -> Json:
 
 
 def shortened(content: Json, limit: int) -> str:
-    """Return the JSON as text of at most `limit` bytes (at least 1,000).
+    """Return the JSON as text of at most `limit` bytes.
 
-    Its longest texts are cut first, then its longest lists.
+    Its longest texts are cut first, then its longest lists. A note says that it was shortened.
+
+    Args:
+        content: The JSON object.
+        limit: The most bytes of the text, at least 1,000.
     """
     whole = orjson.dumps(content)
     if len(whole) <= limit:
@@ -206,7 +222,13 @@ def shortened(content: Json, limit: int) -> str:
 
 
 async def prune(runtime: Runtime, _job: Job, report: Report) -> None:
-    """Delete traces that are too old or too many, in portions."""
+    """Delete traces that are too old or too many, in portions.
+
+    Args:
+        runtime: The server's parts; its settings limit the days and the number of traces.
+        _job: Not used.
+        report: Gets the number of deleted traces as both numbers, since the total is not known.
+    """
     settings = runtime.settings
     total = 0
     before = runtime.store.clock.now() - settings.trace_days * DAY

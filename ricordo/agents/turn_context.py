@@ -52,7 +52,7 @@ _LAST_READ = 3
 class AnsweredApproval:
     """A request for approval with its answer.
 
-    `decisions` are the decisions by call id; `returns` are results of the client's own tools.
+    `decisions` are the decisions by call id; `returns` are results of tools that the client runs.
     """
 
     request: Message
@@ -87,12 +87,12 @@ class ContextWindow:
     Attributes:
         prompt_key: A hash that identifies the prompt's content. If it is unchanged, the system
             message need not be rendered again.
-        first: The index where the turn's own messages begin.
+        first: The index of the turn's first message.
         unsaved: The number of stored messages that the stored window lacks.
         delayed: Messages that came with an answer to calls; they wait until the calls have results.
         is_resumed: The turn continues after calls that waited for an answer.
         has_new_system: The system message differs from the stored one.
-        shows_picture_texts: The model takes no pictures, and read their texts instead.
+        shows_picture_texts: The model cannot read pictures, so it read their texts instead.
     """
 
     messages: list[Message]
@@ -124,7 +124,10 @@ class ContextWindow:
     def with_answer(self, answer: Message, new_messages: Sequence[Message]) -> "ContextWindow":
         """Return the window with the stored answer to the calls that wait.
 
-        Messages sent with the answer follow the results of the calls.
+        Args:
+            answer: The stored message with the decisions and the client's results.
+            new_messages: Stored messages that came with the answer. They follow the results of the
+                calls.
         """
         window = self.with_input([answer])
         return replace(
@@ -135,7 +138,13 @@ class ContextWindow:
         )
 
     def replace_system(self, text: str, key: str, now: int) -> None:
-        """Put another text into the system message."""
+        """Put another text into the system message.
+
+        Args:
+            text: The rendered prompt.
+            key: The key of the prompt, which becomes `prompt_key`.
+            now: The time of a system message that has none yet, in microseconds.
+        """
         system = self.messages[0]
         self.messages[0] = replace(
             system, parts=(TextPart(text),), created_at=system.created_at or now
@@ -206,6 +215,11 @@ class RepeatedReads:
         """Count the calls, and return notices by call id for repeated ones.
 
         Calls with a notice are not run.
+
+        Args:
+            calls: The calls of one step.
+            read_only: The names of tools for which equal calls have equal results. A call of any
+                other tool resets all counts.
         """
         notices: dict[str, ToolReturnPart] = {}
         for call in calls:
@@ -306,7 +320,10 @@ class TurnContext:
     def prompt_of(self, state: AgentState, now: int, recall_count: int) -> SystemPrompt:
         """Return the system prompt that shows this state to the turn's model.
 
-        `recall_count` is the number of messages outside the window.
+        Args:
+            state: The agent's state, which may differ from the turn's.
+            now: The time in microseconds.
+            recall_count: The number of messages outside the window.
         """
         return system_prompt(
             state,
@@ -367,8 +384,8 @@ class TurnContext:
             self.request.overrides.instructions,
         )
         recalled, recalled_user_texts = search_results(self.window.messages)
-        # A quote permits an edit only if the user said it in this turn. But any text of the user in
-        # the window is trusted.
+        # A quote permits an edit only if the user wrote it in this turn. But any text of the user
+        # in the window is trusted.
         return GuardSources(
             system=system,
             recalled=recalled,
@@ -382,8 +399,19 @@ class TurnContext:
 class StepDraft:
     """A step while it runs.
 
-    Times are nanoseconds; `message_id` is allocated before the model is asked. `jobs` are requested
-    by the step's tools, and added in the transaction that saves it.
+    Attributes:
+        number: The number of the step in its turn, from 1; 0 for the calls of an answered request.
+        memory: The working copy of memory, which the step's tools edit.
+        started_at: The time of its start, in microseconds.
+        message_id: The id of the agent's message, allocated before the model is asked.
+        began_ns: The monotonic time of its start; all times with `_ns` are in nanoseconds.
+        request: The last request to the model.
+        exchange: The exchange with the provider, if traces are stored.
+        request_ns: The monotonic time of the last request.
+        first_ns: The time from the request to the first chunk.
+        model_ns: The time of the model's answer.
+        tools_ns: The time of the calls.
+        jobs: Jobs that the step's tools requested, added in the transaction that saves the step.
     """
 
     number: int
@@ -392,7 +420,6 @@ class StepDraft:
     id: str = field(default_factory=lambda: new_id("step"))
     message_id: str = field(default_factory=lambda: new_id("message"))
     began_ns: int = field(default_factory=time.monotonic_ns)
-    # The last request to the model, and its time.
     request: ModelRequest | None = None
     exchange: Exchange | None = None
     request_ns: int = 0
@@ -406,7 +433,11 @@ class StepDraft:
     ) -> Step:
         """Return the step's record, with or without an answer of the model.
 
-        `more` are other fields of the record.
+        Args:
+            turn: The turn of the step.
+            created_at: The time of the record, in microseconds.
+            stop: The reason that ends the run with this step, or None.
+            **more: Other fields of the record; they replace those from the turn.
         """
         info = turn.model.info
         fields: dict[str, Any] = {

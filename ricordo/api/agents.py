@@ -280,7 +280,11 @@ def _as_tuple(names: Iterable[str] | None) -> tuple[str, ...]:
 
 
 def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
-    """Return the agent that a body describes. Raises Invalid."""
+    """Return the agent that a body describes.
+
+    Raises:
+        Invalid: A variable is in no block, or a rule, schema or message cannot be used.
+    """
     sequence = body.initial_message_sequence
     settings = _settings(body)
     memory_blocks = tuple(
@@ -330,7 +334,17 @@ def change_secret(
 ) -> None:
     """Store one secret of the agent, or delete it if its text is None.
 
-    `change` is its name and text. Raises NotFound, Invalid.
+    Args:
+        tx: The transaction.
+        runtime: The server's parts, for the key that encrypts secrets.
+        scope: The caller, who is recorded as the author of the change.
+        agent_id: The agent.
+        change: The secret's name and its text. None deletes the secret; an empty text leaves a
+            stored secret as it is.
+
+    Raises:
+        NotFound: The caller has no such agent.
+        Invalid: The name or the text cannot be used.
     """
     name, text = change
     try:
@@ -433,6 +447,7 @@ def _change_attachments(
     if body.identity_ids is not None:
         agent_access.keep_to(tx, context.scope, agent_id, body.identity_ids)
     if body.message_ids is not None:
-        set_window(tx, agents.load(tx, context.scope, agent_id).conversation, body.message_ids)
+        conversation = agents.load(tx, context.scope, agent_id).conversation
+        set_window(tx, context.scope, conversation.id, body.message_ids)
     if body.all_folder_ids is not None:
         context.runtime.set_folders(tx, context.scope, agent_id, body.all_folder_ids)

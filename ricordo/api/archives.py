@@ -349,7 +349,15 @@ def new_passage(
     timestamp: int | None,
     archive_id: str,
 ) -> Passage:
-    """Return a passage of the request, created at `timestamp` or now. It is not stored yet."""
+    """Return a passage of the request, without its secrets. It is not stored yet.
+
+    Args:
+        tx: The transaction, for its time.
+        context: The caller's context. The passage belongs to the caller's user, if there is one.
+        item: The passage in the request.
+        timestamp: The time of its creation in microseconds; None for now.
+        archive_id: The archive, or "" if it is chosen later.
+    """
     now = tx.clock.now()
     passage = Passage(
         id=new_id("passage"),

@@ -70,7 +70,12 @@ class RequestLimits:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def count(self, limits: Limits, now: float | None = None) -> int:
-        """Count a request; return 0, or the seconds until the next request is allowed."""
+        """Count a request; return 0, or the seconds until the next request is allowed.
+
+        Args:
+            limits: The limits of the caller's key. All keys with the same name share one count.
+            now: The monotonic time in seconds; None reads the clock.
+        """
         per_minute = limits.requests_per_minute or self._per_minute
         if per_minute is None:
             return 0
@@ -117,8 +122,11 @@ class Authentication:
 
         Returns None for a key that is unknown, expired or revoked, or of a disabled user.
 
-        `is_near` means that the caller is on this machine; the operator's tokens are accepted only
-        there.
+        Args:
+            runtime: The server's parts.
+            key: A key, a session token, a program's key or an operator's token, as the client sent
+                it.
+            is_near: The caller is on this machine; the operator's tokens are accepted only there.
         """
         if self._is_settings_key(key):
             return _ADMINISTRATOR
@@ -176,6 +184,10 @@ class Authentication:
         """Return a session token for this key.
 
         It is valid for this time, or until the key is revoked. The key cannot be read from it.
+
+        Args:
+            key: A valid key. It is not checked here.
+            seconds: The time of its validity.
         """
         text = f"{keys.hash_of(self.secret, key)}_{int(time.time()) + seconds}"
         return f"{_SESSION}{text}_{self._sign(text)}"
@@ -204,7 +216,13 @@ class Authentication:
         ).hex()
 
     async def slow_down(self, address: str, key: str) -> None:
-        """Delay the check of an unknown key if this address sent many unknown keys."""
+        """Delay the check of an unknown key if this address sent many unknown keys.
+
+        Args:
+            address: The IP address of the caller; "" if it is unknown. Addresses of one IPv6
+                network count together.
+            key: The key of the request. A known key is not delayed because of other callers.
+        """
         failures = self._failures.get(network_of(address))
         if (
             failures is None
@@ -228,7 +246,10 @@ class Authentication:
     async def local(self, runtime: Runtime | None, *, asks: bool = True) -> Scope | None:
         """Return the local administrator if the server is local, without keys and login.
 
-        Without `asks`, only the cached result is used and the database is not read.
+        Args:
+            runtime: The server's parts; None before the server has started, when no key is looked
+                up.
+            asks: Read the database if the cached result is old. False: use only the cached result.
         """
         if self._key is not None or self._has_login or self._host not in LOOPBACK:
             return None

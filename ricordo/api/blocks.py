@@ -473,7 +473,16 @@ def page_of(
 ) -> Sequence[BlockVersion]:
     """Return the versions of a block, newest first, even of a deleted block.
 
-    Raises NotFound if it never existed.
+    Args:
+        tx: The transaction, or a read.
+        chain_id: The chain of the block.
+        label: The label that the block has, or had before it was deleted or renamed.
+        limit: The most versions to return.
+        before: Return only versions older than this one: its hex id or at least its first 7 digits.
+
+    Raises:
+        NotFound: The block never existed, or there is no version `before`.
+        Conflict: Several versions begin with the digits of `before`.
     """
     if before:
         end = history.get(tx, chain_id, before).number
@@ -486,9 +495,17 @@ def page_of(
 
 
 def one_of(tx: Transaction, chain_id: str, label: str, sha: str) -> Json:
-    """Return the version that the block had at a version of its chain, with its text.
+    """Return the block's version and text at a version of its chain.
 
-    Raises NotFound, Conflict.
+    Args:
+        tx: The transaction, or a read.
+        chain_id: The chain of the block.
+        label: The label that the block has, or had.
+        sha: The chain's version: its hex id or at least its first 7 digits.
+
+    Raises:
+        NotFound: There is no such version, or the block did not exist then.
+        Conflict: Several versions begin with these digits.
     """
     version = _version_at(tx, chain_id, label, sha)
     return VersionTextResponse.of(version, body=_text_of(tx, version))
@@ -499,7 +516,15 @@ async def lines_of(
 ) -> Json:
     """Return the lines of a block, now or at a version, each with the version that wrote it.
 
-    Raises NotFound, Conflict.
+    Args:
+        context: The caller's context.
+        find: Returns the block's chain and label. It also checks that the caller may see the block.
+        part: The range of lines.
+        at: The version to read: its hex id or at least its first 7 digits. None: the current one.
+
+    Raises:
+        NotFound: There is no such block or version.
+        Conflict: Several versions begin with these digits.
     """
     blame = await blame_beside(context.store, find, at)
     return await offload(
@@ -516,7 +541,20 @@ async def comparison_of(
     older: str | None,
     newer: str | None,
 ) -> Json:
-    """Compare two versions of a block. Raises NotFound, Conflict."""
+    """Compare two versions of a block.
+
+    Args:
+        context: The caller's context.
+        find: Returns the block's chain and label. It also checks that the caller may see the block.
+        part: The range of the comparison's lines and pieces.
+        older: The older version: its hex id or at least its first 7 digits. None: the one before
+            `newer`.
+        newer: The newer version, likewise. None: the current one.
+
+    Raises:
+        NotFound: There is no such block or version.
+        Conflict: Several versions begin with these digits.
+    """
 
     def read(tx: Transaction) -> tuple[str, list[tuple[str | None, str]]]:
         chain_id, label = find(tx)

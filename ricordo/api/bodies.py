@@ -74,7 +74,13 @@ class CountedBody:
 
 
 def limit_body(scope: Scope, receive: Receive, limit: int) -> Receive:
-    """Return a `receive` that raises HTTPException for a body above this limit of bytes."""
+    """Return a `receive` that raises HTTPException (413) for a longer body.
+
+    Args:
+        scope: The ASGI scope, which gets the limit, so that the answer can name it.
+        receive: The `receive` of the request.
+        limit: The most bytes of the body.
+    """
     size = 0
     scope[MOST_BYTES] = limit
 
@@ -92,7 +98,16 @@ def limit_body(scope: Scope, receive: Receive, limit: int) -> Receive:
 async def read_and_respond(respond: Respond, check: Check, request: Request) -> Response:
     """Respond after reading the body. A large body is decoded and checked first.
 
-    FastAPI then uses the decoded body. Raises RequestValidationError, HTTPException.
+    FastAPI then uses the decoded body.
+
+    Args:
+        respond: FastAPI's handler of the route.
+        check: Validates the decoded body, and returns it with a list of faults.
+        request: The request.
+
+    Raises:
+        RequestValidationError: The body is no JSON, has faults, or has too many items.
+        HTTPException: The body did not arrive, or is nested too deeply (400).
     """
     try:
         content = await request.body()
@@ -132,7 +147,15 @@ def decode(content: bytes) -> Any:
 
 
 def validated(model: Callable[[Any], T], body: Any) -> T:
-    """Return the request model of this body. Raises RequestValidationError."""
+    """Return the request model of this body.
+
+    Args:
+        model: The model's class, or a function that validates.
+        body: The decoded JSON.
+
+    Raises:
+        RequestValidationError: The body has faults; their locations begin with "body".
+    """
     try:
         return model(body)
     except ValidationError as error:

@@ -166,10 +166,16 @@ def _query_names(dependant: Dependant) -> Iterator[str]:
 async def for_user(
     context: RequestContext, user: str | None, *, reads: bool = True
 ) -> RequestContext:
-    """Return the context narrowed to shared objects and those of this user; unchanged for None.
+    """Return the context narrowed to shared objects and those of this user.
 
-    Without `reads`, the caller then acts for the user. Raises NotFound, and Forbidden if the caller
-    may not name the user.
+    Args:
+        context: The caller's context, which is not changed.
+        user: The user's id or name; None leaves the context as it is.
+        reads: Only narrow the data. False: the caller then acts for the user.
+
+    Raises:
+        NotFound: There is no such user.
+        Forbidden: The caller may not name or act for this user, or the user is disabled.
     """
     if user is None:
         return context
@@ -216,8 +222,18 @@ async def scope_of_user(
 ) -> Scope | None:
     """Return the scope in which the caller acts for this user; None for an unknown user.
 
-    With `makes` a new user is created. `person_name` becomes the user's name if the user has none.
-    Raises Invalid, Forbidden.
+    Args:
+        store: The database.
+        scope: The caller, who has the right to act for others.
+        name: The user's id or name.
+        makes: Create a user with an unknown name.
+        person_name: The name that the user gets with `makes`, if the user has none so far.
+
+    Raises:
+        NotFound: A user was to be created with an id instead of a name.
+        Invalid: No user can have this name.
+        Collision: The name looks like another user's.
+        Forbidden: The user is disabled.
     """
     organization = Scope(scope.organization_id)
     user = await store.read(lambda tx: users.named(tx, scope.organization_id, name))
@@ -315,7 +331,11 @@ def agent_json(context: CallContext, state: AgentState) -> Json:
 def embedding_of(context: CallContext, handle: str | None) -> EmbeddingInfo | None:
     """Return the embedding model with this handle, or the default.
 
-    Returns None if there is no such model.
+    Returns None if there is no default.
+
+    Args:
+        context: The caller's context.
+        handle: The handle that an agent or archive stores; None for the default.
     """
     embedders = context.runtime.models.embedders
     handle = handle or embedders.default_handle()

@@ -98,7 +98,14 @@ def _answer_of(error: RicordoError) -> tuple[int, str]:
 
 
 def model_failure(kind: str, message: str, detail: str | None = None) -> Response:
-    """Return a provider's failure, in the form of a run's error."""
+    """Return a provider's failure, in the form of a run's error.
+
+    Args:
+        kind: The kind of a ModelError, or another kind of a run's failure, such as "deleted". It
+            decides the status.
+        message: The sentence for people.
+        detail: The text of the provider's error, or None.
+    """
     if kind == "context_window_exceeded":
         return _refused({"detail": f"CONTEXT_WINDOW_EXCEEDED: {message}"}, 400, is_final=True)
     if kind in MODEL_STATUS:

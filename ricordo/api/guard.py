@@ -437,13 +437,27 @@ def _is_navigation(scope: Scope) -> bool:
 def refuse(
     status: int, detail: str, headers: dict[str, str] | None = None, *, path: str = ""
 ) -> Response:
-    """Return a refusal for a request that reaches no route; OpenAI's clients read `error` in it."""
+    """Return a refusal for a request that reaches no route; OpenAI's clients read `error` in it.
+
+    Args:
+        status: The HTTP status.
+        detail: The sentence for people.
+        headers: Further headers.
+        path: The request's path, as `route_path` returns it. Only paths of OpenAI's API get
+            `error`.
+    """
     content = with_openai_error({"detail": detail}, status, path)
     return Response(orjson.dumps(content), status, headers, "application/json")
 
 
 def with_openai_error(content: dict[str, Any], status: int, path: str) -> dict[str, Any]:
-    """Return the refusal in the form of the path's clients: OpenAI's under `error`."""
+    """Return the refusal in the form of the path's clients: OpenAI's under `error`.
+
+    Args:
+        content: The refusal, whose `detail` is the sentence for people. It is not changed.
+        status: The HTTP status, which decides OpenAI's type of the error.
+        path: The request's path, as `route_path` returns it.
+    """
     if not _OPENAI_PATH.match(path):
         return content
     return content | openai_error(content["detail"], openai_type(status))
@@ -457,7 +471,14 @@ def openai_type(status: int) -> str:
 def openai_error(
     message: str, kind: str, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
-    """Return a refusal in OpenAI's form."""
+    """Return a refusal in OpenAI's form.
+
+    Args:
+        message: The sentence for people.
+        kind: OpenAI's type of the error, such as "authentication_error".
+        param: The field of the request that is wrong, or None.
+        code: OpenAI's code, such as "model_not_found", or None.
+    """
     # A name from the request may hold a lone surrogate.
     text = message.encode("utf-8", "replace").decode()
     return {"error": {"type": kind, "message": text, "param": param, "code": code}}

@@ -86,7 +86,13 @@ def result_answer(body: RpcRequest, result: Any) -> Json:
 
 
 def error_answer(body: RpcRequest, code: int, message: str) -> Json:
-    """Return the answer with an error."""
+    """Return the answer with an error.
+
+    Args:
+        body: The request, whose id the answer repeats.
+        code: The code of the error: one of JSON-RPC 2.0, or of the protocol over it.
+        message: The sentence for people.
+    """
     return {"jsonrpc": "2.0", "id": body.id, "error": {"code": code, "message": message}}
 
 

@@ -110,7 +110,19 @@ async def begin_async(
 ) -> Run:
     """Begin the requested turn in the background, and return its run.
 
-    Raises Invalid for a forbidden callback address.
+    Its stream is stored, and can be read by the run.
+
+    Args:
+        context: The caller's context.
+        agent_id: The agent.
+        body: The request. Its `callback_url` is called after the end of the run.
+        conversation_id: The conversation; None for the agent's default conversation.
+        begin: Begins the work; another function than `run_turn` begins, for example, a talk of a
+            group.
+
+    Raises:
+        Invalid: The callback address is forbidden, or the body asks for the impossible.
+        Conflict: The turn cannot begin now; see `run_turn`.
     """
     if body.callback_url:
         require_callable(
@@ -191,7 +203,18 @@ async def reset(context: RequestContext, agent_id: str) -> Json:
 def by_time(
     tx: Transaction, context: RequestContext, paging: Paging, view: MessageFormat, **columns: Any
 ) -> list[Json]:
-    """Return a page of messages with these column values, by default the newest, oldest first."""
+    """Return a page of messages with these column values.
+
+    By default it has the newest messages, the oldest of them first. Messages of which the format
+    shows nothing do not count.
+
+    Args:
+        tx: The transaction, or a read.
+        context: The caller's context.
+        paging: The page; 100 messages by default.
+        view: The format of the messages.
+        **columns: Values of columns that the messages must have, such as `conversation_id`.
+    """
     page = paging.page_by_time(default=100)
 
     def read(part: Page) -> list[Message]:
@@ -219,8 +242,19 @@ async def turn_request(
 ) -> TurnRequest:
     """Return the turn that the body requests in this conversation.
 
-    Without a conversation's id, it takes place in the agent's default conversation. Raises
-    Unsupported and Invalid.
+    Args:
+        context: The caller's context. The body of its HTTP request is hashed, so that a client's
+            retry can be recognized.
+        agent_id: The agent.
+        body: The request.
+        conversation_id: The conversation; None for the agent's default conversation.
+        is_background: No reader waits for the answer.
+        callback: The webhook of the run, with `url`; None or empty for none.
+
+    Raises:
+        NotFound: There is no model with the handle in `override_model`.
+        Unsupported: The body has both `messages` and `input`, or neither.
+        Invalid: A message, a tool or a decision in the body cannot be used.
     """
     if body.override_model:
         models = await context.runtime.organization_providers.of(context.scope.organization_id)
@@ -240,8 +274,12 @@ async def turn_request(
 async def sent_again(context: RequestContext, content: bytes | None = None) -> tuple[str, bool]:
     """Return the hash of the request's content, and whether the client marks it as a retry.
 
-    The content is the body, or `content` if it is given. Clients retry by themselves after a
-    time-out. Such a retry has an equal body and asks for the same turn.
+    Clients retry by themselves after a time-out. Such a retry has an equal body and asks for the
+    same turn.
+
+    Args:
+        context: The caller's context, with the HTTP request.
+        content: The bytes to hash; None for the request's body.
     """
     hashed = await context.request.body() if content is None else content
     hash_content = partial(blake2b, hashed, digest_size=16)
@@ -256,7 +294,14 @@ async def sent_again(context: RequestContext, content: bytes | None = None) -> t
 def request_of(scope: Scope, agent_id: str, body: SendRequest) -> TurnRequest:
     """Return the turn that a body requests in the agent's default conversation.
 
-    Raises Unsupported and Invalid.
+    Args:
+        scope: The caller.
+        agent_id: The agent.
+        body: The request.
+
+    Raises:
+        Unsupported: The body has both `messages` and `input`, or neither.
+        Invalid: A message, a tool or a decision in the body cannot be used.
     """
     if (body.messages is None) == (body.input is None):
         raise Unsupported("Must specify either 'input' or 'messages'.")
@@ -302,7 +347,12 @@ def types_of(names: Sequence[str] | None) -> frozenset[str] | None:
 
 
 def turn_response(turn: Answer, body: SendRequest) -> Response:
-    """Return an ended turn as the answer to this body."""
+    """Return an ended turn as the answer to this body.
+
+    Args:
+        turn: The whole turn. A failed one becomes the failure of a model.
+        body: The request, for the format of the messages and warnings about probabilities.
+    """
     if turn.failure:
         return model_failure(turn.failure.kind, turn.failure.message, turn.failure.detail)
     if body.logprobs is None and body.top_logprobs is not None:
@@ -334,7 +384,19 @@ async def stream_turn(
 ) -> Response:
     """Stream a turn as server-sent events while it runs.
 
-    With `background` the stream is stored while it is sent, and can be read again.
+    Args:
+        context: The caller's context.
+        agent_id: The agent.
+        body: The request. With its `background`, the stream is stored while it is sent, and can be
+            read again.
+        conversation_id: The conversation; None for the agent's default conversation.
+        begin: Begins the work; another function than `run_turn` begins, for example, a talk of a
+            group.
+
+    Raises:
+        NotFound: There is no such agent, conversation or model.
+        Invalid: The body asks for the impossible.
+        Conflict: The turn cannot begin now; see `run_turn`.
     """
     body.warn_of_logprobs(NO_LOGPROBS["return_logprobs"])
     request = await turn_request(

@@ -266,7 +266,15 @@ async def listed(
     status: str,
     page: Page,
 ) -> list[Json]:
-    """Return a page of the selected proposals with this status."""
+    """Return a page of the selected proposals with this status.
+
+    Args:
+        context: The caller's context.
+        filter_of: Returns the filter in the reading transaction, where it may check the caller's
+            rights.
+        status: A proposal's status, "waiting" (open or in conflict) or "all".
+        page: The page. Long texts may reduce it to fewer proposals than its limit.
+    """
     if status in ("all", "waiting"):
         stored_status: Any = None
     else:

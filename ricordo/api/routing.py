@@ -105,7 +105,7 @@ class GuardedRoute(Route):
         self.name = endpoint.__name__
         self.include_in_schema = options.get("include_in_schema", True)
         self.methods = verbs
-        # None until the router sets the scopes of its family. Empty if anybody may call the route.
+        # None until the router sets the scopes of its family. Empty if every caller may call it.
         self.scopes: tuple[str, ...] | None = getattr(endpoint, "scopes", None)
         # Without a model, FastAPI passes a placeholder that only the document understands.
         if isinstance(response_model, DefaultPlaceholder):
@@ -173,7 +173,14 @@ class GuardedRoute(Route):
         return match, child_scope
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse the caller, or answer."""
+        """Refuse the caller, or answer.
+
+        Args:
+            scope: The ASGI scope, in which the guard has put the caller's scope.
+            receive: The `receive` of ASGI. The bytes of a large body count toward the limit of all
+                bodies.
+            send: The `send` of ASGI. The answer gets a header with the warnings of the request.
+        """
         if refusal := refusal_of(scope, self.scopes):
             await refuse(*refusal)(scope, receive, send)
             return
@@ -269,7 +276,7 @@ def _called(endpoint: Callable[..., Any], arguments: Mapping[str, Any], tx: Any)
 def needs(*scopes: str) -> Callable[[E], E]:
     """Return a decorator that names a route's scopes; a caller needs one of them.
 
-    Without scopes, anybody may call the route, even without a key.
+    Without scopes, every caller may call the route, even without a key.
     """
 
     def mark(endpoint: E) -> E:
@@ -280,9 +287,14 @@ def needs(*scopes: str) -> Callable[[E], E]:
 
 
 def refusal_of(scope: Scope, needed: tuple[str, ...] | None) -> tuple[int, str] | None:
-    """Return the reason why this caller may not call the route.
+    """Return the reason why this caller may not call the route: a status and a sentence.
 
     Call it before the body is read, and before any look-up.
+
+    Args:
+        scope: The ASGI scope, in which the guard has put the caller's scope.
+        needed: Scopes of which the caller needs one. Empty: every caller may call the route. None:
+            only administrators may.
     """
     if not needed and needed is not None:
         return None
@@ -359,8 +371,14 @@ class Routes(APIRouter):
     def add_api_route(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         """Add a route; it needs the scope of the family, or the scopes that its function declares.
 
+        Args:
+            path: The path below the common prefix.
+            endpoint: The function of the route. A plain function gets a transaction first: a read
+                with GET, otherwise a write.
+            **options: Options of FastAPI.
+
         Raises:
-            TypeError: if no scope is known, or if a plain function has no context.
+            TypeError: No scope is known, or a plain function has no context.
         """
         if self._family is None and getattr(endpoint, "scopes", None) is None:
             raise TypeError(
@@ -438,7 +456,7 @@ class Application(FastAPI):
         )
 
     def openapi(self) -> dict[str, Any]:
-        """Build the OpenAPI document and keep it, which takes seconds.
+        """Build and cache the OpenAPI document, which takes seconds.
 
         A server uses `document` instead.
         """
@@ -461,7 +479,7 @@ class Application(FastAPI):
             self.openapi_schema = before
 
     async def document(self) -> dict[str, Any]:
-        """Return the document, parsed from its bytes; it is large, so the object is not kept."""
+        """Return the document, parsed from its bytes; it is large, so the object is not cached."""
         text = await self._document.text()
         return cast("dict[str, Any]", await offload(lambda: orjson.loads(text), len(text)))
 

@@ -60,7 +60,10 @@ class SseEncoder:
 def sse_response(chunks: AsyncIterator[bytes], cut_off: Sequence[bytes] | None = None) -> Response:
     """Return a stream of these chunks.
 
-    If the database fails, `cut_off` ends the stream; by default in the form for Letta's clients.
+    Args:
+        chunks: Encoded server-sent events.
+        cut_off: The chunks that end the stream if the database fails; None for the form of Letta's
+            clients.
     """
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     chunks = _to_their_end(chunks, _CUT_OFF if cut_off is None else cut_off)
@@ -91,10 +94,15 @@ async def sse_stream(
     has_pings: bool,
     keepalive: float,
 ) -> AsyncIterator[bytes]:
-    """Yield one turn while it runs.
+    """Yield one turn as server-sent events while it runs.
 
-    If the client asked for pings, it gets one at the start and after every silence of `keepalive`
-    seconds.
+    Args:
+        events: The events of the turn, which are closed at the end.
+        view: The format of the messages.
+        clock: Gives the dates of deltas and pings.
+        has_tokens: Send deltas as they come. False: send only whole messages.
+        has_pings: Send a ping at the start, after every silence, and with a tool's progress.
+        keepalive: The seconds of silence before a ping.
     """
     encoder = SseEncoder(view, clock, has_tokens=has_tokens)
     run_id = ""
@@ -113,7 +121,10 @@ async def sse_stream(
 async def with_pauses(events: AsyncGenerator[Event], pause: float) -> AsyncGenerator[Event | None]:
     """Yield a turn's events to its end, and None after every silence of `pause` seconds.
 
-    The events are closed at the end, also when the reader leaves before.
+    Args:
+        events: The events of the turn. They are closed at the end, also when the reader leaves
+            before.
+        pause: Seconds.
     """
     upcoming: asyncio.Future[Event] | None = None
     event: Event | None = None
@@ -148,7 +159,11 @@ async def events_for_client(
 ) -> AsyncGenerator[Event | None]:
     """Yield a turn's events to its end, and None after every silence of `keepalive` seconds.
 
-    If the client leaves before, the turn is cancelled, unless `may_stop` returns False.
+    Args:
+        turn: The turn.
+        keepalive: Seconds.
+        may_stop: Asked if the client leaves before the end. If it returns True, the turn is
+            cancelled.
     """
     events = with_pauses(turn.events(), keepalive)
     has_ended = False
@@ -164,7 +179,14 @@ async def events_for_client(
 
 
 def ping(run_id: str, number: int | None, clock: Clock) -> bytes:
-    """Return a ping. In a numbered stream it repeats the number of the last event."""
+    """Return a ping as a server-sent event.
+
+    Args:
+        run_id: The run; "" if it is not known yet.
+        number: In a numbered stream, the number of the last event, which the ping repeats; None in
+            other streams.
+        clock: Gives the date.
+    """
     return encoded(ping_json(run_id, number, clock))
 
 

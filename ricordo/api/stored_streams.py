@@ -77,7 +77,16 @@ def _chunks_of(part: _StoredPart, *, has_pings: bool) -> Iterator[bytes]:
 
 
 async def follow(runtime: Runtime, run: Run, resumption: Resumption) -> AsyncIterator[bytes]:
-    """Yield the events of the run's stream after `resumption.after` as they are stored."""
+    """Yield the events of the run's stream as they are stored, to the stream's end.
+
+    If the server shuts down, the events stop without an end. The reader continues at another
+    server.
+
+    Args:
+        runtime: The server's parts.
+        run: A run whose stream is stored, running or ended, in this process or another.
+        resumption: The part of the stream to read, and the options of the reader.
+    """
     position = resumption.after
     sent_at = time.monotonic()
     if resumption.has_pings:
@@ -241,7 +250,15 @@ async def resume_conversation(
 def stream_of(context: RequestContext, run: Run, resumption: Resumption) -> Response:
     """Return the response that reads this run's stored stream.
 
-    Refuses a stream that was not stored or has expired.
+    The response is a refusal (410) if the stream has expired.
+
+    Args:
+        context: The caller's context.
+        run: The run.
+        resumption: The part of the stream to read, and the options of the reader.
+
+    Raises:
+        Invalid: The run's stream was not stored.
     """
     if not run.background:
         raise Invalid(

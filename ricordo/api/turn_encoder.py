@@ -204,7 +204,14 @@ class TurnEncoder:
 
 
 def ping_json(run_id: str, number: int | None, clock: Clock) -> Json:
-    """Return a ping. In a numbered stream it repeats the number of the last event."""
+    """Return a ping.
+
+    Args:
+        run_id: The run; "" if it is not known yet.
+        number: In a numbered stream, the number of the last event, which the ping repeats; None in
+            other streams.
+        clock: Gives the date.
+    """
     return {
         "message_type": "ping",
         "id": f"ping-{uuid.uuid4()}",

@@ -19,10 +19,21 @@ class ApiFormat:
     def stream_encoder(
         self, options: Mapping[str, Any], clock: Clock, *, has_tokens: bool
     ) -> SseEncoder:
-        """Return an encoder of a stream with numbered events."""
+        """Return an encoder of a stream with numbered events, from 1 on.
+
+        Args:
+            options: The message format that the request chose, as its run stores it.
+            clock: Gives the dates of deltas.
+            has_tokens: Encode deltas. False: encode only whole messages.
+        """
         view = MessageFormat.from_json(dict(options))
         return SseEncoder(view, clock, has_tokens=has_tokens, first=1)
 
     def result_of(self, run: Run, messages: Sequence[Message]) -> Json:
-        """Return the result of an ended run."""
+        """Return the result of an ended run, in the form of an answer.
+
+        Args:
+            run: The ended run, which stores the message format that its request chose.
+            messages: The messages of the run.
+        """
         return turn_json(Answer(run, tuple(messages)), run_view(run))

@@ -32,8 +32,14 @@ async def background_work(
 ) -> AsyncIterator[Worker]:
     """Run the built-in handlers and those of plugins until the block ends.
 
-    `address` is PostgreSQL's, in the form of libpq. None means SQLite, whose file only this server
-    uses.
+    Args:
+        runtime: The server's parts.
+        built_in: The handlers of the server itself.
+        address: PostgreSQL's address, in the form of libpq. None means SQLite, whose file only this
+            server uses.
+
+    Raises:
+        Unavailable: The connections of PostgreSQL's job queue cannot be opened.
     """
     worker = Worker(runtime, [*built_in, *runtime.plugins.jobs()], is_alone=address is None)
     served = worker if address is None else PostgresWorker(worker, runtime.store, address)

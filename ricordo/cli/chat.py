@@ -44,7 +44,14 @@ class Command(NamedTuple):
 def chat(*, agent: str | None = None, model: str | None = None, server: str | None = None) -> bool:
     """Chat until the user leaves; return True if every message was answered.
 
-    Raises RicordoError if it cannot start.
+    Args:
+        agent: The name or id of an agent. None: the agent "ricordo", which is created if missing.
+        model: A model's handle; the agent gets this model if it has another one.
+        server: The address of a server; None for the running server of the settings, or a new one
+            for this chat.
+
+    Raises:
+        RicordoError: The chat cannot start.
     """
     window = screen()
     starting = "No server is running, so one is started for this chat."
@@ -118,7 +125,11 @@ def _choose(client: Client, name_or_id: str | None, model: str | None) -> Json:
 
 
 def find_agent(client: Client, name_or_id: str) -> Json:
-    """Return the agent with this id, else the oldest with this name. Raises NotFound."""
+    """Return the agent with this id, else the oldest with this name.
+
+    Raises:
+        NotFound: There is no such agent.
+    """
     if name_or_id.startswith("agent-"):
         try:
             return client.agent(name_or_id)
@@ -133,7 +144,7 @@ def find_agent(client: Client, name_or_id: str) -> Json:
 
 
 def better_model(client: Client, agent: Json) -> str | None:
-    """Return the default model if the agent uses the librarian although a model is configured.
+    """Return the default model, if the agent uses the librarian and a model is configured.
 
     Otherwise return None.
     """
@@ -142,7 +153,17 @@ def better_model(client: Client, agent: Json) -> str | None:
 
 
 def set_model(name_or_id: str, handle: str | None, server: str | None) -> None:
-    """Show an agent's model, or change it. Raises NotFound."""
+    """Show an agent's model, or change it.
+
+    Args:
+        name_or_id: The name or id of the agent.
+        handle: The handle of the new model; None or "" only shows the current one.
+        server: The address of a server; None for the running server of the settings, or a new one
+            for this command.
+
+    Raises:
+        NotFound: There is no such agent or model.
+    """
     with any_server(server, lambda _: None) as client:
         agent = find_agent(client, name_or_id)
         if handle:
@@ -154,7 +175,16 @@ def set_model(name_or_id: str, handle: str | None, server: str | None) -> None:
 
 
 def run_command(chat: Chat, line: str) -> None:
-    """Run a slash command. Raises Invalid for an unknown one."""
+    """Run a slash command.
+
+    Args:
+        chat: The running chat.
+        line: The line with its slash: the command's name, then its argument.
+
+    Raises:
+        Invalid: There is no such command, or its argument is missing.
+        RicordoError: The server refused the request.
+    """
     name, _, argument = line[1:].partition(" ")
     command = COMMANDS.get(name.lower())
     if command is None:

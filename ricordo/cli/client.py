@@ -132,6 +132,16 @@ class Client:
         """Send a body, and yield the JSON texts of the answer.
 
         They are its events as they arrive, or its whole body, or nothing if it has no body.
+
+        Args:
+            path: The path at the server, with its beginning slash.
+            body: The JSON to send with POST.
+            headers: Further headers. The header `accept` asks for JSON and for events.
+
+        Raises:
+            RicordoError: The server refused the request, with the server's sentence. An error of
+                JSON-RPC is yielded instead.
+            Unavailable: The connection broke.
         """
         accepts = {"accept": "application/json, text/event-stream", **headers}
         try:
@@ -158,7 +168,15 @@ class Client:
     ) -> Any:
         """Return the JSON of the server's answer.
 
-        Raises RicordoError with the server's sentence.
+        Args:
+            method: The HTTP method.
+            path: The path at the server, with its beginning slash.
+            query: The query parameters.
+            body: The JSON to send; None sends no body.
+
+        Raises:
+            RicordoError: The server refused the request, with the server's sentence.
+            Unavailable: The server does not answer.
         """
         try:
             response = self._http.request(method, path, params=query, json=body)
@@ -184,8 +202,15 @@ def _events(lines: Iterator[str]) -> Iterator[Json]:
 def running_server(settings: Settings, address: str | None = None) -> Iterator[Client | None]:
     """Yield a client of the server at `address` or in the settings.
 
-    The client is None if no server with these settings runs. Raises Unavailable if no server
-    answers at `address`.
+    The client is None if no server with these settings runs.
+
+    Args:
+        settings: The settings, for the address of a server on this machine and the key.
+        address: The address of a server, which must answer; None for the one in the settings.
+
+    Raises:
+        Unavailable: No server answers at `address`.
+        Invalid: This is no address, or something else answers there.
     """
     with closing(
         Client(address or address_of(settings.host, settings.port), _key_of(settings, address))
@@ -198,7 +223,16 @@ def running_server(settings: Settings, address: str | None = None) -> Iterator[C
 
 @contextmanager
 def any_server(address: str | None, before_start: Callable[[Settings], None]) -> Iterator[Client]:
-    """Yield a client of the running server, or of a server that runs only for the block."""
+    """Yield a client of the running server, or of a server that runs only for the block.
+
+    Args:
+        address: The address of a server, which must answer; None for the one in the settings.
+        before_start: Called with the settings before a server is started.
+
+    Raises:
+        Unavailable: No server answers at `address`.
+        Conflict: Another program has the database open.
+    """
     settings, providers = load_settings()
     with running_server(settings, address) as client:
         if client:
@@ -216,7 +250,12 @@ def any_server(address: str | None, before_start: Callable[[Settings], None]) ->
 
 
 def require_database(settings: Settings, consequence: str) -> None:
-    """Raise NotFound if the settings name a database file that does not exist."""
+    """Raise NotFound if the settings name a database file that does not exist.
+
+    Args:
+        settings: The settings. A database of PostgreSQL is not checked.
+        consequence: The end of the error's sentence, after "so there is".
+    """
     if settings.postgres_url is None and not settings.database_path.exists():
         raise NotFound(
             f"There is no database at {settings.database_path}, so there is {consequence}."

@@ -243,7 +243,13 @@ class ProgressLine:
         self._is_open = False
 
     def show(self, verb: str, count: int, total: int) -> None:
-        """Show the progress at the end, and if some time has passed since the last line."""
+        """Show the progress at the end, and if some time has passed since the last line.
+
+        Args:
+            verb: The beginning of the line, such as "Importing".
+            count: The number of things that are done.
+            total: The number of all things; if `count` reaches it, the line ends.
+        """
         is_end = count >= total and not self._has_parts
         now = self._clock()
         if not is_end and now - self._shown_at < _EVERY[self._is_live]:

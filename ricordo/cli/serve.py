@@ -54,7 +54,17 @@ _TURN_SECONDS = 0.001
 def serve(
     settings: Settings, providers: ProviderSettings, sockets: Sequence[socket.socket]
 ) -> None:
-    """Run the server on these sockets until it is stopped. Raises RicordoError."""
+    """Run the server on these sockets until it is stopped.
+
+    Args:
+        settings: The settings of the server; the port is that of the first socket.
+        providers: The keys and addresses of model providers.
+        sockets: Listening sockets, all with the same port.
+
+    Raises:
+        RicordoError: The server cannot start or was stopped by an error of ours.
+        typer.Exit: Another error stopped it, which is logged.
+    """
     set_up_logs(settings.log_level, settings.log_format)
     limit_heaps()
     # Threads take turns of one millisecond instead of five. Some of them compare long texts, and

@@ -173,11 +173,22 @@ class Agent:
 class Conversation:
     """A conversation with an agent.
 
-    `window` lists the ids of the in-context messages, the system message first. `prompt_key`
-    identifies the inputs of the stored system message (see prompt/system_prompt.py). The
-    conversation with `is_default` is the agent's own: lists hide it, and its window is the agent's
-    `message_ids` on the wire. `has_untold` is set if the agent has not read about a rejection yet;
-    the next turn reports it. `egress` is the label of its egress policy (`domain/egress.py`).
+    Times are in microseconds, durations in milliseconds.
+
+    Attributes:
+        window: The ids of the messages in context, the system message first.
+        is_default: It is the default conversation of its agent. Lists hide it, and its window is
+            the agent's `message_ids` in the wire format.
+        user_id: The user whose memory it shows; None for shared memory only.
+        summary: A title for people, not a summary of a compaction.
+        prompt_key: Identifies the inputs of the stored system message (prompt/system_prompt.py).
+
+        model: A handle that replaces the agent's model; `model_settings` has only differences, and
+            `context_window` is in tokens.
+        token_percent: The provider's token count in percent of our estimate; None if unknown.
+        forked_from: The conversation whose messages it shares, up to their `seq` `forked_seq`.
+        has_untold: The agent has not read about a rejection yet; the next turn reports it.
+        egress: The label of its egress policy (`domain/egress.py`).
     """
 
     id: str
@@ -210,7 +221,15 @@ class Conversation:
     egress: str | None = None
 
     def new_message(self, role: Role, parts: Iterable[Part], created_at: int) -> Message:
-        """Return an unsaved message of this conversation that belongs to no run."""
+        """Return an unsaved message of this conversation that belongs to no run.
+
+        It has the conversation's egress label, except a system prompt, which each turn renders.
+
+        Args:
+            role: The role of the message.
+            parts: Its parts, in order.
+            created_at: The time of the message in microseconds.
+        """
         return Message(
             id=new_id("message"),
             agent_id=self.agent_id,
@@ -220,6 +239,7 @@ class Conversation:
             created_at=created_at,
             organization_id=self.organization_id,
             user_id=self.user_id,
+            egress=None if role == "system" else self.egress,
         )
 
     @property
@@ -274,16 +294,23 @@ class PromptSkill:
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
-    """An agent with all its attachments, for a turn and for the wire.
+    """An agent with all its attachments, for a turn and for the wire format.
 
-    `group` is the group that the agent manages, as JSON. `waiting` is the message whose calls wait
-    for an answer. `user_ids` are the users that the agent is restricted to, as far as the caller
-    may see them. `has_other_conversations` is set if conversations other than this one hold
-    messages. `message_changes` counts changes of the agent's stored messages, which is the version
-    of their cache. `directories`, `skills`, `instructions` (from a file of the user) and
-    `shown_texts` are filled in by `Runtime.complete` on request. `shown_texts` are texts that the
-    prompt shows in place of the values of read-only blocks, by the label of the block;
-    `shown_spans` are their lines that have egress labels.
+    `Runtime.complete` fills in the fields `directories`, `skills`, `instructions`,
+    `is_others_instructions`, `shown_texts` and `shown_spans` on request.
+
+    Attributes:
+        user_ids: The users that the agent is restricted to, as far as the caller may see them.
+        has_other_conversations: Conversations other than this one hold messages.
+        message_changes: The number of changes of the agent's stored messages, which is the version
+            of their cache.
+        waiting: The message whose calls wait for an answer, or None.
+        instructions: Instructions from a file of the user.
+        is_others_instructions: Others may have written these instructions.
+        shown_texts: Texts that the prompt shows instead of the values of read-only blocks, by the
+            label of the block.
+        shown_spans: The lines of these texts that have egress labels, by the label of the block.
+        group: The group that the agent manages, as JSON, or None.
     """
 
     agent: Agent
@@ -341,7 +368,14 @@ def effective(state: AgentState) -> AgentState:
 
 
 def with_model(state: AgentState, handle: str, context_window: int) -> AgentState:
-    """Return the state with another model."""
+    """Return the state with another model.
+
+    Args:
+        state: The agent, which is not changed. Its raw settings of a provider are dropped if the
+            provider changes.
+        handle: The handle of the new model.
+        context_window: The tokens of the agent's window with it.
+    """
     agent = state.agent
     settings = state.agent.model_settings
     if handle.partition("/")[0] != agent.model.partition("/")[0]:

@@ -30,7 +30,7 @@ _SKILL = re.compile(r"skills/[^/]+/SKILL")
 
 Policy = Literal["direct", "guarded", "explicit", "propose", "read_only"]
 OwnerKind = Literal["user", "agent", "block", "organization"]
-# Labels are paths in a git tree and in routes of the API, so they cannot contain these words.
+# Labels are paths in a git tree and in routes of the API, so these names cannot be part of them.
 _RESERVED = {
     ".",
     "..",
@@ -61,9 +61,12 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f<>]")
 class Chain:
     """The line of versions of one owner: a user, an agent, an organization or a standalone block.
 
-    `head` is the id of the newest version, which a write must name. `files` maps each label to the
-    id of its current text, and to the number of deltas that lead to it from a whole text.
-    `history_bytes` is the size of its whole history (`storage.history_size`).
+    Attributes:
+        head: The id of the newest version, which a write must name; None before the first.
+        versions: The number of its versions.
+        files: For each label, the id of its current text, and the number of deltas that lead to it
+            from a whole text.
+        history_bytes: The size of its whole history (`storage.history_size`).
     """
 
     id: str
@@ -76,10 +79,17 @@ class Chain:
     history_bytes: int = 0
 
     def require_distinct_label(self, label: str, old_label: str | None = None) -> None:
-        """Raise Conflict if a user's new label equals another one except for case.
+        """Raise Conflict if a user's new label is too similar to another one.
 
-        A clone on macOS or Windows would have one file for both. `old_label` is the label that is
-        replaced; it does not count.
+        Labels that differ only in case or in invisible characters would be one file in a clone on
+        macOS or Windows.
+
+        Args:
+            label: The new label, in normal form.
+            old_label: The label that is replaced, which does not count; None for a new block.
+
+        Raises:
+            Conflict: Another label of a user's chain is too similar.
         """
         if self.owner_kind != "user":
             return
@@ -97,15 +107,23 @@ class Chain:
 class Block:
     """One block of text that agents see and edit.
 
-    `version` counts its writes; a write names the version it was based on. `head` is the id of the
-    version that its text comes from. A user's block is seen by all agents of the user, by one
-    agent, or by the agents of one course. A `shared` block is edited in place even in conversations
-    about users; other blocks of an agent are copied for each user. `seen_as` is the label under
-    which agents see such a copy if its own label differs. `is_users` is set on reads for an agent:
-    the block belongs to the user and not to the agent. `egress` is the label of its egress policy
-    (`domain/egress.py`). `is_cut` is set on reads for a list, where `value` is only the beginning
-    of the text. `is_withheld` is set in a turn whose model may not see the text; then `value` is a
-    notice.
+    Attributes:
+        label: The label in the chain. Agents see `seen_as` instead, if that is set.
+        limit: The most characters of the value.
+        read_only: Agents may not edit it, whatever its `policy` is.
+        policy: The policy for agents' edits.
+        version: The number of its writes; a write names the version that it was based on.
+        head: The id of the version that its text comes from; None before the first.
+        agent_id: The only agent that sees the user's block; None for all agents of the user.
+        course: The only course whose agents see the user's block, or None.
+        is_untrusted: Its text comes from untrusted content.
+        shared: It is edited directly even in conversations about users. Other blocks of an agent
+            are copied for each user.
+        seen_as: The label under which agents see a user's copy, if it differs from `label`.
+        egress: The label of its egress policy (`domain/egress.py`).
+        is_users: Set on reads for an agent: the block belongs to the user and not to the agent.
+        is_cut: Set on reads for a list: `value` is only the beginning of the text.
+        is_withheld: Set in a turn whose model may not see the text: `value` is a notice.
     """
 
     id: str
@@ -203,8 +221,15 @@ SHARED_POLICY: Policy = "guarded"
 def new_in(chain: Chain, label: str, by: str, at: int, **fields: Any) -> Block:
     """Return a new, unsaved block of the chain.
 
-    `fields` are its text and settings, and its id if it already has one. By default agents may only
-    propose changes to a user's block, and to a skill.
+    By default agents may only propose changes to a user's block, and to a skill.
+
+    Args:
+        chain: The chain that the block belongs to.
+        label: A label in normal form, as `require_label` returns it.
+        by: The id of the user who creates it.
+        at: The time of its creation in microseconds.
+        **fields: Its text and settings, and its id if it already has one. The labels "persona" and
+            "human" have a default description.
     """
     if fields.get("description") is None:
         fields["description"] = DEFAULT_DESCRIPTIONS.get(label)

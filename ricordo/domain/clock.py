@@ -81,8 +81,16 @@ def zone(name: str) -> tzinfo:
 def parse_date(text: str, zone: tzinfo, *, name: str, end: bool = False) -> int:
     """Return the microseconds of a `YYYY-MM-DD` date or an ISO 8601 time.
 
-    A text without a zone is read in `zone`. A bare date with `end` means its last microsecond.
     Times outside the calendar in UTC become its first or last microsecond.
+
+    Args:
+        text: The date or time.
+        zone: The time zone of a text that names none.
+        name: The name of the field, for the error.
+        end: A bare date means the last microsecond of its day instead of the first.
+
+    Raises:
+        Invalid: The text is no such date or time.
     """
     try:
         parsed = datetime.fromisoformat(text)
@@ -100,8 +108,13 @@ def parse_date(text: str, zone: tzinfo, *, name: str, end: bool = False) -> int:
 def parse_timestamp(text: str, zone: tzinfo, *, name: str = "created_at") -> int:
     """Return the microseconds of a creation time, read as `parse_date` does.
 
+    Args:
+        text: The date or time.
+        zone: The time zone of a text that names none.
+        name: The name of the field, for the error.
+
     Raises:
-        Invalid: if the time could not be shown in every time zone.
+        Invalid: The text is no date or time, or could not be shown in every time zone.
     """
     micros = parse_date(text, zone, name=name)
     try:
@@ -125,8 +138,11 @@ def day_of(micros: int) -> int:
 class Backoff:
     """Growing waits between attempts, in seconds.
 
-    `first` is the first wait, `factor` the growth from wait to wait, `longest` the limit, and
-    `spread` the range of a random factor.
+    Attributes:
+        first: The first wait.
+        factor: The growth from wait to wait.
+        longest: The limit of the waits.
+        spread: The range of a random factor, by which each wait is multiplied.
     """
 
     first: float
@@ -135,10 +151,14 @@ class Backoff:
     spread: tuple[float, float] = (0.5, 1.0)
 
     def seconds(self, attempt: int, chance: Callable[[], float] = random.random) -> float:
-        """Return the wait after this attempt (1 is the first).
+        """Return the wait after this attempt.
 
         >>> Backoff(2, 4, 600, spread=(1, 1)).seconds(3)
         32.0
+
+        Args:
+            attempt: The number of the attempt, from 1.
+            chance: Returns a number from 0 to 1, which chooses a factor in `spread`.
         """
         low, high = self.spread
         steps = min(attempt - 1, 100)  # beyond that a float overflows

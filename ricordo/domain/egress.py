@@ -122,7 +122,15 @@ class LocalNetworks:
         )
 
     def of_model(self, provider: str, name: str, endpoint: str | None) -> Destination:
-        """Return the destination of a model's calls."""
+        """Return the destination of a model's calls.
+
+        Args:
+            provider: The name of the provider, which becomes the destination's.
+            name: The name of the model. Ollama forwards requests for some models to its hosted
+                servers, so these are not local.
+            endpoint: The URL of the provider, whose host decides; None counts as not local, except
+                for models in this process.
+        """
         is_local = provider == BUILT_IN or (endpoint is not None and self.holds(endpoint))
         if provider == "ollama" and _HOSTED_BY_OLLAMA.search(name):
             is_local = False
@@ -159,8 +167,31 @@ def names_of(label: str | None) -> list[list[str]]:
     return [[] if clause == NOBODY_AT_ALL else clause.split(",") for clause in clauses]
 
 
+def allowed_names(label: str | None) -> list[str] | None:
+    """Return the sorted names that each clause of a label allows; None without a label.
+
+    A text that was imported or migrated may have several policies, which all count.
+    """
+    if not label:
+        return None
+    return sorted(set.intersection(*map(set, names_of(label))))
+
+
+def shared_label(labels: Iterable[str | None]) -> str | None:
+    """Return the one of these labels that limits all texts with them; None if there is none.
+
+    >>> shared_label(["local", "local;openai"])
+    'local'
+    >>> shared_label(["local", None])
+    """
+    distinct = set(labels)
+    return next(
+        (label for label in distinct if all(is_as_strict(other, label) for other in distinct)), None
+    )
+
+
 def read_label(value: Any) -> str | None:
-    """Return a label from a file that anybody may have written; None if there is none.
+    """Return the label in a file of an unknown author; None if it has none.
 
     A name that is unknown here stays, so the text stays limited. A value that is no label allows no
     destination.
@@ -198,7 +229,12 @@ def join(*labels: str | None) -> str | None:
 
 
 def permits(label: str | None, destination: Destination) -> bool:
-    """Return whether the destination may see a text with this label."""
+    """Return whether the destination may see a text with this label.
+
+    Args:
+        label: The egress label of the text; None or "" limits nothing.
+        destination: The receiver.
+    """
     if not label:
         return True
     names = destination.names
@@ -206,7 +242,12 @@ def permits(label: str | None, destination: Destination) -> bool:
 
 
 def is_as_strict(label: str | None, than: str | None) -> bool:
-    """Return whether `than` also allows every destination that `label` allows."""
+    """Return whether `than` also allows every destination that `label` allows.
+
+    Args:
+        label: The label to examine; None allows all destinations.
+        than: The label that it is compared with; None allows all destinations.
+    """
     if not than:
         return True
     clauses = [frozenset(clause) for clause in names_of(label)]
@@ -219,7 +260,13 @@ def counted_lines(text: str) -> int:
 
 
 def notice(count: int, unit: str, destination: Destination) -> str:
-    """Return the notice that replaces withheld parts, for example of 2 lines."""
+    """Return the notice that replaces withheld parts, for example of 2 lines.
+
+    Args:
+        count: The number of withheld parts.
+        unit: Their noun in the singular, such as "line".
+        destination: The receiver from which they are withheld.
+    """
     plural = "" if count == 1 else "s"
     return f"[{count} {unit}{plural} withheld from {destination.name} by an egress policy]"
 
@@ -319,7 +366,14 @@ class Clearance:
     _marks: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def show(self, source: str, label: str | None, text: str = "") -> None:
-        """Record a labelled source that is shown to a permitted model."""
+        """Record a labelled source that is shown to a permitted model.
+
+        Args:
+            source: The name of the source, such as `message:<id>`.
+            label: Its egress label; None or "" records nothing.
+            text: Its text, so that texts that repeat it are recognized; "" if only the label
+                counts.
+        """
         if label:
             self.label = join(self.label, label)
             self.shown.add(source)
@@ -328,7 +382,14 @@ class Clearance:
     def may_read(
         self, destination: Destination, source: str, label: str | None, text: str = ""
     ) -> bool:
-        """Return whether the destination may see a labelled text; record the text in any case."""
+        """Record a labelled text, and return whether the destination may see it.
+
+        Args:
+            destination: The receiver of the text.
+            source: The name of the text's source, such as `message:<id>`.
+            label: The egress label of the text; None: no limit, and nothing is recorded.
+            text: The text; "" if only the label counts.
+        """
         if label is None:
             return True
         if permits(label, destination):
@@ -338,14 +399,26 @@ class Clearance:
         return False
 
     def know(self, source: str, label: str | None, text: str) -> None:
-        """Record a labelled text, so that texts that repeat it are recognized."""
+        """Record a labelled text, so that texts that repeat it are recognized.
+
+        Args:
+            source: The name of the text's source, such as `message:<id>`.
+            label: The egress label of the text; None or "" records nothing.
+            text: The text; a blank one is not recorded.
+        """
         if label and text.strip():
             entry = LabelledText(source, label, text)
             if entry not in self.texts:
                 self.texts.append(entry)
 
     def withhold(self, source: str, label: str, text: str) -> None:
-        """Record a source that was withheld."""
+        """Record a source that was withheld.
+
+        Args:
+            source: The name of the source, such as `message:<id>`.
+            label: Its egress label.
+            text: Its text, whose lines that are not blank are counted (at least 1).
+        """
         self.withheld[source] = counted_lines(text) or 1
         self.know(source, label, text)
 
@@ -355,6 +428,10 @@ class Clearance:
         If its label forbids a message, a notice replaces its texts. The message keeps its role and
         its calls, so that the transcript stays valid. In other messages, notices replace the lines
         that repeat a forbidden text.
+
+        Args:
+            messages: The messages, which are not changed. Shown and withheld ones are recorded.
+            destination: The receiver.
         """
         if not self.texts and not [message for message in messages if message.egress]:
             return messages
@@ -377,7 +454,7 @@ class Clearance:
         return cleared
 
     def text(self, text: str, destination: Destination) -> str:
-        """Return the text with notices in place of the lines that repeat a forbidden text."""
+        """Return the text with notices instead of the lines that repeat a forbidden text."""
         forbidden = self._forbidden_lines(destination)
         return _without(text, forbidden, destination) if forbidden else text
 
@@ -398,11 +475,24 @@ class Clearance:
         return replace(message, egress=join(message.egress, *labels)) if labels else message
 
     def spills(self, text: str, label: str | None) -> str | None:
-        """Return the source of a text that this text repeats under a looser label, or None."""
+        """Return the source of a text that this text repeats under a looser label, or None.
+
+        Args:
+            text: The text that is to be stored.
+            label: The egress label under which it is to be stored; None limits nothing.
+        """
         for entry in self.texts:
             if not is_as_strict(label, entry.label) and self._repeats(entry, text):
                 return entry.source
         return None
+
+    def spills_in_name(self, name: str) -> str | None:
+        """Return the source of a labelled text that this name repeats, or None.
+
+        Every model sees the names of stored things, such as labels and tags.
+        """
+        # In a name "_" often takes the place of a space.
+        return self.spills(f"{name}\n{name.replace('_', ' ')}", None)
 
     def record(self, destination: Destination) -> dict[str, Any]:
         """Return the record of a step: destination, shown and withheld sources.
@@ -449,7 +539,7 @@ def _text_of(message: Message) -> str:
 
 
 def _withheld(message: Message, destination: Destination) -> Message:
-    """Return the message with a notice in place of its texts and pictures."""
+    """Return the message with a notice instead of its texts and pictures."""
     sentence = notice(1, "message", destination)
     parts: list[Part] = []
     for part in message.parts:
@@ -495,7 +585,7 @@ def _part_without(part: Part, forbidden: frozenset[str], destination: Destinatio
 
 
 def _without(text: str, forbidden: frozenset[str], destination: Destination) -> str:
-    """Return the text with a notice in place of each line that repeats a forbidden one."""
+    """Return the text with a notice instead of each line that repeats a forbidden one."""
     if not _repeats(text, forbidden):
         return text
     lines = [

@@ -17,8 +17,8 @@ Kind = Literal["blob", "tree", "commit"]
 SUFFIX = ".md"
 _FILE = b"100644 "
 _FOLDER = b"40000 "
-# Names that some file system takes for `.git`, `.gitmodules` and the like, including their short
-# forms on Windows.
+# Names that some file system confuses with `.git`, `.gitmodules` and the like, including their
+# short forms on Windows.
 _GITS_OWN = re.compile(r"\.git(?:[ .:]|$)|\.git(?:modules|attributes)|git~\d|gi[0-9a-f]{4}~\d")
 
 
@@ -79,6 +79,10 @@ def tree_of(blobs: Mapping[str, bytes], suffix: str = SUFFIX) -> Tree:
     """Return the tree of blocks' texts by label.
 
     A `/` in a label makes a folder. Folders without files do not exist.
+
+    Args:
+        blobs: The ids of the texts (20 raw bytes), by label.
+        suffix: The ending that makes a label a file's name.
     """
     bodies: dict[bytes, bytes] = {}
     return Tree(_store(blobs, bodies, suffix), bodies)
@@ -93,7 +97,12 @@ def commit_body(
 ) -> bytes:
     """Return the body of a commit whose author is also its committer.
 
-    `at` is in microseconds; git keeps only the seconds.
+    Args:
+        tree: The id of its tree, 20 raw bytes.
+        parents: The ids of the commits before it, 20 raw bytes each; empty for the first commit.
+        author: The author as git writes it: `name <email>`.
+        at: The time in microseconds; git keeps only the seconds, in UTC.
+        message: The message of the commit.
     """
     stamp = f"{author} {at // SECOND} +0000"
     lines = [f"tree {tree.hex()}", *(f"parent {parent.hex()}" for parent in parents)]

@@ -38,7 +38,16 @@ class MemoryQuotas:
         object.__setattr__(self, "history_bytes", self.history_mb * MEGABYTE)
 
     def require_block(self, label: str, size: int, before: int = 0) -> None:
-        """Raise TooLong if a block of this size is too large and larger than before."""
+        """Raise TooLong if a block of this size is too large and larger than before.
+
+        Args:
+            label: The label of the block, for the error.
+            size: The bytes of its value, description and metadata.
+            before: The bytes before the change; 0 for a new block.
+
+        Raises:
+            TooLong: The block exceeds the quota and grew.
+        """
         if size > self.block_bytes and size > before:
             raise TooLong(
                 f'Block "{label[:80]}" would have {size:,} bytes with its description and '
@@ -47,13 +56,30 @@ class MemoryQuotas:
             )
 
     def require_text(self, label: str, text: str, before: str = "") -> None:
-        """Raise TooLong if the text alone is too large for a block."""
+        """Raise TooLong if the text alone is too large for a block.
+
+        Args:
+            label: The label of the block, for the error.
+            text: The new text.
+            before: The text before the change; "" for a new block.
+
+        Raises:
+            TooLong: The text exceeds the quota and grew.
+        """
         # Check this before any work on the text. A character has at most four bytes.
         if len(text) * 4 > self.block_bytes:
             self.require_block(label, size_of(text), size_of(before))
 
     def require_memory(self, size: int, before: int) -> None:
-        """Raise TooLong if an owner's blocks together are too large and grew."""
+        """Raise TooLong if an owner's blocks together are too large and grew.
+
+        Args:
+            size: The bytes of all blocks after the change.
+            before: Their bytes before it.
+
+        Raises:
+            TooLong: The memory exceeds the quota and grew.
+        """
         if size > self.memory_bytes and size > before:
             raise TooLong(
                 f"The blocks of this memory would have {size:,} bytes together, and "
@@ -62,7 +88,15 @@ class MemoryQuotas:
             )
 
     def require_count(self, count: int, before: int) -> None:
-        """Raise TooLong if one user or agent would have too many blocks."""
+        """Raise TooLong if one user or agent would have too many blocks.
+
+        Args:
+            count: The number of blocks after the change.
+            before: Their number before it.
+
+        Raises:
+            TooLong: There are more blocks than the quota, and more than before.
+        """
         if count > self.blocks and count > before:
             raise TooLong(
                 f"This memory would have {count:,} blocks, and {self.blocks:,} are allowed "

@@ -31,9 +31,14 @@ class Access:
 class Remote:
     """A remote of a chain.
 
-    `followed` is the number of the newest version at the remote, and `seen` is the remote's commit
-    at that time. `last_error` is the reason why the last sync failed, None if it succeeded. Times
-    are in microseconds. `settings` contain the credentials; the password is encrypted.
+    Times are in microseconds.
+
+    Attributes:
+        settings: Its options and credentials; the password is encrypted.
+        followed: The number of the newest version at the remote.
+        seen: The remote's commit at that time, or None.
+        last_error: The reason why the last sync failed, None if it succeeded.
+        last_at: The time of the last sync, or None.
     """
 
     id: str
@@ -60,7 +65,10 @@ class Remote:
 def sync_job(organization_id: str, remote_id: str, not_before: int = 0) -> Job:
     """Return the job that syncs a remote with its memory.
 
-    `not_before` is the earliest time, in microseconds.
+    Args:
+        organization_id: The organization of the remote.
+        remote_id: The remote.
+        not_before: The earliest time to run the job, in microseconds; 0 for at once.
     """
     return Job(
         SYNC,

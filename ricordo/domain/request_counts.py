@@ -42,7 +42,13 @@ class RequestCounts:
         self.times: MutableMapping[tuple[str, str], Histogram] = defaultdict(Histogram)
 
     def note(self, scope: Mapping[str, Any], status: int, seconds: float) -> None:
-        """Count a request with its status; 0 if no response was sent."""
+        """Count a request with its status.
+
+        Args:
+            scope: The ASGI scope after the request, with its route.
+            status: The HTTP status; 0 if no response was sent.
+            seconds: The duration of the request.
+        """
         if scope["method"] in _METHODS:
             method = scope["method"]
         else:

@@ -48,9 +48,26 @@ def status_after(reason: StopReason) -> RunStatus:
 class Run:
     """One turn, or one talk with a group of agents; each turn of a talk is a separate run.
 
-    While `ended_at` is None, the row is the conversation's lease. Durations are in nanoseconds. The
-    `metadata` of a turn in a group holds `group_id` and the `speaker`'s name. The `metadata` of a
-    talk holds `turns`, each with its `run_ids`, and `usage`, their sum.
+    While `ended_at` is None, the row is the conversation's lease. Times are in microseconds,
+    durations in nanoseconds (names with `_ns`).
+
+    Attributes:
+        user_id: The user that the caller is limited to, or else the conversation's, or None.
+        background: It was started in the background; only such a run can have a stored stream.
+        body_hash: The hash of the request's body, by which a retry of the request is recognized.
+        request_config: The message format that the request chose.
+        metadata: In a turn of a group, `group_id` and the `speaker`'s name. In a talk, `turns`,
+            each with its `run_ids`, and `usage`, their sum.
+        error: `type` and `message` of a failure.
+        ttft_ns: The time from the first request of the turn to its first token.
+        lease_token: A random text by which the process that runs the turn shows its lease; None
+            for a planned run that has not begun.
+        purpose: The purpose of a background run, e.g. "sleeptime"; None for a run started by a
+            message.
+        callback: The webhook for the end of the run: `url`, and after the request `sent_at`,
+            `status_code`, `error`.
+        context_tokens: Tokens in the window after the run, from its last step's usage; not a
+            column.
     """
 
     id: str
@@ -73,17 +90,13 @@ class Run:
     duration_ns: int | None = None
     lease_token: str | None = None
     lease_expires_at: int = 0
-    # Purpose of a background run, e.g. "sleeptime"; None for a run started by a message.
     purpose: str | None = None
-    # The webhook for the end of the run: `url`, and after the request `sent_at` (microseconds),
-    # `status_code`, `error`.
     callback: dict[str, Any] = field(default_factory=dict)
-    # Tokens in the window after the run, from its last step's usage; not a column.
     context_tokens: int | None = None
 
     @property
     def shown_run_ids(self) -> list[str]:
-        """The ids of the sleeptime runs after it; the run's id if there are none."""
+        """The ids of the sleep-time runs planned at its end; the run's id if none could be."""
         following: list[str] | None = self.metadata.get(RUN_IDS)
         if following is None:
             return [self.id]
@@ -134,7 +147,14 @@ class Run:
     def new_message(
         self, role: Role, parts: Iterable[Part], created_at: int, step_id: str | None = None
     ) -> Message:
-        """Return an unsaved message of this run."""
+        """Return an unsaved message of this run.
+
+        Args:
+            role: The role of the message.
+            parts: Its parts, in order.
+            created_at: The time of the message in microseconds.
+            step_id: The step that wrote it; None for the input of the turn.
+        """
         return Message(
             id=new_id("message"),
             agent_id=self.agent_id,

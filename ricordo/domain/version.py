@@ -17,11 +17,14 @@ PolicyDecision = Literal["apply", "propose", "refuse"]
 
 @dataclass(frozen=True, slots=True)
 class ChangeMetadata:
-    """Metadata of a change, kept with its version: author, reason, run and step.
+    """Metadata of a change, stored with its version.
 
-    `is_untrusted`: the step had read untrusted content. `is_quoted`: a user of the turn wrote the
-    new text word for word. `approved_by`: the owner who accepted the proposal of `author`.
-    `made_at`: the time of the change at a remote (microseconds), if known.
+    Attributes:
+        reason: The reason, which the history shows.
+        is_untrusted: The step had read untrusted content.
+        is_quoted: A user of the turn wrote exactly the new text.
+        approved_by: The owner who accepted the proposal of `author`, or None.
+        made_at: The time of the change at a remote (microseconds), if known.
     """
 
     author: Actor
@@ -48,9 +51,12 @@ class ChangeMetadata:
         return kind in ("user", "service")
 
     def policy_decision(self, policy: Policy, chain: Chain | None) -> PolicyDecision:
-        """Return the policy's decision about the change (design §1.5).
+        """Return the policy's decision about the change (decision 0017).
 
-        Without a chain, the author does not count as an owner.
+        Args:
+            policy: The policy of the block that is changed.
+            chain: The chain of the block, for its owner. None: the author does not count as an
+                owner.
         """
         if chain and self.is_owners_of(chain):
             return "apply"
@@ -74,6 +80,15 @@ class ChangeMetadata:
         """Raise Forbidden if the policy does not allow the change directly.
 
         This is the last check, in the store itself.
+
+        Args:
+            label: The label of the block, for the error.
+            policy: The policy of the block that is changed.
+            chain: The chain of the block, for its owner. None: the author does not count as an
+                owner.
+
+        Raises:
+            Forbidden: The change would have to be proposed, or is not allowed at all.
         """
         if self.policy_decision(policy, chain) != "apply":
             raise Forbidden(
@@ -86,9 +101,13 @@ class ChangeMetadata:
 class BlockVersion:
     """One version of one block.
 
-    `blob` is the id of its text; None: the version deleted the block. `number` counts the versions
-    of its chain from 1. `parents` are ids of git commits. Versions from one git commit share their
-    id.
+    Attributes:
+        id: The id of a git commit (20 raw bytes). Versions from one git commit share their id.
+        number: The position in its chain, from 1.
+        blob: The id of its text; None: the version deleted the block.
+        created_at: The time in microseconds.
+        parents: The ids of the git commits before it.
+        old_label: The label before the version, if it renamed the block.
     """
 
     id: bytes
@@ -112,12 +131,19 @@ class BlockVersion:
 class Proposal:
     """A change that waits for the block's owner.
 
-    It sets the text to `value` (None: deletes the block), and renames the block to `new_label` if
-    that is set. `base` is the version that it changes (None: a new block), and `base_value` the
-    text of that version. `confidence` lies between 0 and 1; times are in microseconds. `result` is
-    the version that an approval created. `note` is the reason of a rejection, or describes a
-    conflict. `is_untold`: the agent has not been told of the rejection yet. `is_repeated`, not
-    stored: the same proposal was waiting already.
+    Times are in microseconds.
+
+    Attributes:
+        base: The version that it changes; None for a new block.
+        base_value: The text of that version.
+        value: The new text; None deletes the block.
+        reasoning: The author's reason.
+        confidence: A number from 0 to 1, or None.
+        new_label: Another label for the block, or None.
+        note: The reason of a rejection, or the description of a conflict.
+        result: The version that an approval created.
+        is_untold: The agent does not know of the rejection yet.
+        is_repeated: The same proposal was waiting already; this is not stored.
     """
 
     id: str

@@ -40,7 +40,19 @@ def open_client(
     models: Sequence[ChatModel | Embedder],
     options: Mapping[str, Any],
 ) -> Iterator[Letta]:
-    """Run a server in a separate thread, and provide its client."""
+    """Run a server in a separate thread, and provide its client.
+
+    Args:
+        folder: The data folder, which is created if missing.
+        models: Chat models and embedding models in addition to those of the settings.
+        options: Settings by name, which override the environment. Settings of the address and the
+            folder are refused.
+
+    Raises:
+        Invalid: A setting is wrong, unknown or refused.
+        Conflict: Another program has the database of this folder open.
+        Unavailable: The database or the secret key cannot be used.
+    """
     app = _make_app(folder, models, options)
     # Exit without the error of the `with` block, so that the server stops normally.
     with ExitStack() as parts:
@@ -66,7 +78,19 @@ async def open_async_client(
     models: Sequence[ChatModel | Embedder],
     options: Mapping[str, Any],
 ) -> AsyncIterator[AsyncLetta]:
-    """Run a server in the running event loop, and provide its client."""
+    """Run a server in the running event loop, and provide its client.
+
+    Args:
+        folder: The data folder, which is created if missing.
+        models: Chat models and embedding models in addition to those of the settings.
+        options: Settings by name, which override the environment. Settings of the address and the
+            folder are refused.
+
+    Raises:
+        Invalid: A setting is wrong, unknown or refused.
+        Conflict: Another program has the database of this folder open.
+        Unavailable: The database or the secret key cannot be used.
+    """
     app = _make_app(folder, models, options)
     server = AsyncExitStack()
     try:

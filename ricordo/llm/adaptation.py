@@ -70,12 +70,22 @@ class LearnedModel:
         return replace(self.dialect, window=self.window).lines()
 
     def learn_window(self, tokens: int) -> None:
-        """Remember that the model's window is smaller than its server reports."""
+        """Remember that the model's window is smaller than its server reports.
+
+        Args:
+            tokens: The window in tokens that refusals proved.
+        """
         dialect = replace(self.dialect, window=max(1, tokens), told_window=self.info.context_window)
         self.store.learn(self.key, dialect)
 
     def note_count(self, conversation_id: str, estimate: int, counted: int) -> None:
-        """Note an accepted prompt and compare the server's count of it with our estimate."""
+        """Note an accepted prompt and compare the server's count of it with our estimate.
+
+        Args:
+            conversation_id: The conversation whose prompts are compared with each other.
+            estimate: Our estimate of the prompt, in tokens.
+            counted: The server's count of the prompt, in tokens.
+        """
         self.store.note_accepted(self.key, estimate)
         self.store.note_count(self.key, conversation_id, estimate, counted)
 
@@ -85,7 +95,10 @@ def lessons_of(
 ) -> LearnedModel:
     """Return a model's lessons.
 
-    `owner` is the organization of its provider, if it has one.
+    Args:
+        info: The model.
+        store: The lessons of this server; None begins with none and stores nothing.
+        owner: The organization of the model's provider; "" for the server's providers.
     """
     return LearnedModel(store or LearnedDialects(), (owner, info.endpoint or "", info.name), info)
 
@@ -100,7 +113,12 @@ def learned_of(model: object) -> LearnedModel | None:
 
 
 def has_results_role(model: ChatModel, learned: LearnedModel | None) -> bool:
-    """Return whether the model accepts tool results in a separate role, as far as is known."""
+    """Return whether the model accepts tool results in a separate role, as far as is known.
+
+    Args:
+        model: The model.
+        learned: The lessons about the model; None for a model without adaptation.
+    """
     return model.info.calls_tools is not False and not (learned and learned.dialect.calls_as_text)
 
 
@@ -196,7 +214,10 @@ class Adaptation:
     ) -> ModelError | None:
         """Return None to repeat the call in another form, else the classified error.
 
-        With `is_last` a temporary error cannot be retried any more.
+        Args:
+            error: The refusal or failure.
+            request: The request, of which `body` makes what was sent.
+            is_last: Whether no retry is left for a temporary error.
         """
         if not error.words and error.status is None:
             return error

@@ -60,8 +60,12 @@ def is_public(text: str) -> bool:
 def require_callable(url: str, *, allow_private: bool = False, setting: str = CALLBACKS) -> None:
     """Raise Invalid if this is no HTTP address, or if its host is a private IP address.
 
-    Nothing is resolved. `allow_private` permits private addresses. The error names `setting`, the
-    setting that permits them.
+    Nothing is resolved.
+
+    Args:
+        url: The address as it was entered. One with a name or password is refused.
+        allow_private: Whether private IP addresses are allowed.
+        setting: The setting that permits private addresses. The error names it.
     """
     parts = _parsed(url)
     if parts.scheme not in _PORTS or not parts.host:
@@ -77,7 +81,11 @@ def require_callable(url: str, *, allow_private: bool = False, setting: str = CA
 def require_public_host(host: str, *, setting: str) -> None:
     """Raise Invalid if the host literally is this machine or in a private network.
 
-    The error names `setting`, the setting that permits such hosts.
+    Nothing is resolved.
+
+    Args:
+        host: A name or an IP address.
+        setting: The setting that permits such hosts. The error names it.
     """
     is_number = False
     with suppress(OSError, UnicodeError):
@@ -90,9 +98,20 @@ def require_public_host(host: str, *, setting: str) -> None:
 def connect(
     host: str, port: int, timeout: float, *, allow_private: bool, setting: str
 ) -> socket.socket:
-    """Connect to a checked address of a host, with `timeout` seconds for each address.
+    """Connect to a checked address of a host.
 
-    Raises Invalid for a host that is not allowed, and Unavailable without a connection.
+    It blocks, so call it in a thread.
+
+    Args:
+        host: A name or an IP address.
+        port: The TCP port.
+        timeout: Seconds for each of at most three addresses.
+        allow_private: Whether private IP addresses are allowed.
+        setting: The setting that permits private addresses. The error names it.
+
+    Raises:
+        Invalid: if one of the host's addresses is not allowed.
+        Unavailable: if no address can be reached.
     """
     try:
         rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -119,7 +138,19 @@ async def post(
 ) -> int:
     """Send the body and return the status of the answer.
 
-    Raises Invalid if the address is not allowed, Unavailable without an answer.
+    Redirects are not followed, and the body of the answer is not read.
+
+    Args:
+        url: The address.
+        body: The bytes to send.
+        headers: The headers to send.
+        allow_private: Whether private IP addresses are allowed.
+        timeout: Seconds for the whole exchange.
+        lookup: Returns the IP addresses of a name; None asks the system.
+
+    Raises:
+        Invalid: if the address is not allowed.
+        Unavailable: if there is no answer.
     """
     require_callable(url, allow_private=allow_private)
     transport = PinnedTransport(CALLBACKS, allow_private=allow_private, lookup=lookup)

@@ -24,10 +24,15 @@ def usual_output_tokens(
 ) -> int | None:
     """Return the bound of an answer in tokens.
 
-    The bound is `chosen` if that is set; otherwise it depends on `window`, the context window in
-    tokens. It never exceeds the model's own limit of output. For OpenAI's reasoning models it is
-    None, unless the agent has a limit. Their reasoning, whose length is unknown, counts as output,
-    and OpenAI ends answers itself.
+    It never exceeds the model's own limit of output. For OpenAI's reasoning models it is None,
+    unless the agent has a limit. Their reasoning, whose length is unknown, counts as output, and
+    OpenAI ends answers itself.
+
+    Args:
+        info: The model.
+        window: The context window in tokens, a quarter of which an answer may fill.
+        is_small: Whether the model is small, so that its answers are bounded to 1,024 tokens.
+        chosen: The agent's limit in tokens, which replaces the usual bound; None without one.
     """
     if chosen is None and is_openai(info.endpoint or "") and thinks_at_openai(info.name):
         return None
@@ -48,7 +53,13 @@ class ModelSpeeds:
         self._seconds: dict[str, float] = {}
 
     def note(self, handle: str, usage: Usage, seconds: float) -> None:
-        """Learn from one call, by its usage and its duration."""
+        """Learn from one call, by its usage and its duration.
+
+        Args:
+            handle: The model's handle.
+            usage: The tokens of the call. Cached tokens count as no work.
+            seconds: The duration of the call.
+        """
         work = _work(usage.prompt_tokens - (usage.cached_tokens or 0), usage.completion_tokens)
         if work < _LEAST_WORK or seconds <= 0:
             return
@@ -57,7 +68,13 @@ class ModelSpeeds:
         self._seconds[handle] = average + _NEWEST_SHARE * (newest - average)
 
     def seconds_for(self, handle: str, prompt_tokens: int, output_tokens: int) -> float | None:
-        """Estimate the seconds of a call from earlier calls; None without any."""
+        """Estimate the seconds of a call from earlier calls; None without any.
+
+        Args:
+            handle: The model's handle.
+            prompt_tokens: The tokens to read, without cached ones.
+            output_tokens: The most tokens to write.
+        """
         seconds = self._seconds.get(handle)
         if seconds is None:
             return None

@@ -25,7 +25,16 @@ def destination_of(model: ChatModel | Embedder, clearance: Clearance) -> Destina
 async def ask(
     model: ChatModel, request: ModelRequest, clearance: Clearance
 ) -> AsyncGenerator[Chunk | ModelReply, None]:
-    """Ask the model, and yield its chunks and then its reply."""
+    """Ask the model, and yield its chunks and then its reply.
+
+    Args:
+        model: The model.
+        request: The request. Notices replace the texts that the model's provider may not see.
+        clearance: The labelled texts among the sources of the call. It records what was withheld.
+
+    Raises:
+        ModelError: if the call fails.
+    """
     messages = clearance.messages(request.messages, destination_of(model, clearance))
     if messages is not request.messages:
         request = replace(request, messages=tuple(messages))
@@ -36,7 +45,16 @@ async def ask(
 
 
 async def whole_reply(model: ChatModel, request: ModelRequest, clearance: Clearance) -> ModelReply:
-    """Ask the model, and return its whole reply."""
+    """Ask the model, and return its whole reply.
+
+    Args:
+        model: The model.
+        request: The request. Notices replace the texts that the model's provider may not see.
+        clearance: The labelled texts among the sources of the call. It records what was withheld.
+
+    Raises:
+        ModelError: if the call fails.
+    """
     messages = clearance.messages(request.messages, destination_of(model, clearance))
     return await whole_reply_of(model, replace(request, messages=tuple(messages)))
 
@@ -50,9 +68,16 @@ async def embed(
 ) -> list[list[float]]:
     """Return the texts' vectors.
 
+    Args:
+        embedder: The embedding model.
+        texts: The texts.
+        clearance: The labelled texts that the work has read.
+        purpose: "query" for a question of a search, "document" for a stored text.
+
     Raises:
         Forbidden: if the work has read a text that the embedder's provider may not see, since a
             query may repeat it in other words. Also if one of the texts repeats such a text.
+        ModelError: if the call fails.
     """
     destination = destination_of(embedder, clearance)
     if not permits(clearance.label, destination):

@@ -1,7 +1,7 @@
 """The learned needs of models, by their address.
 
 A lesson is learned once, from a refusal. It adds to the known needs of the server's kind. Lessons
-are kept by address and model for some days, in a file of the data folder.
+are stored by address and model for some days, in a file of the data folder.
 """
 
 import logging
@@ -159,7 +159,12 @@ class CountWatch:
     def note(self, estimate: int, counted: int) -> bool:
         """Note a prompt's estimate and count.
 
-        Return whether the server is now known to clip.
+        Args:
+            estimate: Our estimate of the prompt, in tokens.
+            counted: The server's count of the prompt, in tokens.
+
+        Returns:
+            Whether the server is now known to clip.
         """
         growth = estimate - self.estimate
         if not self.estimate or growth < 0 or counted < self.counted // 2:
@@ -199,7 +204,11 @@ class LearnedDialects:
     _path: Path | None = None
 
     def keep_in(self, folder: Path) -> None:
-        """Read the lessons of earlier starts from this folder, and store new lessons there."""
+        """Read the lessons of earlier starts from this folder, and store new lessons there.
+
+        Args:
+            folder: The data folder.
+        """
         self._path = folder / FILE_NAME
         self.read(folder)
 
@@ -229,7 +238,10 @@ class LearnedDialects:
     def learn(self, key: Key, learned: LearnedDialect, *, is_guess: bool = False) -> None:
         """Store the lessons of a model.
 
-        If one of them is a guess, they all expire earlier.
+        Args:
+            key: The model.
+            learned: All lessons of the model, which replace the earlier ones.
+            is_guess: Whether one of them was guessed. Then they all expire earlier.
         """
         before = self.get(key)
         if learned == before:
@@ -258,8 +270,12 @@ class LearnedDialects:
     def note_help(self, key: Key, guess: LearnedDialect, before: int, message_id: str) -> int:
         """Note that a guess helped a call, and return its new count of helped calls.
 
-        `before` is the count at the call's start. Parallel calls count as one, since all may have
-        met the same short outage.
+        Args:
+            key: The model.
+            guess: The form that was accepted.
+            before: The guess's count at the call's start. Parallel calls count as one, since all
+                may have met the same short outage.
+            message_id: The last message of the request that was refused before.
         """
         helped = self._helped.pop(key, {})
         earlier = helped.pop(guess, None)
@@ -271,7 +287,12 @@ class LearnedDialects:
         return calls
 
     def disprove(self, key: Key, guesses: Iterable[LearnedDialect]) -> None:
-        """Forget these guesses, since the model now accepts the form that it had refused."""
+        """Forget these guesses, since the model now accepts the form that it had refused.
+
+        Args:
+            key: The model.
+            guesses: Forms that `note_help` noted.
+        """
         helped = self._helped.get(key, {})
         for guess in guesses:
             helped.pop(guess, None)
@@ -286,7 +307,12 @@ class LearnedDialects:
         return self._accepted.get(key, 0)
 
     def note_accepted(self, key: Key, estimate: int) -> None:
-        """Note the estimate of an accepted prompt."""
+        """Note the estimate of an accepted prompt.
+
+        Args:
+            key: The model.
+            estimate: Our estimate of the prompt, in tokens.
+        """
         if estimate > self._accepted.get(key, 0):
             self._accepted.pop(key, None)
             self._accepted[key] = estimate
@@ -294,7 +320,14 @@ class LearnedDialects:
                 del self._accepted[next(iter(self._accepted))]
 
     def note_count(self, key: Key, conversation_id: str, estimate: int, counted: int) -> None:
-        """Compare a server's count of a prompt with our estimate, and notice silent clipping."""
+        """Compare a server's count of a prompt with our estimate, and notice silent clipping.
+
+        Args:
+            key: The model.
+            conversation_id: The conversation whose prompts are compared with each other.
+            estimate: Our estimate of the prompt, in tokens.
+            counted: The server's count of the prompt, in tokens.
+        """
         learned = self.get(key)
         if learned.clipped_at is not None and counted > learned.clipped_at * 5 // 4:
             # The server accepts more now.

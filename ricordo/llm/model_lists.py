@@ -72,7 +72,13 @@ async def list_models(
 ) -> ModelList:
     """Return a provider's list of models.
 
-    Raises ModelError if the list cannot be read; Bedrock and Vertex have none.
+    Args:
+        client: The HTTP client.
+        provider: The provider with its address and API key.
+        checks_key: Whether to prove the key too, at a provider whose list needs none.
+
+    Raises:
+        ModelError: if the list cannot be read; Bedrock and Vertex have none.
     """
     base_url = provider.base_url.rstrip("/")
     key = provider.api_key or ""
@@ -106,7 +112,12 @@ async def list_models(
 async def probe(client: httpx2.AsyncClient, provider: Provider) -> ModelList | None:
     """Return the models of a server on this machine.
 
-    Returns None if it is absent or another server.
+    Args:
+        client: The HTTP client.
+        provider: The server that may run here. It gets a fifth of a second to answer.
+
+    Returns:
+        The models; None if the server is absent or another one.
     """
     url = provider.base_url.removesuffix("/v1") + provider.list_path
     try:
@@ -157,7 +168,12 @@ def _rows_in(content: bytes, provider: Provider) -> list[dict[str, Any]]:
 def models_in(content: bytes, provider: Provider) -> ModelList:
     """Return the models in a provider's answer.
 
-    Raises ModelError for any other answer, or if a row lacks the provider's `owner`.
+    Args:
+        content: The body of the answer.
+        provider: The provider, whose `owner` each row must name if it is set.
+
+    Raises:
+        ModelError: for any other answer, or if a row lacks the owner.
     """
     chat = []
     embedding = []
@@ -319,9 +335,15 @@ async def _shown_by_ollama(
 async def takes_tools(client: httpx2.AsyncClient, provider: Provider, model: str) -> bool | None:
     """Return whether a server takes tools, by a request of one token.
 
-    Returns None if unclear.
-
     vLLM and llama.cpp refuse tools unless they were started for them.
+
+    Args:
+        client: The HTTP client.
+        provider: The server with its address and API key.
+        model: The model's name at the server.
+
+    Returns:
+        None if it is unclear, for example after five seconds without an answer.
     """
     tool = {
         "name": "hello",
@@ -348,7 +370,12 @@ async def takes_tools(client: httpx2.AsyncClient, provider: Provider, model: str
 
 
 def ollama_window(details: Mapping[str, Any], started_with: int | None) -> int:
-    """Return the window that Ollama will load a model with, by the model's details."""
+    """Return the window that Ollama will load a model with, in tokens.
+
+    Args:
+        details: Ollama's answer to `/api/show` for the model.
+        started_with: The window that the server was started with; None if it is not known.
+    """
     parameters = details.get("parameters")
     facts = details.get("model_info")
     if isinstance(parameters, str):

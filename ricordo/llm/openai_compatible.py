@@ -165,7 +165,12 @@ class OpenAICompatibleModel:
 
 
 def call_headers(endpoint_type: str, api_key: str | None) -> dict[str, str]:
-    """Return the headers of a call, with the key in the server's header."""
+    """Return the headers of a call, with the key in the server's header.
+
+    Args:
+        endpoint_type: The kind of server, such as "azure".
+        api_key: The key; None for a server without keys.
+    """
     headers = {"content-type": "application/json", "user-agent": "ricordo"}
     if api_key and endpoint_type == "azure":
         headers["api-key"] = api_key
@@ -178,6 +183,12 @@ def call_url(info: ModelInfo | EmbeddingInfo, path: str, api_version: str | None
     """Return the address of a model's call.
 
     Azure has an address for each deployment, unless its newer `/openai/v1` is used.
+
+    Args:
+        info: The model, with the address of its server.
+        path: The path below the server's address, such as "chat/completions".
+        api_version: The value of Azure's `api-version`; None leaves it out. Other servers ignore
+            it.
     """
     base_url = (info.endpoint or "").rstrip("/")
     if info.endpoint_type != "azure":

@@ -24,6 +24,10 @@ def conform(body: Json, learned: LearnedDialect) -> Json:
     """Return the body in the form that this model accepts.
 
     It is the same body if nothing was learned.
+
+    Args:
+        body: The body of a chat completion, which is not changed.
+        learned: The lessons about the model.
     """
     if learned is NOTHING_LEARNED or learned == NOTHING_LEARNED:
         return body
@@ -59,7 +63,12 @@ def kind_of(field: Any) -> str:
 
 
 def without_refused(body: Json, refused: Iterable[Refused]) -> Json:
-    """Return the body without refused fields, or with a different field of the same meaning."""
+    """Return the body without refused fields, or with a different field of the same meaning.
+
+    Args:
+        body: The body of a chat completion, which is not changed.
+        refused: The refused fields, each with the kind of its value.
+    """
     refused = frozenset(refused)
     if not refused:
         return body
@@ -73,7 +82,13 @@ def without_refused(body: Json, refused: Iterable[Refused]) -> Json:
 
 
 def is_refused(refused: frozenset[Refused], name: str, value: Any) -> bool:
-    """Return whether this field was refused, entirely or with this value."""
+    """Return whether this field was refused, entirely or with this value.
+
+    Args:
+        refused: The refused fields of the model.
+        name: The field's path in the body.
+        value: The field's value in the body to send.
+    """
     return (name, "") in refused or (name, kind_of(value)) in refused
 
 

@@ -131,7 +131,14 @@ def is_providers_own(base_url: str) -> bool:
 
 
 def dialect_of(endpoint_type: str, base_url: str, model: str = "", provider: str = "") -> Dialect:
-    """Return the dialect of one of the models at an address."""
+    """Return the dialect of one of the models at an address.
+
+    Args:
+        endpoint_type: The kind of server, such as "ollama". Unknown kinds get the plain format.
+        base_url: The server's address. OpenAI's address decides alone.
+        model: The model's name, since some models deviate from their server.
+        provider: The name that marks the model's reasoning; by default the kind of server.
+    """
     if is_openai(base_url) or endpoint_type == "azure":
         dialect = _openai(model)
     else:
@@ -164,6 +171,11 @@ def thinking_fields(
     """Return the fields that set the reasoning effort.
 
     There are none if the server has no such field.
+
+    Args:
+        settings: The agent's settings, with the effort and the reasoning budget in tokens.
+        dialect: The dialect of the model.
+        must_call: Whether the model must call a tool in this request.
     """
     effort = settings.reasoning_effort
     budget = settings.max_reasoning_tokens

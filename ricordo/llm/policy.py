@@ -105,9 +105,13 @@ class CallPolicy:
     jitter: Callable[[], float] = random.random
 
     def wait(self, attempt: int, error: ModelError) -> float:
-        """Return the seconds before the next attempt, counted from 0.
+        """Return the seconds before the next attempt.
 
         It is the wait that the provider asked for, or twice the previous wait.
+
+        Args:
+            attempt: The number of the failed attempt, counted from 0.
+            error: The error of that attempt.
         """
         if error.retry_after is not None:
             return min(error.retry_after, LONGEST_WAIT)
@@ -171,7 +175,13 @@ class AnswersRefusals(Protocol):
     ) -> ModelError | None:
         """Return None if the call should be repeated at once in a different form.
 
-        Otherwise return the classified error.
+        Args:
+            error: The refusal or failure.
+            request: The request that was sent.
+            is_last: Whether no retry is left for a temporary error.
+
+        Returns:
+            The classified error, or None.
         """
 
 
@@ -187,6 +197,18 @@ async def answer_by_policy(
     broken answer, the model sees it once at the end of the transcript and answers again. A second
     broken answer is passed on, and the tool reports the error. If no part of it can be used, the
     call fails.
+
+    Args:
+        policy: The retries and waits.
+        request: The request.
+        attempt: Sends a request once, and yields its chunks and then the reply.
+        adaptation: Finds other forms of a refused request; None tries none.
+
+    Yields:
+        Chunks, `Restarted` before an answer that begins again, and at last the repaired reply.
+
+    Raises:
+        ModelError: the classified error of the last attempt.
     """
     retries = _Retries(policy, adaptation)
     next_request = request
@@ -257,8 +279,13 @@ class _Retries:
 def with_fault_told(request: ModelRequest, reply: ModelReply, fault: Fault) -> ModelRequest:
     """Return the request with the broken answer and a complaint about it.
 
-    The complaint is in the results of tools if the answer called tools. The text of a useless
-    answer is not shown to the model, since a model copies its input.
+    The complaint is in the results of tools if the answer called tools.
+
+    Args:
+        request: The request that got the broken answer; it is not changed.
+        reply: The broken answer. A useless one is not shown to the model, since a model copies its
+            input.
+        fault: The fault, with a sentence for the model.
     """
     if fault.is_useless:
         return with_sentence(request, fault.sentence)
@@ -284,7 +311,12 @@ def with_fault_told(request: ModelRequest, reply: ModelReply, fault: Fault) -> M
 
 
 def with_sentence(request: ModelRequest, sentence: str) -> ModelRequest:
-    """Return the request with a sentence for the model as its last message."""
+    """Return the request with a sentence for the model as its last message.
+
+    Args:
+        request: The request, which is not changed. It must have a message.
+        sentence: The sentence, which is shown as an event.
+    """
     last = request.messages[-1]
     complaint = replace(last, id=f"{last.id}-fault", role="user", parts=(EventPart(sentence),))
     return replace(request, messages=(*request.messages, complaint))
@@ -301,7 +333,15 @@ def _shortened(part: Part) -> Part:
 
 
 async def call_by_policy(policy: CallPolicy, attempt: Callable[[], Awaitable[Result]]) -> Result:
-    """Make one call that returns a whole answer; retry after temporary errors."""
+    """Make one call that returns a whole answer; retry after temporary errors.
+
+    Args:
+        policy: The retries and waits.
+        attempt: Makes the call once. It raises ModelError.
+
+    Raises:
+        ModelError: the error of the last attempt.
+    """
     for number in range(policy.retries):
         try:
             return await attempt()
@@ -365,7 +405,11 @@ def error_from_status(
 ) -> ModelError:
     """Return the error of an answer with this HTTP status.
 
-    `body` is bytes, text or decoded JSON.
+    Args:
+        provider: The provider's name, with which the message begins.
+        status: The HTTP status, 400 or higher.
+        body: The answer as bytes, text or decoded JSON.
+        headers: The headers of the answer, which may name a wait; None if they are not known.
     """
     shown_text, whole_text = words_of(body)
     kind = _KINDS.get(status) or ("llm_error" if status >= 500 else "llm_bad_request")
@@ -380,7 +424,12 @@ def error_from_status(
 
 
 def error_from_event(provider: str, body: Any) -> ModelError:
-    """Return the error of an error object inside an answer with a successful HTTP status."""
+    """Return the error of an error object inside an answer with a successful HTTP status.
+
+    Args:
+        provider: The provider's name, with which the message begins.
+        body: The answer as bytes, text or decoded JSON.
+    """
     shown_text, whole_text = words_of(body)
     code = member_of(_error_in(body), "code")
     if isinstance(code, int) and 400 <= code < 600:
@@ -392,7 +441,12 @@ def error_from_event(provider: str, body: Any) -> ModelError:
 
 
 def error_from_transport(provider: str, error: Exception) -> ModelError:
-    """Return the error of a failure below HTTP: silence, or a failed connection."""
+    """Return the error of a failure below HTTP: silence, or a failed connection.
+
+    Args:
+        provider: The provider's name, with which the message begins.
+        error: The error of the HTTP client.
+    """
     if isinstance(error, httpx2.UnsupportedProtocol | httpx2.InvalidURL):
         return ModelError("llm_bad_request", f"The address of {provider} is not usable: {error}")
     kind, event = next(row for type_, row in _TRANSPORT.items() if isinstance(error, type_))
@@ -427,7 +481,10 @@ def words_of(body: Any) -> tuple[str, str]:
 
 
 def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
-    """Return the headers' wait: `retry-after-ms`, or `Retry-After` in seconds or as a date."""
+    """Return the seconds to wait that an answer's headers name; None without such a header.
+
+    The headers are `retry-after-ms`, or `Retry-After` in seconds or as a date.
+    """
     try:
         if "retry-after-ms" in headers:
             return max(0.0, float(headers["retry-after-ms"]) / 1000)

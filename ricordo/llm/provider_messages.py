@@ -49,7 +49,10 @@ _FINISHES: dict[str | None, FinishReason] = {
 def to_messages(messages: Iterable[Message], provider: str, system: str) -> list[wire.ModelMessage]:
     """Return the transcript in order, with neighbours of one side merged.
 
-    `system` is pydantic-ai's name of this provider.
+    Args:
+        messages: The messages of a request.
+        provider: Our name of the provider. Reasoning that it signed is sent back to it.
+        system: pydantic-ai's name of this provider.
     """
     return _Transcript(provider, system).of(messages)
 
@@ -205,7 +208,13 @@ def _piece(part: Part) -> Any:
 
 
 def to_reply(response: wire.ModelResponse, info: ModelInfo, request: ModelRequest) -> ModelReply:
-    """Return the reply in a provider's response."""
+    """Return the reply in a provider's response.
+
+    Args:
+        response: The response of pydantic-ai.
+        info: The model that answered.
+        request: The request, from which usage is estimated if the provider reports none.
+    """
     groups = _grouped(response.parts)
     parts = [part for group in groups for part in _our_parts(group, info.provider)]
     # OpenAI's refusal, which the library removes from the text.

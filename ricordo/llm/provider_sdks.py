@@ -99,6 +99,13 @@ def build_model(
     """Return a model of this provider.
 
     If it needs an SDK that is not installed, its first call raises Unavailable and names the extra.
+
+    Args:
+        provider: The provider with its adapter and API key.
+        info: The model.
+        connections: The HTTP client for the calls.
+        policy: The time limit and retries of a call.
+        learned: The lessons about the model; None begins with none.
     """
     if provider.adapter == "openai" and not provider.uses_responses(info.name):
         return OpenAICompatibleModel(
@@ -207,7 +214,12 @@ _BUILDERS: Mapping[str, Callable[[Provider, ModelInfo, Connections, CallPolicy],
 def missing_extra(provider: Provider, model: str) -> str | None:
     """Return the extra that this model still needs.
 
-    Returns None if it can be called.
+    Args:
+        provider: The model's provider.
+        model: The model's name at the provider.
+
+    Returns:
+        The name of the extra; None if the model can be called.
     """
     if provider.adapter == "openai" and not provider.uses_responses(model):
         return None
@@ -225,7 +237,13 @@ def install_command(extra: str | None) -> str:
 def need(module: str, extra: str, or_else: str = "") -> Any:
     """Return the module of an optional package.
 
-    Raises Unavailable, with the install command, if the module is missing.
+    Args:
+        module: The module's full name.
+        extra: The extra of Ricordo that installs it. The error names it.
+        or_else: A second advice, which the error adds to the install command.
+
+    Raises:
+        Unavailable: if the module is missing.
     """
     try:
         return importlib.import_module(module)

@@ -92,7 +92,12 @@ class Refusal:
 
     @classmethod
     def of(cls, answer: str, body: Json) -> "Refusal":
-        """Return the refusal with this answer, which may be JSON."""
+        """Return the refusal with this answer.
+
+        Args:
+            answer: The provider's whole answer, which may be JSON.
+            body: The body that was refused.
+        """
         text = "\n".join(_texts(read_json(answer))) or answer
         return cls(answer, text[:WORDS_LENGTH], body)
 
@@ -106,6 +111,10 @@ def logprobs_lessons(refusal: Refusal, learned: LearnedDialect) -> Iterator[Lear
     """Yield the lessons of a refusal about log probabilities, whatever its HTTP status is.
 
     The first asks for fewer alternatives, the second for none.
+
+    Args:
+        refusal: The refusal.
+        learned: The form that was refused, to which each lesson adds.
     """
     if "logprobs" not in refusal.body or not _LOGPROBS.search(refusal.text):
         return
@@ -134,6 +143,10 @@ def lessons(refusal: Refusal, learned: LearnedDialect) -> Iterator[LearnedDialec
     """Yield possible lessons of a refusal's text, likeliest first.
 
     Some may change nothing.
+
+    Args:
+        refusal: The refusal.
+        learned: The form that was refused, to which each lesson adds.
     """
     structured = list(_named_by_structure(refusal.answer))
     in_text = _named_in_text(refusal)
@@ -154,7 +167,12 @@ def lessons(refusal: Refusal, learned: LearnedDialect) -> Iterator[LearnedDialec
 
 
 def guesses(learned: LearnedDialect, *, is_stream: bool) -> tuple[LearnedDialect, ...]:
-    """Return simpler and simpler forms to try, for a refusal whose text does not help."""
+    """Return simpler and simpler forms to try, for a refusal whose text does not help.
+
+    Args:
+        learned: The form that was refused.
+        is_stream: Whether the request asked for a stream.
+    """
     turns = replace(learned, by_turns=True, one_system=True, no_null=True)
     # Streaming is tried too, since some servers only stream. Others answer as a whole anyway.
     stream = learned.stream or (None if is_stream else "always")
@@ -181,7 +199,11 @@ def _speaks_of(phrases: Iterable[str], text: str) -> bool:
 def is_too_long(text: str, *, estimate: int, window: int, accepted: int) -> bool:
     """Return whether a request was too long, judged by the refusal's text and the sizes.
 
-    `accepted` is the largest request that the model ever accepted.
+    Args:
+        text: The plain text of the refusal.
+        estimate: Our estimate of the request, in tokens.
+        window: The model's context window in tokens, as far as is known.
+        accepted: Our estimate of the largest request that the model ever accepted; 0 if none.
     """
     if TOO_LONG.search(text):
         return True
@@ -204,7 +226,13 @@ def numbers_in(text: str) -> list[int]:
 def limit_in(text: str, *, estimate: int, budget: int = 0) -> int | None:
     """Return the context window in tokens that the text names.
 
-    Returns None if there is no plausible one.
+    Args:
+        text: The plain text of the refusal.
+        estimate: Our estimate of the request, in tokens. Much larger numbers are no window.
+        budget: The output budget of the request, in tokens.
+
+    Returns:
+        The window; None if there is no plausible one.
     """
     numbers = numbers_in(text)
     maximum = max(numbers, default=0)

@@ -123,6 +123,10 @@ def offered_name(name: str, offered: Container[str]) -> str:
     """Return the offered tool that a name means, else the name.
 
     Templates may add to the name.
+
+    Args:
+        name: The name that the model wrote.
+        offered: The names of the offered tools.
     """
     if name in offered:
         return name
@@ -149,7 +153,10 @@ class Reading:
 def read_text(text: str, offered: Offered, *, is_marked: bool = False) -> Reading:
     """Read the calls of a text.
 
-    With `is_marked` only calls after a notation's mark are read.
+    Args:
+        text: The text of a reply, which may be cut off at its end.
+        offered: The offered tools by name. Only their calls are read.
+        is_marked: Whether only calls after a notation's mark are read.
     """
     text = _without_turns(text)
     # Text after an invented result is worthless. A cut mark is the beginning of a call.
@@ -173,7 +180,14 @@ def _is_result(text: str) -> bool:
 
 
 def written_calls(text: str, offered: Offered) -> tuple[Calls, str]:
-    """Return the calls of a text and the text without them."""
+    """Return the calls of a text and the text without them.
+
+    Without calls, both are empty.
+
+    Args:
+        text: The text of a reply.
+        offered: The offered tools by name.
+    """
     reading = read_text(text, offered)
     if reading.calls:
         return (reading.calls, reading.text)
@@ -737,7 +751,11 @@ def _literal(node: ast.expr) -> Any:
 def calls_in(decoded: Any, offered: Offered) -> Calls:
     """Return the calls in decoded JSON, one or a list.
 
-    Returns None if a part is something else.
+    No calls are returned if a part is something else.
+
+    Args:
+        decoded: Any decoded JSON.
+        offered: The offered tools by name.
     """
     rows = decoded
     if isinstance(decoded, dict):

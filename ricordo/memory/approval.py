@@ -76,13 +76,28 @@ def approve(
 ) -> Approved | Conflicted:
     """Make the proposed text the block's next version, merged with later changes.
 
-    With `body`, that text is written instead. Hidden text is removed, since an owner cannot approve
-    what the page does not show. Hidden text stays if the block already has it, or if the owner asks
-    to keep it. The version's author is the agent that proposed it, or the owner who changed the
-    text.
+    Hidden text is removed, since an owner cannot approve what the page does not show. It stays if
+    the block already has it. The version's author is the agent that proposed it, or the owner who
+    changed the text.
 
-    Raises NotFound, TooLong, Invalid, Conflict if the proposal is already decided or a label is
-    taken, and Forbidden unless a person decides.
+    Args:
+        tx: The transaction.
+        scope: The caller. With a subject, only proposals for that user's memory are found.
+        proposal_id: The proposal.
+        by: The owner of the memory, or a person with an owner's right.
+        body: A text of the owner, which is written instead of the proposed one; None keeps that.
+        keeps_hidden_text: Whether the owner asks to keep hidden text.
+
+    Returns:
+        The approved proposal. If it collides with the block and there is no `body`, the proposal as
+        a conflict: no text is written then.
+
+    Raises:
+        NotFound: if there is no such proposal.
+        Conflict: if the proposal is already decided, or a label is taken.
+        Forbidden: unless an owner decides.
+        TooLong: if the text is longer than the block's limit.
+        Invalid: if the label of a new block is not allowed.
     """
     chain, proposal = _lock_proposal(tx, scope, proposal_id, by)
     block = blocks.labelled(tx, chain.id, proposal.label)
@@ -129,7 +144,12 @@ def _described(description: str | None, *, keeps_hidden_text: bool) -> dict[str,
 
 
 def metadata_of(proposal: Proposal, by: Actor) -> ChangeMetadata:
-    """Return the metadata of the version that an approved proposal becomes."""
+    """Return the metadata of the version that an approved proposal becomes.
+
+    Args:
+        proposal: The proposal, whose author becomes the version's author.
+        by: The owner who approved it.
+    """
     return ChangeMetadata(
         author=proposal.author,
         reason=proposal.reasoning,
@@ -162,8 +182,19 @@ def reject(
 ) -> Proposal:
     """Leave the block as it is, and tell the agent the reason.
 
-    The agent reads it in its next turn with the user. Raises NotFound, Conflict (already decided),
-    Forbidden.
+    The agent reads it in its next turn with the user.
+
+    Args:
+        tx: The transaction.
+        scope: The caller. With a subject, only proposals for that user's memory are found.
+        proposal_id: The proposal.
+        by: The owner of the memory, or a person with an owner's right.
+        reason: The reason; without one, the agent learns nothing of the rejection.
+
+    Raises:
+        NotFound: if there is no such proposal.
+        Conflict: if the proposal is already decided.
+        Forbidden: unless an owner decides.
     """
     chain, proposal = _lock_proposal(tx, scope, proposal_id, by)
     if proposal.author.kind == "agent" and chain.owner_kind == "user":
@@ -269,12 +300,21 @@ def _versions_by_block(
 
 
 def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
-    """Undo a run's changes with new versions; later changes by others are kept.
+    """Undo a run's changes with new versions; later changes by others stay.
 
     Approved proposals of the run are undone too. A block that cannot be undone stays as it is, and
     is reported. A second undo changes nothing.
 
-    Raises NotFound, Conflict while the run is active, and Forbidden unless a person calls it.
+    Args:
+        tx: The transaction.
+        scope: The caller. With a subject, only that user's memory is changed.
+        run_id: The run, which must have ended. It may be deleted if its versions exist.
+        by: The person who undoes it, and who must own each changed memory.
+
+    Raises:
+        NotFound: if there is no such run.
+        Conflict: if the run is active.
+        Forbidden: unless a person with these rights calls it.
     """
     if by.kind not in ("user", "administrator"):
         raise _forbidden(by)

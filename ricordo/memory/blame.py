@@ -64,7 +64,17 @@ class Blame:
     def begin(cls, tx: Transaction, chain_id: str, label: str, at: str | None = None) -> "Blame":
         """Start a blame of the text now or at a version.
 
-        Its first portion is read. Raises NotFound, Conflict.
+        Its first portion is read.
+
+        Args:
+            tx: The transaction.
+            chain_id: The block's chain.
+            label: The block's label now, or at that version.
+            at: The version's id in hex digits (at least 7); None for the text now.
+
+        Raises:
+            NotFound: if there is no such block or version.
+            Conflict: if the id is not unique.
         """
         before = None
         if at is not None:
@@ -165,6 +175,10 @@ class Blame:
         """Return the lines after a number, up to another, with their versions.
 
         Call it when the blame is done.
+
+        Args:
+            after: The number of the last line that is left out; 0 leaves none out.
+            end: The number of the last line that is returned; None returns all.
         """
         oldest = self._last_text[0] if self._last_text else None
         is_cut = self._work_left <= 0
@@ -217,7 +231,15 @@ class Blame:
 def blame(tx: Transaction, chain_id: str, label: str, at: str | None = None) -> list[BlamedLine]:
     """Return the block's lines, now or at a version, with their versions.
 
-    Raises NotFound, Conflict.
+    Args:
+        tx: The transaction.
+        chain_id: The block's chain.
+        label: The block's label now, or at that version.
+        at: The version's id in hex digits (at least 7); None for the text now.
+
+    Raises:
+        NotFound: if there is no such block or version.
+        Conflict: if the id is not unique.
     """
     block_blame = Blame.begin(tx, chain_id, label, at)
     while not block_blame.is_done:
@@ -233,6 +255,15 @@ async def blame_beside(
     """Return the finished blame of the block that `find` selects.
 
     Comparisons run outside the event loop; versions are read in portions.
+
+    Args:
+        store: The store.
+        find: Returns the chain and the label of the block.
+        at: The version's id in hex digits (at least 7); None for the text now.
+
+    Raises:
+        NotFound: if there is no such block or version.
+        Conflict: if the id is not unique.
     """
     async with few_at_once():
         block_blame = await store.read(lambda tx: Blame.begin(tx, *find(tx), at))

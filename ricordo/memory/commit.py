@@ -102,7 +102,15 @@ def store_plan(
 ) -> CommitOutcome:
     """Store the edits, except those that conflict with changes of others.
 
-    Agent and chains are locked. `home_chain` is the chain for the agent's new blocks.
+    Agent and chains are locked.
+
+    Args:
+        tx: The transaction.
+        state: The agent as the step began.
+        edits: The edits that the policies allow, in the order of their calls.
+        scope: The scope of the turn.
+        context: The author of the edits, and the rules that apply to them.
+        home_chain: The chain for the agent's new blocks; None if it does not exist yet.
     """
     agent_id = state.agent.id
     user_id = scope.subject_id or state.conversation.user_id
@@ -150,6 +158,11 @@ def version_notes(
     """Return, by call id, the sentence that names the version of an edit.
 
     Only tools that show versions use it.
+
+    Args:
+        edits: The step's edits.
+        stored: The blocks after the edits were stored.
+        failed: The ids of calls that failed, which get no sentence.
     """
     heads = {block.id: block.head for block in stored}
     return {
@@ -445,6 +458,13 @@ def commit(
     """Store the step's edits and passages.
 
     Edits that the block's policy does not allow become proposals to its owner.
+
+    Args:
+        tx: The transaction that saves the step.
+        state: The agent as the step began.
+        memory: The step's edits and passages. It is not changed.
+        scope: The scope of the turn.
+        context: The author of the edits, and the rules that apply to them.
     """
     user_id = state.conversation.user_id
     unwanted = unwanted_calls(tx, state, memory.edits, memory.passages) if user_id else {}
@@ -626,8 +646,15 @@ def file_passages(
 ) -> tuple[Archive, ...]:
     """Put passages into the agent's first archive, and ignore their `archive_id`.
 
-    Returns the agent's archives; one is created if it has none. An agent that works on another
-    agent's memory files them in the other agent's archive.
+    An agent that works on another agent's memory files them in the other agent's archive.
+
+    Args:
+        tx: The transaction.
+        state: The agent with its archives.
+        new_passages: The passages to store.
+
+    Returns:
+        The agent's archives; one is created if it has none.
     """
     owner = state.agent
     scope = Scope(state.agent.organization_id)

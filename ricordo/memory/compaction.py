@@ -100,7 +100,12 @@ def cut(
 
 
 def summary_room(window_tokens: int, percent: int = 100) -> int:
-    """Return the largest summary, in tokens by our own estimate."""
+    """Return the largest summary, in tokens by our own estimate.
+
+    Args:
+        window_tokens: The size of the window.
+        percent: The provider's tokens for a hundred of our estimate.
+    """
     return min(_SUMMARY_LIMIT, int(window_tokens * _SUMMARY_SHARE)) * 100 // max(1, percent)
 
 
@@ -109,6 +114,11 @@ def percent_after_refusal(estimate: int, window_tokens: int, percent: int) -> in
 
     With it, the refused request counts as larger than the window, so that `cut` and `fit` make the
     request smaller.
+
+    Args:
+        estimate: Our estimate of the refused request, in tokens.
+        window_tokens: The size of the window.
+        percent: The provider's tokens for a hundred of our estimate, as assumed before.
     """
     smallest = -(-window_tokens * _PERCENT_AFTER_REFUSAL // max(1, estimate))
     return min(_PERCENT_LIMIT, max(percent + percent // 4, smallest))

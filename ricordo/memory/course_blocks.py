@@ -21,8 +21,15 @@ def begin_as_course(
 ) -> dict[str, Any]:
     """Return a new block's settings, completed from the course's block with the same label.
 
-    If a student creates such a block before the tutor does, it still gets the course's schema,
-    description, limit, policy and teachers.
+    If a student creates such a block before the tutor does, it still gets the course's title,
+    schema, description, limit, policy and teachers.
+
+    Args:
+        tx: The transaction.
+        chain: The chain of the new block. Only a user's chain gets settings of a course.
+        label: The block's label.
+        settings: The given settings, which take precedence. A block with `agent_id` or `course`
+            gets no others.
     """
     if chain.owner_kind != "user" or settings.get("agent_id") or settings.get("course"):
         return dict(settings)

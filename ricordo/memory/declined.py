@@ -32,8 +32,14 @@ def require_not_declined(
 ) -> None:
     """Raise Declined if an agent's change repeats its rejected proposals.
 
-    `texts` are the texts before and after the change; the second one is None for a deletion. If the
-    user asks in this turn for the text, word for word, it may be proposed again.
+    If the user asks in this turn for the text, word for word, it may be proposed again.
+
+    Args:
+        tx: The transaction.
+        chain_id: The block's chain.
+        label: The block's label.
+        texts: The texts before and after the change; the second one is None for a deletion.
+        by: The author of the change. Only agents are refused.
     """
     if by.author.kind != "agent" or by.is_quoted:
         return

@@ -62,6 +62,10 @@ SPILLS = (
     "Nothing was saved: this repeats {}, whose egress policy allows fewer destinations than memory "
     'block "{}". Leave that text where it is.'
 )
+SPILLS_IN_NAME = (
+    'Nothing was saved: the name "{}" repeats {}, which has an egress policy, but every model sees '
+    "labels and tags. Choose another name."
+)
 REPEATS_INSTRUCTIONS = (
     "Nothing was saved: nearly all of this is in your own instructions, which you always see. "
     "Save only what you learned from others."
@@ -99,19 +103,44 @@ class EditGuard:
         return self.clearance.label if self.clearance else None
 
     def require_no_spill(self, before: Block, after: Block) -> None:
-        """Raise Forbidden if the edit copies text to a block that more destinations may see."""
+        """Raise Forbidden if the edit copies text to a block that more destinations may see.
+
+        The block's text and description have the block's policy, but every model sees its label.
+        They are compared with the texts of other blocks, and not with their descriptions.
+
+        Args:
+            before: The block before the edit.
+            after: The block after the edit.
+        """
         if self.clearance is None or not self.clearance.texts:
             return
-        added = changed_piece(before.value, after.value) if before.value else after.value
-        if source := self.clearance.spills(added, after.egress):
-            raise Forbidden(SPILLS.format(source, after.shown_label))
+        for text_before, text in (
+            (before.value, after.value),
+            (before.description or "", after.description or ""),
+        ):
+            if source := self.clearance.spills(changed_piece(text_before, text), after.egress):
+                raise Forbidden(SPILLS.format(source, after.shown_label))
+        if after.label != before.label:
+            self.require_public(after.label)
+
+    def require_public(self, *names: str) -> None:
+        """Raise Forbidden if a label or tag, which every model sees, repeats a labelled text."""
+        if self.clearance is None:
+            return
+        for name in names:
+            if source := self.clearance.spills_in_name(name):
+                raise Forbidden(SPILLS_IN_NAME.format(name, source))
 
     def require_new(self, added: str, block_text: str = "", *, is_archived: bool = False) -> None:
         """Raise Invalid if nearly all of the added text repeats the sources.
 
-        The lines of `block_text`, the block's text so far, may be reordered. A block may quote
-        earlier texts of the user, but a passage of the archive may not, since a search finds those
-        texts already.
+        A block may quote earlier texts of the user, but a passage of the archive may not, since a
+        search finds those texts already.
+
+        Args:
+            added: The added text; a short one is not checked.
+            block_text: The block's text so far, whose lines may be reordered.
+            is_archived: Whether the text is a passage of the archive.
         """
         added_words = _words(added)
         if len(added_words) < _FEWEST_CHECKED_WORDS or len(added) < _FEWEST_CHARACTERS:
@@ -197,7 +226,12 @@ def _list(content: Any) -> list[Any]:
 
 
 def changed_piece(before: str, after: str) -> str:
-    """Return the changed piece of the later text, in whole words."""
+    """Return the changed piece of the later text, in whole words.
+
+    Args:
+        before: The text before the change.
+        after: The text after the change.
+    """
     head, tail = common_ends(before, after)
     while _splits_word(after, head):
         head -= 1  # a changed word counts as wholly new
@@ -257,7 +291,11 @@ class KnownLine:
 def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> list[KnownLine]:
     """Return existing lines, in this block or in others, that a write adds again.
 
-    `others` are the texts of other blocks by label.
+    Args:
+        label: The label of the block that is written.
+        before: The block's text before the write.
+        after: The block's text after the write.
+        others: The texts of other blocks by label.
     """
     added = [line for line in added_lines(before, after) if _is_checked(line)]
     if not added:
@@ -293,7 +331,11 @@ def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> 
 def only_repeats(label: str, before: str, after: str, repeated_lines: Sequence[KnownLine]) -> bool:
     """Return whether a write only adds lines that the block has already.
 
-    `repeated_lines` is the result of `repeated`.
+    Args:
+        label: The label of the block that is written.
+        before: The block's text before the write.
+        after: The block's text after the write.
+        repeated_lines: The result of `repeated` for this write.
     """
     new = [line for line in added_lines(before, after) if line.strip()]
     if (
@@ -484,14 +526,21 @@ class EditContext:
         return int(self.proposal_days * DAY) or None
 
     def require_follows(self, block: Block, value: str) -> None:
-        """Raise Invalid if the edited text would follow the block's schema less than before."""
+        """Raise Invalid if the edited text would follow the block's schema less than before.
+
+        Args:
+            block: The block before the edit. One without a schema allows any text.
+            value: The text after the edit.
+        """
         if block.schema_ref:
             require_follows(block.shown_label, block.value, value, self.schemas(block.schema_ref))
 
     def metadata(self, reasons: Iterable[EditReason], otherwise: str) -> ChangeMetadata:
         """Return the metadata of one change by these calls.
 
-        If the calls gave no reason, `otherwise` is used.
+        Args:
+            reasons: The calls' reasons, which are joined.
+            otherwise: The reason if the calls gave none.
         """
         all_reasons = list(reasons)
         texts = dict.fromkeys(reason.text.strip() for reason in all_reasons if reason.text.strip())
@@ -596,7 +645,22 @@ class WorkingMemory:
     ) -> str:
         """Give the block another text in this step; saving applies its policy.
 
-        Raises NotFound, Forbidden, Invalid.
+        Args:
+            label: The label by which the agent sees the block.
+            text: The whole new text. Secrets are removed. Hidden text is removed or refused, as the
+                block's policy says.
+            call_id: The tool call that writes it.
+            result_kind: The kind of result that the agent reads.
+            reason: The reason of this edit; what it lacks comes from the call's reason.
+
+        Returns:
+            The text as it was written.
+
+        Raises:
+            NotFound: if there is no such block.
+            Forbidden: if the block is read-only, or the text may not be copied into it.
+            Invalid: if the text cannot be stored, only repeats others, or violates the schema.
+            TooLong: if the text is longer than the block's limit.
         """
         block = self._writable(label)
         require_storable(text, reason.text)
@@ -613,7 +677,6 @@ class WorkingMemory:
                     block.shown_label, block.value, text, self.schemas(block.schema_ref)
                 )
             self._require_new(block, text, call_id)
-            self._guard.require_no_spill(block, replace(block, value=text))
             self._edit(block, replace(block, value=text), call_id, result_kind, reason)
         return text
 
@@ -631,11 +694,24 @@ class WorkingMemory:
     ) -> None:
         """Add a block for the conversation's user, or for the agent.
 
-        Raises Conflict, Invalid.
+        Args:
+            label: The label of the new block.
+            text: Its text. Secrets are removed. Hidden text is removed or refused, as the agent's
+                policy says.
+            description: Its description for the agent; None for a block without one.
+            call_id: The tool call that creates it.
+            reason: The reason of this edit; what it lacks comes from the call's reason.
+
+        Raises:
+            Conflict: if the agent sees a block with this label.
+            Forbidden: if the label is that of a skill, or repeats a text with an egress policy.
+            Invalid: if label or text cannot be stored, or the text only repeats others.
+            TooLong: if the text is longer than the usual limit.
         """
         require_storable(text, description, label, reason.text)
         label = _require_no_skill(require_label(label))
         require_free(label, self._current)
+        self._guard.require_public(label)
         is_refused = self._user_id is not None and self._agent.user_block_policy != "direct"
 
         def cleaned(part: str) -> str:
@@ -673,14 +749,30 @@ class WorkingMemory:
     def remove(self, label: str, call_id: str) -> None:
         """Take the block out of the agent's memory.
 
-        Raises NotFound, Forbidden.
+        Args:
+            label: The label by which the agent sees the block.
+            call_id: The tool call that removes it.
+
+        Raises:
+            NotFound: if there is no such block.
+            Forbidden: if the block is read-only, or others use it too.
         """
         self._edit(self._reshapable(label), None, call_id)
 
     def rename(self, label: str, new_label: str, call_id: str) -> None:
         """Give the block another label.
 
-        Raises NotFound, Forbidden, Invalid, and Conflict if the new label is taken.
+        Args:
+            label: The label by which the agent sees the block.
+            new_label: The new label. The present label changes nothing.
+            call_id: The tool call that renames it.
+
+        Raises:
+            NotFound: if there is no such block.
+            Forbidden: if the block is read-only, others use it too, or the label is that of a
+                skill or repeats a text with an egress policy.
+            Invalid: if the new label is not allowed.
+            Conflict: if the new label is taken.
         """
         block = self._reshapable(label)
         new_label = normal_name(new_label)
@@ -693,7 +785,16 @@ class WorkingMemory:
     def describe(self, label: str, description: str, call_id: str) -> None:
         """Give the block another description.
 
-        Raises NotFound, Forbidden, Invalid.
+        Args:
+            label: The label by which the agent sees the block.
+            description: The new description. Secrets are removed. Hidden text is removed or
+                refused, as the block's policy says.
+            call_id: The tool call that changes it.
+
+        Raises:
+            NotFound: if there is no such block.
+            Forbidden: if the block is read-only, or the text may not be copied into it.
+            Invalid: if the description cannot be stored.
         """
         block = self._writable(label)
         require_storable(description)
@@ -724,7 +825,9 @@ class WorkingMemory:
     def archive(self, draft: PassageDraft) -> None:
         """Queue a passage for the archive; the step's save stores it.
 
-        Raises Invalid.
+        Raises:
+            Invalid: if text or tags cannot be stored, or the text only repeats others.
+            Forbidden: if a tag repeats a text with an egress policy.
         """
         require_storable(draft.text, *draft.tags, subject="A passage and its tags")
         require_tags(draft.tags)
@@ -733,6 +836,7 @@ class WorkingMemory:
             dict.fromkeys(self._redacted(normal_name(tag), draft.call_id) for tag in draft.tags)
         )
         self._guard.require_new(text, is_archived=True)
+        self._guard.require_public(*tags)
         self.passages.append(replace(draft, text=text, tags=tags))
 
     def _writable(self, label: str) -> Block:
@@ -755,6 +859,8 @@ class WorkingMemory:
         result_kind: ResultKind = "nothing",
         reason: EditReason = NO_REASON,
     ) -> None:
+        if after:
+            self._guard.require_no_spill(block, after)
         if call_reason := self.reasons.get(call_id):
             if reason.quote is None:
                 quote = call_reason.quote
@@ -770,7 +876,7 @@ class WorkingMemory:
     ) -> str:
         """Return a text without hidden text, and without marks that the model copied.
 
-        Hidden text is kept if the earlier text had it, or if the user wrote it. Raises Invalid if
+        Hidden text stays if the earlier text had it, or if the user wrote it. Raises Invalid if
         the block's policy refuses it.
         """
         if is_plain(text):
@@ -856,6 +962,10 @@ def require_storable(*texts: str | None, subject: str = "A memory block") -> Non
     """Raise Invalid for a text that the database cannot store.
 
     With this check only the call fails. Without it the whole step would fail when it is saved.
+
+    Args:
+        *texts: The texts; None is skipped.
+        subject: The beginning of the error's sentence.
     """
     joined = "".join(text for text in texts if text)
     if "\0" in joined:
@@ -871,7 +981,15 @@ def require_storable(*texts: str | None, subject: str = "A memory block") -> Non
 def replaced_piece(block: Block, old: str, new: str, *, everywhere: bool) -> str:
     """Return the block's text with one piece replaced, or every equal piece.
 
-    Raises Invalid, TooLong.
+    Args:
+        block: The block; it is not changed.
+        old: The piece, in which look-alike signs and spaces may differ. Empty for an empty block.
+        new: The new piece.
+        everywhere: Whether to replace every equal piece. Otherwise the piece must occur once.
+
+    Raises:
+        Invalid: if the piece does not occur, occurs several times, or is the same as the new one.
+        TooLong: if the new text is longer than the block's limit.
     """
     label = block.shown_label
     text = block.value

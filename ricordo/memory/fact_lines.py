@@ -71,6 +71,10 @@ def with_fact(text: str, fact: str) -> FactEdit | None:
     """Return the text with the fact added; None if the text has it already.
 
     The fact replaces a line that it makes untrue.
+
+    Args:
+        text: The block's text.
+        fact: The new fact, which becomes one line.
     """
     lines = text.split("\n") if text else []
     line = fact_line(fact)
@@ -84,8 +88,13 @@ def with_fact(text: str, fact: str) -> FactEdit | None:
 def with_correction(text: str, old: str, new: str) -> FactEdit | None:
     """Return the text with `new` in place of `old`.
 
-    `old` is a line or a piece of one. An empty `new` removes the line. If `old` names no line,
-    `new` is added. Returns None if the text has the new fact already.
+    Args:
+        text: The block's text.
+        old: A line or a piece of one. If it names no line, `new` is added.
+        new: The corrected fact or piece; empty to remove the line.
+
+    Returns:
+        The edit; None if the text has the new fact already, or there is no line to remove.
     """
     lines = text.split("\n") if text else []
     old = fact_line(old)

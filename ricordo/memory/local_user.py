@@ -38,6 +38,13 @@ def share_facts(
 
     In a conversation with a user nothing is proposed, since the edits themselves change that user's
     memory. Texts by others, or from search results, are not proposed either.
+
+    Args:
+        tx: The transaction that saves the step.
+        state: The agent.
+        edits: The step's edits that were stored.
+        scope: The scope of the local user.
+        context: The author of the edits, and the rules that apply to them.
     """
     if state.conversation.user_id or context.is_untrusted:
         return

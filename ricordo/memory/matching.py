@@ -109,6 +109,11 @@ def search(text: str, piece: str, new: str = "") -> Search:
 
     >>> search("It’s fine", "It's fine", "It's great").replacement.apply("It’s fine")
     'It’s great'
+
+    Args:
+        text: The text to search. One above 400,000 characters is only searched word for word.
+        piece: The piece as a model copied it.
+        new: The new text for the piece.
     """
     piece = normal_text(piece)
     new = with_line_breaks(without_marks(normal_text(new)))
@@ -174,6 +179,10 @@ def nearest_line(text: str, piece: str) -> tuple[int, str] | None:
     """Return the number and text of the line most like the piece's first line.
 
     Returns None if no line is similar.
+
+    Args:
+        text: The text, of which the first 2,000 lines are compared.
+        piece: The piece that does not occur in the text.
     """
     target = next((line.strip() for line in _unescaped(piece).split("\n") if line.strip()), "")[
         :_LINE_LENGTH
@@ -202,6 +211,10 @@ def hint(text: str, piece: str) -> str:
     """Return a sentence that quotes the most similar line, or "" if no line is similar.
 
     It starts with a space.
+
+    Args:
+        text: The text, of which the first 2,000 lines are compared.
+        piece: The piece that does not occur in the text.
     """
     nearest = nearest_line(text, piece)
     if nearest is None:

@@ -114,9 +114,17 @@ def propose_edits(
     home_chain: Chain | None = None,
     visible_blocks: Sequence[Block] = (),
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Propose the edits; new blocks go into the chain `home_chain`.
+    """Propose the edits.
 
-    Returns results and failures by call id.
+    Args:
+        tx: The transaction.
+        edits: The edits that wait for approval. Each block's edits make one proposal.
+        context: The author of the edits, and the lifetime of proposals.
+        home_chain: The chain for new blocks; None if there are none.
+        visible_blocks: The blocks that the agent sees, whose labels name waiting changes.
+
+    Returns:
+        Results and failures, both as sentences for the agent by call id.
     """
     results: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -220,9 +228,19 @@ def propose(
     Only older proposals of the same author are superseded. If a change already waits, or is part of
     a waiting change, no proposal is made. The older one is returned with `is_repeated`.
 
-    Raises Unchanged if the block has the change already, Conflict at a limit of waiting proposals,
-    Declined if the owner recently rejected the same change, NotFound if the chain is erased, and
-    TooLong.
+    Args:
+        tx: The transaction.
+        draft: The change. Secrets are removed from its texts.
+        metadata: The author and the reason, with the run and step.
+        expires_after: The lifetime of the proposal in microseconds; None if it never expires.
+
+    Raises:
+        Unchanged: if the block has the change already.
+        Conflict: at a limit of waiting proposals.
+        Declined: if the owner recently rejected the same change.
+        Unwanted: if the user's rules forbid to remember this.
+        NotFound: if the chain is erased, or the block was deleted meanwhile.
+        TooLong: if a text or the history is too large.
     """
     before = draft.block.value if draft.block else ""
     tx.quotas.require_text(draft.label, f"{draft.value or ''}{draft.description or ''}", before)
@@ -302,6 +320,11 @@ def require_shown(metadata: ChangeMetadata, *texts: str | None, before: str = ""
 
     Agents, services and untrusted sources may not add hidden text. In a turn the user may have
     written it; `WorkingMemory` checks that.
+
+    Args:
+        metadata: The author of the change.
+        *texts: The texts after the change; None is skipped.
+        before: The text before the change, whose hidden text may stay.
     """
     if metadata.author.kind not in ("agent", "service") and not metadata.is_untrusted:
         return

@@ -81,13 +81,31 @@ class FoundPassage:
 
 
 def is_in_picture(message: Message, query: str) -> bool:
-    """Return whether a word of the query is in the text of a picture, but not in the message."""
+    """Return whether a word of the query is in the text of a picture, but not in the message.
+
+    Args:
+        message: The message with its pictures' texts.
+        query: The words or the question.
+    """
     picture_text = " ".join(picture.text or "" for picture in message.pictures)
     if not picture_text:
         return False
     results = " ".join(part.content for part in message.tool_returns)
     found = {*query_terms(query)} & {*terms(picture_text)}
     return bool(found - {*terms(f"{message.spoken} {results}")})
+
+
+@dataclass(frozen=True, slots=True)
+class _OutsideSearch:
+    """A search of external indexes.
+
+    Attributes:
+        index_names: The external index of each partition; None for a partition without one.
+        conditions: The filter.
+    """
+
+    index_names: Mapping[str, str | None]
+    conditions: VectorFilter
 
 
 class Recall:
@@ -114,8 +132,11 @@ class Recall:
     def for_reader(self, clearance: Clearance, reader: Destination) -> "Recall":
         """Return this recall for results that this destination will read.
 
-        Hits that the destination may not see are left out. The clearance records which hits were
-        shown and which were left out.
+        Hits that the destination may not see are left out.
+
+        Args:
+            clearance: Records which hits were shown and which were left out.
+            reader: The destination.
         """
         recall = copy(self)
         recall._clearance = clearance
@@ -146,9 +167,17 @@ class Recall:
     ) -> list[FoundMessage]:
         """Return the best messages after the first `offset`; the newest for an empty query.
 
-        The filter may be a function that builds it inside the transaction.
+        If the query cannot be embedded, the search uses words alone.
+
+        Args:
+            query: The words or the question.
+            message_filter: The messages to search, or a function that builds the filter inside the
+                transaction.
+            limit: The most messages that are returned.
+            mode: Whether to search by words, by meaning, or by both.
+            offset: The number of best messages to skip.
         """
-        search_query = await self._make_query(query, mode)
+        outside = None
         if self._messages_index in self._indexes:
             message_filter = await self._filter_of(message_filter)
             # An external index can filter by one conversation only; messages outside the fork are
@@ -157,7 +186,7 @@ class Recall:
                 conversation = None
             else:
                 conversation = message_filter.conversation_id
-            outside = VectorFilter(
+            conditions = VectorFilter(
                 roles=message_filter.roles,
                 conversation=conversation,
                 users=_users(message_filter.subject_id),
@@ -166,9 +195,10 @@ class Recall:
                 start=message_filter.start,
                 end=message_filter.end,
             )
-            search_query = await self._add_outside_hits(
-                search_query, dict.fromkeys(message_filter.agent_ids, self._messages_index), outside
+            outside = _OutsideSearch(
+                dict.fromkeys(message_filter.agent_ids, self._messages_index), conditions
             )
+        search_query = await self._make_query(query, mode, outside)
 
         def find(tx: Transaction, search_query: Query) -> tuple[SearchResult, list[FoundMessage]]:
             search_result = index.find_messages(
@@ -202,7 +232,7 @@ class Recall:
                 if hit.document in readable
             ]
 
-        return await self._find(search_query, find)
+        return await self._find(search_query, find, outside)
 
     async def passages(
         self,
@@ -214,17 +244,24 @@ class Recall:
     ) -> list[FoundPassage]:
         """Return the best passages after the first `offset`; the newest for an empty query.
 
-        Without an archive the page is empty. The filter may be a function that builds it inside the
-        transaction.
+        If the query cannot be embedded, the search uses words alone.
+
+        Args:
+            query: The words or the question.
+            passage_filter: The passages to search, or a function that builds the filter inside the
+                transaction. Without an archive no passage is found.
+            limit: The most passages that are returned.
+            mode: Whether to search by words, by meaning, or by both.
+            offset: The number of best passages to skip.
         """
         if isinstance(passage_filter, PassageFilter) and not passage_filter.archive_ids:
             return []
-        search_query = await self._make_query(query, mode)
+        outside = None
         if self._indexes:
             passage_filter = await self._filter_of(passage_filter)
             owners = passage_filter.archive_ids
             index_names = await self._store.read(lambda tx: archives.vector_dbs(tx, owners))
-            outside = VectorFilter(
+            conditions = VectorFilter(
                 roles=(),
                 conversation=None,
                 users=_users(passage_filter.subject_id),
@@ -233,7 +270,8 @@ class Recall:
                 start=passage_filter.start,
                 end=passage_filter.end,
             )
-            search_query = await self._add_outside_hits(search_query, index_names, outside)
+            outside = _OutsideSearch(index_names, conditions)
+        search_query = await self._make_query(query, mode, outside)
 
         def find(tx: Transaction, search_query: Query) -> tuple[SearchResult, list[FoundPassage]]:
             search_result = index.find_passages(
@@ -250,7 +288,7 @@ class Recall:
                 if self._is_readable(passage.id, passage.egress, passage.text)
             ]
 
-        return await self._find(search_query, find)
+        return await self._find(search_query, find, outside)
 
     async def _filter_of(self, search_filter: F | Callable[[Transaction], F]) -> F:
         if callable(search_filter):
@@ -258,11 +296,14 @@ class Recall:
         return search_filter
 
     async def _find(
-        self, search_query: Query, find: Callable[[Transaction, Query], tuple[SearchResult, T]]
+        self,
+        search_query: Query,
+        find: Callable[[Transaction, Query], tuple[SearchResult, T]],
+        outside: _OutsideSearch | None,
     ) -> T:
         search_result, hits = await self._store.read(lambda tx: find(tx, search_query))
         if search_result.missing:
-            new_vectors = await self._embed(search_query.text, search_result.missing)
+            new_vectors = await self._embed(search_query.text, tuple(search_result.missing))
         else:
             new_vectors = {}
         await self._embed_new(search_result.new_texts)
@@ -273,14 +314,17 @@ class Recall:
         second_query = replace(
             search_query, vectors={**search_query.vectors, **new_vectors}, sought_new=True
         )
+        second_query = await self._add_outside_hits(second_query, search_result.missing, outside)
         return (await self._store.read(lambda tx: find(tx, second_query)))[1]
 
-    async def _make_query(self, text: str, mode: SearchMode) -> Query:
+    async def _make_query(
+        self, text: str, mode: SearchMode, outside: _OutsideSearch | None
+    ) -> Query:
         text = text[:QUESTION_LENGTH]
         default = self._embedders.default_handle()
         if mode == "fts" or default is None or not text.strip():
             return Query(text, mode)
-        return Query(
+        search_query = Query(
             text,
             mode,
             await self._embed(text, [default]),
@@ -288,6 +332,8 @@ class Recall:
             new_vectors=self._new_vectors,
             may_embed=self._may_embed,
         )
+        partitions = tuple(outside.index_names) if outside else ()
+        return await self._add_outside_hits(search_query, {default: partitions}, outside)
 
     async def _related(self, text: str, handle: str) -> Mapping[str, Sequence[str]]:
         try:
@@ -298,9 +344,7 @@ class Recall:
             log.debug("no related words", extra={"embedding": handle})  # `_embed` logs the reason
         return {}
 
-    async def _embed(
-        self, text: str, handles: Sequence[str] | frozenset[str]
-    ) -> dict[str, Sequence[float]]:
+    async def _embed(self, text: str, handles: Sequence[str]) -> dict[str, Sequence[float]]:
         vectors: dict[str, Sequence[float]] = {}
         # A query may be long, so the cache keeps only digests as keys.
         digest = blake2b(text.encode("utf-8", "surrogatepass")).digest()
@@ -355,21 +399,43 @@ class Recall:
     async def _add_outside_hits(
         self,
         search_query: Query,
-        index_names: Mapping[str, str | None],
-        vector_filter: VectorFilter,
+        partitions: Mapping[str, Sequence[str]],
+        outside: _OutsideSearch | None,
     ) -> Query:
-        nearest: dict[str, Sequence[tuple[int, float]]] = {}
-        for partition, name in index_names.items():
-            vector_index = self._indexes.get(name or "")
-            if vector_index is None or search_query.mode == "fts":
+        """Return the query with the hits of external indexes.
+
+        An index is asked with a partition's vector of each model that is named for it. The engine
+        uses the hits of the model that made the partition's vectors.
+
+        Args:
+            search_query: The query, with its vectors.
+            partitions: The partitions to search with each model, by the model's handle.
+            outside: The external indexes; None if there are none.
+        """
+        if outside is None:
+            return search_query
+        nearest = dict(search_query.nearest)
+        searches = [
+            (partition, model, self._indexes.get(outside.index_names.get(partition) or ""))
+            for model, owners in partitions.items()
+            if model in search_query.vectors
+            for partition in owners
+        ]
+        for partition, model, vector_index in searches:
+            if vector_index is None:
                 continue
-            for model, vector in search_query.vectors.items():
-                try:
-                    nearest[partition] = await vector_index.search(
-                        partition, model, vector, _OUTSIDE_LIMIT, vector_filter
-                    )
-                except RicordoError as error:
-                    log.warning("searching by words only", extra={"index": name, "reason": error})
+            try:
+                nearest[partition, model] = await vector_index.search(
+                    partition,
+                    model,
+                    search_query.vectors[model],
+                    _OUTSIDE_LIMIT,
+                    outside.conditions,
+                )
+            except RicordoError as error:
+                log.warning(
+                    "searching by words only", extra={"index": vector_index.name, "reason": error}
+                )
         return replace(search_query, nearest=nearest)
 
 
@@ -414,7 +480,13 @@ async def passages_like(
 ) -> list[Passage]:
     """Return passages of these archives that may be like the text.
 
-    They are visible to the subject, and are the first hits of a search for the text itself.
+    They are the first hits of a search for the text itself, by words.
+
+    Args:
+        recall: The search.
+        archives: The archives to search.
+        text: The new text.
+        subject_id: The user whose passages and shared ones are found; None finds all.
     """
     passage_filter = PassageFilter(tuple(archive.id for archive in archives), subject_id=subject_id)
     if archives:
@@ -429,7 +501,13 @@ def most_alike(
 ) -> Likeness | None:
     """Return the equal text, or the text that shares the most words.
 
-    Returns None if there is no such text.
+    Args:
+        text: The new text.
+        tags: The new text's tags. Of equal texts, one with all of them is preferred.
+        existing: Stored passages and earlier drafts of the step.
+
+    Returns:
+        The most similar text; None if no text shares 80 percent of all words.
     """
     own_words = set(terms(text[:MOST_CHARACTERS]))
     plain_words = text.split()

@@ -1,4 +1,4 @@
-"""A kind of memory remote: a copy elsewhere, kept in sync with memory.
+"""A kind of memory remote: a copy elsewhere that is synced with memory.
 
 Plugins offer kinds by their hook `memory_remotes`.
 """
@@ -22,8 +22,14 @@ class RemoteKind(Protocol):
     def read(self, access: Access, settings: Settings) -> Access:
         """Return the access in the form that is stored; runs in a thread.
 
-        An address's password is stored apart from the address. Raises Invalid if the address is not
-        allowed.
+        An address's password is stored apart from the address.
+
+        Args:
+            access: The access as the caller gave it.
+            settings: The operator's permissions for addresses.
+
+        Raises:
+            Invalid: if the address is not allowed.
         """
         ...
 
@@ -32,11 +38,21 @@ class RemoteKind(Protocol):
     ) -> Remote:
         """Synchronize the remote and the memory.
 
-        Returns the remote with updated `followed`, `seen` and `last_error`. Raises Unavailable if
-        it cannot be reached, Conflict or Invalid if its content cannot be pulled.
-
         Call `require_lease` before each write to the remote. It raises LeaseLost if another server
-        has taken over the job. Every write to `store` raises it too.
+        has taken over the job.
+
+        Args:
+            store: The store. Every write to it raises LeaseLost too.
+            remote: The remote with its progress so far.
+            access: The address with its decrypted password.
+            settings: The settings of the server.
+
+        Returns:
+            The remote with updated `followed`, `seen` and `last_error`.
+
+        Raises:
+            Unavailable: if the remote cannot be reached.
+            Conflict, Invalid: if its content cannot be pulled.
         """
         ...
 
@@ -48,6 +64,12 @@ class RewritesHistory(RemoteKind, Protocol):
     async def keeps_forgotten(self, store: Store, settings: Settings, remote: Remote) -> bool:
         """Return whether the remote still has versions that were rewritten here.
 
-        Raises Unavailable if it cannot be reached.
+        Args:
+            store: The store of the memory.
+            settings: The settings of the server.
+            remote: The remote.
+
+        Raises:
+            Unavailable: if the remote cannot be reached.
         """
         ...

@@ -38,6 +38,11 @@ def archived_text(kind: str, body: str, now: datetime) -> str:
     """Return a passage's text: its kind and UTC time, then the body.
 
     The first line reads `[ARCHIVED 2025-12-31T10:00:00]`.
+
+    Args:
+        kind: The kind of the passage, such as "ARCHIVED".
+        body: The removed text.
+        now: The time, with any time zone.
     """
     return (
         f"[{kind} {now.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}]\n{body}"
@@ -80,7 +85,13 @@ STRATEGIES: Mapping[str, tuple[Callable[[str, int], str], float]] = {
 def compress(strategy: str, text: str, target_chars: int) -> str:
     """Shorten a text to a number of characters by a strategy.
 
-    Raises Invalid for a negative number.
+    Args:
+        strategy: A key of `STRATEGIES`.
+        text: The text.
+        target_chars: The most characters of the shortened text.
+
+    Raises:
+        Invalid: for a negative number.
     """
     if target_chars < 0:
         raise Invalid(f"A text cannot be shortened to {target_chars} characters. Use 0 or more.")
@@ -99,7 +110,17 @@ class Rotation:
 
 
 def read_rotation(metadata: Mapping[str, Any]) -> Rotation | None:
-    """Read the settings in a block's metadata. Raises Invalid."""
+    """Read the settings in a block's metadata.
+
+    Args:
+        metadata: The block's metadata.
+
+    Returns:
+        The settings; None if the block does not rotate.
+
+    Raises:
+        Invalid: if the settings are faulty.
+    """
     settings = metadata.get(KEY)
     if not settings:
         return None
@@ -129,8 +150,15 @@ def rotate(
 ) -> tuple[Block, Passage] | None:
     """Rotate a block that was just written if it is too full.
 
-    Returns the block and the removed passage; None if nothing was removed. The block's chain is
-    locked.
+    Args:
+        tx: The transaction, in which the block's chain is locked.
+        state: The agent that wrote the block.
+        block: The block after the write.
+        context: The author of the step's edits.
+
+    Returns:
+        The block and the passage with the removed text, which is not stored yet; None if nothing
+        was removed.
     """
     try:
         rotation = read_rotation(block.metadata)
@@ -170,7 +198,16 @@ def new_passage(
     tags: tuple[str, ...],
     id: str | None = None,
 ) -> Passage:
-    """Return a passage of this step. It is not stored yet and in no archive."""
+    """Return a passage of this step. It is not stored yet and in no archive.
+
+    Args:
+        tx: The transaction, whose clock gives the time.
+        state: The agent, and the user about whom the passage is.
+        context: The step, and the egress label of its sources.
+        text: The passage's text.
+        tags: The passage's tags.
+        id: The passage's id; None makes one.
+    """
     now = tx.clock.now()
     return Passage(
         id=id or new_id("passage"),

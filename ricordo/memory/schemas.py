@@ -121,7 +121,12 @@ class TomlLines:
 def read_toml(text: str, source: str = "") -> dict[str, Any]:
     """Parse a TOML text.
 
-    Raises Invalid, whose text starts with `source` and names the line.
+    Args:
+        text: The TOML.
+        source: The name with which an error's text starts; empty for none.
+
+    Raises:
+        Invalid: if it cannot be read. The text names the line.
     """
     if line := deep_key(text):
         refuse(
@@ -183,6 +188,9 @@ class Lines:
         """Return the lines of a key.
 
         If it is missing, return those of its nearest parent, or of the end.
+
+        Args:
+            *path: The keys that lead to it; a number is a table of an array, from 0.
         """
         while path and path not in self._places:
             path = path[:-1]
@@ -192,7 +200,12 @@ class Lines:
         return Problem(self.of(*path).line, sentence)
 
     def line_of_item(self, item: str, *path: str | int) -> int:
-        """Return the line of a text in a list, else the list's first line."""
+        """Return the line of a text in a list, else the list's first line.
+
+        Args:
+            item: The text of the list's item.
+            *path: The keys that lead to the list.
+        """
         value_lines = self.of(*path)
         rows = self._text.split("\n")[value_lines.line - 1 : value_lines.last]
         for number, row in enumerate(rows, value_lines.line):
@@ -204,6 +217,11 @@ class Lines:
         """Return the line of the file for a line within a value's text.
 
         If they do not correspond, return the value's first line.
+
+        Args:
+            text: The value.
+            line: The number of a line in the value, from 1.
+            *path: The keys that lead to the value.
         """
         value_lines = self.of(*path)
         # A text between three quotes begins below its opening quotes.
@@ -278,7 +296,13 @@ def _toml_problem(message: str, text: str) -> Problem:
 def parse_schema(text: str, name: str, source: str = "") -> BlockSchema:
     """Return the schema that a TOML text defines.
 
-    Raises Invalid with every problem and its line; `source` precedes each problem.
+    Args:
+        text: The TOML.
+        name: The schema's name, which is not in the text.
+        source: The file, which precedes each problem; empty for a text without a file.
+
+    Raises:
+        Invalid: with every problem and its line.
     """
     table = read_toml(text, source)
     lines = Lines(text)
@@ -294,7 +318,14 @@ def schema_in(
 ) -> tuple[BlockSchema | None, list[Problem]]:
     """Return the schema in the table at a path, and the table's problems.
 
-    The schema is None if there are problems.
+    Args:
+        table: The table. Its keys and their types are checked by `unfit`.
+        name: The schema's name.
+        lines: The lines of the whole text, which problems name.
+        *path: The keys that lead to the table; none for the whole text.
+
+    Returns:
+        The schema, None if there are problems, and the problems.
     """
     policy = table.get("policy")
     limit = table.get("limit", DEFAULT_LIMIT)
@@ -344,7 +375,14 @@ def schema_in(
 def read_schema(name: str, folder: Path) -> BlockSchema:
     """Return the schema in `<folder>/<name>.toml`.
 
-    Raises NotFound, Invalid, Unavailable.
+    Args:
+        name: The schema's name. It may not leave the folder.
+        folder: The folder of schemas, which is created if it is missing.
+
+    Raises:
+        NotFound: if there is no such file.
+        Invalid: if the name or the schema is faulty.
+        Unavailable: if the file cannot be read.
     """
     file = f"{name}.toml"
     file_path = f"{FOLDER}/{name}.toml"
@@ -391,7 +429,13 @@ def schema_names(folder: Path) -> list[str]:
 def find_schema(name: str | None, data_dir: Path) -> BlockSchema | None:
     """Return the schema of this name in a data folder, if it exists.
 
-    Other systems may know further schemas. Raises Invalid, Unavailable for unreadable ones.
+    Args:
+        name: The schema's name; None for no schema. Other systems may know further schemas.
+        data_dir: The data folder.
+
+    Raises:
+        Invalid: if the schema is faulty.
+        Unavailable: if it cannot be read.
     """
     folder = data_dir / FOLDER
     if name and name in schema_names(folder):
@@ -402,7 +446,14 @@ def find_schema(name: str | None, data_dir: Path) -> BlockSchema | None:
 def require_schema(name: str, data_dir: Path) -> BlockSchema:
     """Return the schema of this name in a data folder.
 
-    Raises Invalid, which lists the existing names.
+    Args:
+        name: The schema's name.
+        data_dir: The data folder.
+
+    Raises:
+        Invalid: if there is no such schema, or it is faulty. The first case lists the existing
+            names.
+        Unavailable: if it cannot be read.
     """
     schema = find_schema(name, data_dir)
     if schema is None:
@@ -429,8 +480,17 @@ def read_block(
 ) -> ParsedBlock:
     """Parse a block's text in a format, by the schema that applies.
 
-    The text names the schema; if it does not, `schema_ref` applies. Raises TooLong before parsing,
-    Invalid.
+    Args:
+        read: The parser of the format.
+        text: The text in that format.
+        schema_ref: The block's present schema, which applies if the text names none; None without
+            one.
+        data_dir: The data folder, which has the schemas.
+
+    Raises:
+        TooLong: if the text has more than a million characters.
+        Invalid: if the text is faulty, or names an unknown schema.
+        Unavailable: if the schema cannot be read.
     """
     if len(text) > LONGEST_TEXT:
         raise TooLong(
@@ -447,6 +507,10 @@ def enforced_schema(data_dir: Path, name: str) -> BlockSchema | None:
     """Return the schema of this name in a data folder, if there is one.
 
     An unreadable schema is logged and not enforced.
+
+    Args:
+        data_dir: The data folder.
+        name: The schema's name.
     """
     folder = data_dir / FOLDER
     try:
@@ -470,6 +534,12 @@ def require_follows(label: str, before: str, after: str, schema: BlockSchema | N
     """Raise Invalid if the later text follows the schema less than the earlier text.
 
     The error lists the wrong lines.
+
+    Args:
+        label: The block's label for the error.
+        before: The text before the edit.
+        after: The text after the edit.
+        schema: The block's schema; None checks nothing.
     """
     if schema is None:
         return
@@ -527,7 +597,14 @@ def _field(
 
 
 def similar_name(name: str, names: Iterable[str]) -> str:
-    """Return the question "Did you mean …?" for a similar name; "" if no name is similar."""
+    """Return the question "Did you mean …?" for a similar name; "" if no name is similar.
+
+    It starts with a space.
+
+    Args:
+        name: The unknown name.
+        names: The known names.
+    """
     similar = get_close_matches(name[:100].lower(), names, n=1, cutoff=0.7)
     return f' Did you mean "{similar[0]}"?' if similar else ""
 
@@ -535,7 +612,14 @@ def similar_name(name: str, names: Iterable[str]) -> str:
 def unfit(
     table: Mapping[str, Any], keys: Mapping[str, type], lines: Lines, *path: str | int
 ) -> list[Problem]:
-    """Return the problems of a table's keys: unknown, of a wrong type, or with an empty value."""
+    """Return the problems of a table's keys: unknown, of a wrong type, or with an empty value.
+
+    Args:
+        table: The table.
+        keys: The known keys with their types; `object` allows any type.
+        lines: The lines of the whole text, which problems name.
+        *path: The keys that lead to the table; none for the whole text.
+    """
     problems: list[Problem] = []
     for key, key_value in table.items():
         if key not in keys:

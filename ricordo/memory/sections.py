@@ -53,7 +53,9 @@ class Problem:
 def refuse(problems: Iterable[Problem], source: str = "") -> NoReturn:
     """Raise Invalid with a line for each problem, in their order.
 
-    `source` names the text, if it is one of several.
+    Args:
+        problems: The problems, of which at most 20 are named.
+        source: The name of the text, if it is one of several; it precedes each problem.
     """
     ordered = sorted(set(problems))
     sentences = [
@@ -98,7 +100,10 @@ def write_sections(
 ) -> str:
     """Return the text of these values, in their order.
 
-    Every name must be one of the schema's, and every value must fit its field.
+    Args:
+        fields: The values by the names of the schema's fields. Each must fit its field.
+        schema: The schema, which must have all these fields.
+        layout: The empty lines between sections and below headings.
     """
     titles = {field.name: field.title for field in schema.fields}
     sections: list[str] = []
@@ -115,7 +120,12 @@ def write_sections(
 def read_sections(text: str, schema: BlockSchema) -> ParsedSections:
     """Read a text's fields by a schema.
 
-    Lines count from 1. Fields with a problem are left out.
+    Args:
+        text: The block's text, which may violate the schema.
+        schema: The block's schema.
+
+    Returns:
+        The fields without a problem, and the problems with lines from 1.
     """
     lines = text.split("\n")
     if lines[0].endswith("\r"):
@@ -175,7 +185,13 @@ def read_sections(text: str, schema: BlockSchema) -> ParsedSections:
 def layout_of(text: str, schema: BlockSchema, reading: ParsedSections) -> Layout | None:
     """Return the layout of a text.
 
-    Returns None if every layout would change the text.
+    Args:
+        text: The block's text.
+        schema: The block's schema.
+        reading: The result of `read_sections` for both.
+
+    Returns:
+        The layout; None if every layout would change the text.
     """
     if reading.problems:
         return None
@@ -200,7 +216,12 @@ def _split(lines: Sequence[str]) -> tuple[int | None, list[_Section]]:
 
 
 def labelled_spans(text: str, schema: BlockSchema) -> list[LabelledSpan]:
-    """Return the lines below the headings of fields that have an egress policy."""
+    """Return the lines below the headings of fields that have an egress policy.
+
+    Args:
+        text: The block's text, which may violate the schema.
+        schema: The block's schema.
+    """
     by_heading = schema.by_heading()
     spans: list[LabelledSpan] = []
     for section in _split(text.split("\n"))[1]:

@@ -58,8 +58,24 @@ def put(
 ) -> SubmissionOutcome:
     """Write the text as the block's next version, or propose it.
 
-    A missing block is created, or its creation proposed. Raises as `user_memory.put` does, and
-    Forbidden.
+    A missing block is created, or its creation proposed.
+
+    Args:
+        tx: The transaction.
+        memory: The user's memory, whose chain is stored.
+        label: The block's label.
+        text: The whole new text.
+        options: Settings, which only the owner may give, except the description of a new block.
+            Without the owner's rights, `expected` is ignored for a missing block.
+        edit: The author, the reason, and the lifetime of a proposal.
+
+    Raises:
+        Stale: if the text cannot be merged with changes since `options.expected`.
+        Forbidden: if the policy or the settings do not let the author do this.
+        Invalid: if label, text or settings are not allowed.
+        TooLong: if the text is longer than the block's limit.
+        Conflict: if the label is taken, or too many proposals wait.
+        NotFound: if the chain is not stored.
     """
     label = require_label(label)
     chain = _lock_chain(tx, memory.chain.id)
@@ -92,7 +108,18 @@ def restore(
 ) -> SubmissionOutcome:
     """Restore the block's text at a version, or propose to do so.
 
-    Raises as `user_memory.restore` does.
+    Args:
+        tx: The transaction.
+        memory: The user's memory.
+        label: The block's label.
+        version_id: The version's id in hex digits (at least 7).
+        edit: The author, the reason, and the lifetime of a proposal.
+
+    Raises:
+        NotFound: if there is no such version, or the block did not exist at it.
+        Conflict: if the id is not unique, a label is taken, or too many proposals wait.
+        TooLong: if the text is longer than the block's limit.
+        Forbidden: if the block is read-only for the author.
     """
     chain = _lock_chain(tx, memory.chain.id)
     if edit.metadata("").is_owners_of(chain):
@@ -108,7 +135,18 @@ def rename(
 ) -> SubmissionOutcome:
     """Give the block another label, or propose to do so.
 
-    Raises as `user_memory.rename` does.
+    Args:
+        tx: The transaction.
+        memory: The user's memory.
+        label: The block's label.
+        new_label: The new label.
+        edit: The author, the reason, and the lifetime of a proposal.
+
+    Raises:
+        NotFound: if there is no such block.
+        Conflict: if the new label is taken, or too many proposals wait.
+        Invalid: if the new label is not allowed.
+        Forbidden: if the block is read-only for the author.
     """
     if edit.metadata("").is_owners_of(_lock_chain(tx, memory.chain.id)):
         return SubmissionOutcome(
@@ -123,7 +161,19 @@ def rename(
 def change(tx: Transaction, block: Block, changed: Block, edit: Submission) -> SubmissionOutcome:
     """Store the changed block, or propose it if the policy says so.
 
-    Only changes of text and label can be proposed. Raises Forbidden, TooLong, Overtaken.
+    Args:
+        tx: The transaction.
+        block: The block as it was read in this transaction.
+        changed: The block as it shall be. Only changes of text and label can be proposed.
+        edit: The author, the reason, and the lifetime of a proposal.
+
+    Raises:
+        Forbidden: if the block is read-only for the author, or a setting is changed without the
+            owner's rights.
+        TooLong: if the text is longer than the block's limit.
+        Invalid: if an author other than a person adds hidden text.
+        Conflict: if too many proposals wait.
+        Overtaken: if another transaction changed the block.
     """
     chain = _lock_chain(tx, block.chain_id)
     changed = replace(changed, value=normal_text(changed.value))
@@ -160,7 +210,15 @@ def change(tx: Transaction, block: Block, changed: Block, edit: Submission) -> S
 def remove(tx: Transaction, block: Block, edit: Submission) -> SubmissionOutcome:
     """Delete the block, or propose to do so if the policy requires it.
 
-    Raises Forbidden, Overtaken.
+    Args:
+        tx: The transaction.
+        block: The block as it was read in this transaction.
+        edit: The author, the reason, and the lifetime of a proposal.
+
+    Raises:
+        Forbidden: if the block is read-only for the author.
+        Conflict: if too many proposals wait.
+        Overtaken: if another transaction changed the block.
     """
     chain = _lock_chain(tx, block.chain_id)
     metadata = edit.metadata(f"Delete {block.label}")

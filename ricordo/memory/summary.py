@@ -122,7 +122,7 @@ class Summary:
 
 
 class RestingWriters:
-    """The writers that recently failed for an agent, and are not asked for a while.
+    """The writers that recently failed for an agent, and are not asked for five minutes.
 
     Without this pause each compaction would repeat all retries and delay the agent's turns.
     """
@@ -136,7 +136,14 @@ class RestingWriters:
         return 0 < remaining <= _PAUSE
 
     def note(self, agent_id: str, writer: Writer, summary: Summary, now: int) -> None:
-        """Pause the writer if the summary was not written by it."""
+        """Pause the writer if the summary was not written by it.
+
+        Args:
+            agent_id: The agent whose messages were summarized.
+            writer: The writer that was asked.
+            summary: The result. An outline without a model starts the pause, any other ends it.
+            now: The time in microseconds.
+        """
         key = agent_id, writer.model.info.handle
         self._until.pop(key, None)
         if summary.mode == "deterministic":
@@ -231,7 +238,8 @@ async def summarize(
 def timeout_for(expected: float | None) -> float:
     """Return the seconds that a writer gets.
 
-    `expected` is the time that it usually needs; None if it was never measured.
+    Args:
+        expected: The seconds that it usually needs; None if they were never measured.
     """
     if expected is None:
         return TIMEOUT
@@ -461,10 +469,16 @@ def outline(
     timezone: str = "UTC",
     longest: int = _OUTLINE_LENGTH,
 ) -> str:
-    """Outline the messages in at most `longest` characters.
+    """Outline the messages.
 
-    `earlier` is the summary of earlier messages. An earlier outline is continued: counts are added
-    up, and its lines come before the new lines. Outlines never nest.
+    An earlier outline is continued: counts are added up, and its lines come before the new lines.
+    Outlines never nest.
+
+    Args:
+        messages: The messages, the oldest first.
+        earlier: The summary or outline of earlier messages; empty for none.
+        timezone: The name of the time zone of times in the text.
+        longest: The most characters; at most 8,000.
     """
     longest = min(longest, _OUTLINE_LENGTH)
     before = _read_outline(earlier)
@@ -537,9 +551,14 @@ def _read_outline(earlier: str) -> _OutlineParts:
 
 
 def clipped(text: str, clip_chars: int | None, room: int | None = None) -> str:
-    """Return the text, cut to `clip_chars` characters and `room` tokens.
+    """Return the text, cut to a number of characters and of tokens.
 
     A text that was cut ends with dots.
+
+    Args:
+        text: The text.
+        clip_chars: The most characters; None for no limit.
+        room: The most tokens by our estimate; None for no limit.
     """
     whole = text
     if clip_chars is not None and len(text) > clip_chars:

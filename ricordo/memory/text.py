@@ -119,6 +119,11 @@ def merge_lines(base: str, our_text: str, their_text: str) -> str | None:
 
     >>> merge_lines("a\nb\nc", "A\nb\nc", "a\nb\nC")
     'A\nb\nC'
+
+    Args:
+        base: The text from which both changes were made.
+        our_text: The base with one change.
+        their_text: The base with the other change.
     """
     if our_text in (base, their_text):
         return their_text
@@ -156,16 +161,26 @@ def merge_lines(base: str, our_text: str, their_text: str) -> str | None:
 def unchanged_lines(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, int], bool]:
     """Map the old text's unchanged lines to their numbers in the new text.
 
-    The flag tells whether all lines were compared.
+    Numbers count from 0. The flag tells whether all lines were compared.
+
+    Args:
+        old: The lines of the old text.
+        new: The lines of the new text.
     """
     compared = _Comparison([*map(line_key, old)], [*map(line_key, new)])
     return dict(compared.pairs), compared.is_whole
 
 
 def matched_lines(old: Sequence[str], new: Sequence[str], room: int) -> tuple[dict[int, int], int]:
-    """Map unchanged lines as `unchanged_lines` does, comparing at most `room` pairs.
+    """Map unchanged lines as `unchanged_lines` does, within a limit of work.
 
-    Returns the mapping and the pairs left.
+    Args:
+        old: The lines of the old text.
+        new: The lines of the new text.
+        room: The most pairs of equal lines that may be compared.
+
+    Returns:
+        The mapping and the pairs left.
     """
     compared = _Comparison([*map(line_key, old)], [*map(line_key, new)], min(room, _PAIR_LIMIT))
     return dict(compared.pairs), room - (min(room, _PAIR_LIMIT) - compared.room)
@@ -206,6 +221,12 @@ def unified(old: str, new: str, old_name: str, new_name: str) -> str:
     """Return the unified diff of two texts; empty if they are equal.
 
     It has three lines around each change.
+
+    Args:
+        old: The old text.
+        new: The new text.
+        old_name: The name of the old text in the diff's head, without a line break.
+        new_name: The name of the new text in the diff's head, without a line break.
     """
     if old == new:
         return ""
@@ -453,7 +474,13 @@ def same_text(first: str, second: str) -> bool:
 def change_summary(label: str, old: str, new: str, otherwise: str) -> str:
     """Return a short message with the first added line, else the first removed one.
 
-    `otherwise` is the message if no line can be shown.
+    Secrets in the line are not shown.
+
+    Args:
+        label: The block's label, with which the message begins.
+        old: The text before the change.
+        new: The text after the change.
+        otherwise: The message if no line can be shown.
     """
     before = _lines_within(old)
     after = _lines_within(new)
@@ -477,7 +504,9 @@ def change_summary(label: str, old: str, new: str, otherwise: str) -> str:
 def edit_summary(before: Block | None, after: Block | None) -> str:
     """Return a short message for a change of a block.
 
-    `before` is None for a new block, and `after` is None for a deleted one.
+    Args:
+        before: The block before the change; None for a new block.
+        after: The block after the change; None for a deleted one.
     """
     if after is None:
         return f"Delete {before.shown_label if before else ''}"
@@ -519,10 +548,15 @@ def merge_changes(base: str, first: str, second: str) -> str | None:
     Returns None if they change the same lines differently, or if they are too large to be compared.
 
     Unlike in `merge_lines`, neighbouring lines may change on both sides. If both sides add lines at
-    one position, all stay, those of `first` above; equal lines are added once.
+    one position, all stay; equal lines are added once.
 
     >>> merge_changes("a", "a\nb", "a\nc\n")
     'a\nb\nc\n'
+
+    Args:
+        base: The text from which both changes were made.
+        first: The base with one change, whose added lines come first.
+        second: The base with the other change.
     """
     if same_text(base, first) or same_text(base, second):
         if same_text(base, first):
@@ -571,14 +605,17 @@ def merge_changes(base: str, first: str, second: str) -> str | None:
 def carry_over(base: str, changed: str, text: str) -> str | None:
     r"""Return `text` with the changes from `base` to `changed`.
 
-    Unlike in `merge_changes`, `text` may lack lines that are replaced or removed, or have lines in
-    another order. If `text` lacks a changed line, the new lines go behind all earlier
-    lines of `base`.
-
     Returns None where the texts are too large to be compared.
 
     >>> carry_over("name\ncity\njob", "name\ncity\nhobby", "name\npet")
     'name\npet\nhobby'
+
+    Args:
+        base: The text before the changes.
+        changed: The text after the changes.
+        text: The text that gets the changes. Unlike in `merge_changes`, it may lack lines that are
+            replaced or removed, or have lines in another order. If it lacks a changed line, the new
+            lines go behind all earlier lines of `base`.
     """
     changes = line_changes(base, changed)
     base_lines = _lines_within(base)
@@ -634,7 +671,13 @@ def _lines_within(text: str) -> list[str]:
 def touch_same_lines(base: str, first: str, base_since: str, second: str) -> bool:
     """Return whether both changes replace or remove one line differently.
 
-    Returns True if it cannot be computed. `base_since` is the base of `second`.
+    Returns True if it cannot be computed.
+
+    Args:
+        base: The base of `first`.
+        first: The text after the first change.
+        base_since: The base of `second`, a later state of `base`.
+        second: The text after the second change.
     """
     first_changes = line_changes(base, first)
     since = line_changes(base, base_since)
@@ -674,8 +717,16 @@ def overlapping_parts(
 ) -> tuple[str, str, str, str] | None:
     """Return the parts of the texts in which both changes may overlap.
 
-    `first` was made from `base`, `second` from `base_since`. Only the equal ends of the whole texts
-    are cut off. None: the changes lie apart.
+    Only the equal ends of the whole texts are cut off.
+
+    Args:
+        base: The base of `first`.
+        first: The text after the first change.
+        base_since: The base of `second`, a later state of `base`.
+        second: The text after the second change.
+
+    Returns:
+        The four parts in this order; None if the changes lie apart.
     """
     texts = tuple(
         text if not text or text.endswith("\n") else f"{text}\n"
@@ -813,7 +864,7 @@ def _insertions(
 def _added_by_both(first: Sequence[str], second: Sequence[str]) -> Sequence[str]:
     """Combine the lines that two sides added at one position.
 
-    Lines of `second` that are also in `first` are skipped. Short lines are kept, since a text may
+    Lines of `second` that are also in `first` are skipped. Short lines are not, since a text may
     repeat them on purpose.
     """
     if _contains_in_order(second, first):

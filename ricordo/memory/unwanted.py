@@ -54,7 +54,10 @@ def rule_of(line: str) -> str:
 def unreadable_rule(line: str, day: str, *, salt: str) -> str:
     """Return the rule for a forgotten line; "" for a line without words.
 
-    `salt` is a random id, so that tags of two rules cannot be compared.
+    Args:
+        line: The forgotten line of memory.
+        day: The day on which it was forgotten, as YYYY-MM-DD.
+        salt: A random id, so that tags of two rules cannot be compared.
     """
     line_terms = subject_terms(rule_of(line))
     if not line_terms:
@@ -111,6 +114,10 @@ class Rules:
         """Return whether the later text adds a line like a rule.
 
         A rule does not apply if the earlier text already had a line like it.
+
+        Args:
+            before: The text before the change; empty for a new text.
+            after: The text after the change.
         """
         if not self:
             return False
@@ -132,7 +139,12 @@ class Rules:
         )
 
     def require_wanted(self, before: str, after: str) -> None:
-        """Raise Unwanted if a rule refuses the later text."""
+        """Raise Unwanted if a rule refuses the later text.
+
+        Args:
+            before: The text before the change; empty for a new text.
+            after: The text after the change.
+        """
         if self.refuse(before, after):
             raise Unwanted(REFUSED)
 
@@ -141,7 +153,12 @@ NO_RULES = Rules(())
 
 
 def rules_of(tx: Transaction, chain: Chain | None) -> Rules:
-    """Return the rules of a user's chain; without rules it takes no statement."""
+    """Return the rules of a user's chain; without rules it takes no statement.
+
+    Args:
+        tx: The transaction.
+        chain: The chain. None, and a chain of another owner than a user, has no rules.
+    """
     file = chain.files.get(NEVER_REMEMBER) if chain else None
     if chain is None or file is None or chain.owner_kind != "user":
         return NO_RULES
@@ -157,6 +174,12 @@ def unwanted_calls(
     """Return the refusals of a step's calls by call id.
 
     If one edit is refused, all edits of its block and all edits of its call are refused.
+
+    Args:
+        tx: The transaction.
+        state: The agent. Only a conversation with a user has rules.
+        edits: The step's edits.
+        passages: The texts that the step wants to archive.
     """
     passages = list(passages)
     user_id = state.conversation.user_id

@@ -159,7 +159,12 @@ class UserBlocks:
         )
 
     def read_as(self, label: str, format: TextFormat) -> str:
-        """Return one block as Markdown with a front matter, or as TOML."""
+        """Return one block as Markdown with a front matter, or as TOML.
+
+        Args:
+            label: The block.
+            format: The format of the text.
+        """
         return self._ask(self._requests.read_as(label, format))
 
     def write_as(
@@ -176,7 +181,14 @@ class UserBlocks:
         return self._ask(self._requests.write_as(label, text, format, message))
 
     def delete(self, label: str, *, message: str | None = None) -> None:
-        """Delete a block; its history stays, and any version can be restored."""
+        """Delete a block; its history stays, and any version can be restored.
+
+        If the block's policy requires it, the deletion is only proposed.
+
+        Args:
+            label: The block.
+            message: The reason, shown in the history.
+        """
         self._ask(self._requests.delete(label, message))
 
     def propose(
@@ -233,7 +245,12 @@ class UserBlocks:
         return self._ask(self._requests.approve(proposal, body))
 
     def reject(self, proposal: BlockProposal, *, reason: str | None = None) -> BlockProposal:
-        """Leave the block as it is, and store the reason with the proposal."""
+        """Leave the block as it is, and store the reason with the proposal.
+
+        Args:
+            proposal: The proposal.
+            reason: The reason, which its agent reads.
+        """
         return self._ask(self._requests.reject(proposal, reason))
 
     def history(
@@ -249,11 +266,27 @@ class UserBlocks:
         return self._ask(self._requests.history(label, limit=limit, before=before))
 
     def body_at(self, label: str, sha: str) -> str | None:
-        """Return the block's text at a version; None if that version deleted the block."""
+        """Return the block's text at a version; None if that version deleted the block.
+
+        Args:
+            label: The block.
+            sha: The version's id, or its first digits (at least 7).
+        """
         return self._ask(self._requests.body_at(label, sha))
 
-    def restore(self, label: str, sha: str, *, message: str | None = None) -> UserBlock:
-        """Make the block's text at a version its next version, even after a deletion."""
+    def restore(
+        self, label: str, sha: str, *, message: str | None = None
+    ) -> UserBlock | BlockProposal:
+        """Make the block's text at a version its next version, even after a deletion.
+
+        Args:
+            label: The block.
+            sha: The version's id, or its first digits (at least 7).
+            message: The reason, shown in the history.
+
+        Returns:
+            The block; a proposal if a deleted block has to wait for the user's approval.
+        """
         return self._ask(self._requests.restore(label, sha, message))
 
     def _ask(self, request: "_Request[T]") -> T:
@@ -286,7 +319,18 @@ class AsyncUserBlocks:
         version: str | None = None,
         schema_ref: str | None = None,
     ) -> UserBlock | BlockProposal:
-        """Write a block's text, as `UserBlocks.write` does."""
+        """Write a block's text, as `UserBlocks.write` does.
+
+        Args:
+            label: The block.
+            body: Its whole text.
+            message: The reason, shown in the history.
+            version: The version from which the text was edited. Later changes are merged by lines.
+            schema_ref: The block schema that the text follows from now on.
+
+        Returns:
+            The block; a proposal if the new block has to wait for the user's approval.
+        """
         return await self._ask(
             self._requests.write(
                 label, body, message=message, version=version, schema_ref=schema_ref
@@ -294,17 +338,36 @@ class AsyncUserBlocks:
         )
 
     async def read_as(self, label: str, format: TextFormat) -> str:
-        """Return one block as Markdown with a front matter, or as TOML."""
+        """Return one block as Markdown with a front matter, or as TOML.
+
+        Args:
+            label: The block.
+            format: The format of the text.
+        """
         return await self._ask(self._requests.read_as(label, format))
 
     async def write_as(
         self, label: str, text: str, format: TextFormat, *, message: str | None = None
     ) -> UserBlock | BlockProposal:
-        """Write a block from the text that `read_as` returned, after an edit."""
+        """Write a block from the text that `read_as` returned, after an edit.
+
+        Args:
+            label: The block.
+            text: Markdown or TOML. A wrong line is refused with its number.
+            format: The format of the text.
+            message: The reason, shown in the history.
+        """
         return await self._ask(self._requests.write_as(label, text, format, message))
 
     async def delete(self, label: str, *, message: str | None = None) -> None:
-        """Delete a block; its history stays, and any version can be restored."""
+        """Delete a block; its history stays, and any version can be restored.
+
+        If the block's policy requires it, the deletion is only proposed.
+
+        Args:
+            label: The block.
+            message: The reason, shown in the history.
+        """
         await self._ask(self._requests.delete(label, message))
 
     async def propose(
@@ -317,7 +380,16 @@ class AsyncUserBlocks:
         confidence: float | None = None,
         agent_id: str | None = None,
     ) -> BlockProposal:
-        """Propose to replace a piece of a block, as `UserBlocks.propose` does."""
+        """Propose to replace a piece of a block, as `UserBlocks.propose` does.
+
+        Args:
+            label: The block.
+            new: The new piece of text.
+            old: The current piece, word for word. Omit it for a new or an empty block.
+            reasoning: The reason, which the user reads.
+            confidence: From 0 to 1.
+            agent_id: The author, if it is an agent.
+        """
         return await self._ask(
             self._requests.propose(
                 label, new, old=old, reasoning=reasoning, confidence=confidence, agent_id=agent_id
@@ -332,31 +404,70 @@ class AsyncUserBlocks:
         limit: int = 50,
         after: str | None = None,
     ) -> list[BlockProposal]:
-        """Return proposals for all blocks or for one, newest first."""
+        """Return proposals for all blocks or for one, newest first.
+
+        Args:
+            label: Only proposals for this block.
+            status: Only proposals with this status; `all` for any status.
+            limit: The most proposals to return, up to 100.
+            after: Only proposals that are listed after the proposal with this id.
+        """
         return await self._ask(
             self._requests.proposals(label, status=status, limit=limit, after=after)
         )
 
     async def approve(self, proposal: BlockProposal, *, body: str | None = None) -> BlockProposal:
-        """Make the proposed text, or the user's own, the block's next version."""
+        """Make the proposed text, or the user's own, the block's next version.
+
+        Args:
+            proposal: The proposal.
+            body: The user's text, in place of the proposed one.
+        """
         return await self._ask(self._requests.approve(proposal, body))
 
     async def reject(self, proposal: BlockProposal, *, reason: str | None = None) -> BlockProposal:
-        """Leave the block as it is, and store the reason with the proposal."""
+        """Leave the block as it is, and store the reason with the proposal.
+
+        Args:
+            proposal: The proposal.
+            reason: The reason, which its agent reads.
+        """
         return await self._ask(self._requests.reject(proposal, reason))
 
     async def history(
         self, label: str, *, limit: int = 50, before: str | None = None
     ) -> list[HistoryVersion]:
-        """Return the block's versions, newest first, even after it was deleted."""
+        """Return the block's versions, newest first, even after it was deleted.
+
+        Args:
+            label: The block.
+            limit: The most versions to return, up to 1,000.
+            before: Only versions older than the version with this id.
+        """
         return await self._ask(self._requests.history(label, limit=limit, before=before))
 
     async def body_at(self, label: str, sha: str) -> str | None:
-        """Return the block's text at a version; None if that version deleted the block."""
+        """Return the block's text at a version; None if that version deleted the block.
+
+        Args:
+            label: The block.
+            sha: The version's id, or its first digits (at least 7).
+        """
         return await self._ask(self._requests.body_at(label, sha))
 
-    async def restore(self, label: str, sha: str, *, message: str | None = None) -> UserBlock:
-        """Make the block's text at a version its next version, even after a deletion."""
+    async def restore(
+        self, label: str, sha: str, *, message: str | None = None
+    ) -> UserBlock | BlockProposal:
+        """Make the block's text at a version its next version, even after a deletion.
+
+        Args:
+            label: The block.
+            sha: The version's id, or its first digits (at least 7).
+            message: The reason, shown in the history.
+
+        Returns:
+            The block; a proposal if a deleted block has to wait for the user's approval.
+        """
         return await self._ask(self._requests.restore(label, sha, message))
 
     async def _ask(self, request: "_Request[T]") -> T:
@@ -489,10 +600,12 @@ class _Requests:
         path = f"{self._block(label)}/versions/{quote(sha, safe='')}"
         return _Request("get", path, _body_of)
 
-    def restore(self, label: str, sha: str, message: str | None) -> _Request[UserBlock]:
+    def restore(
+        self, label: str, sha: str, message: str | None
+    ) -> _Request[UserBlock | BlockProposal]:
         path = f"{self._block(label)}/restore"
         body = {"sha": sha, "message": message}
-        return _Request("post", path, _reader_of(UserBlock), body=body)
+        return _Request("post", path, _written, body=body)
 
     def _block(self, label: str) -> str:
         return f"{self._user}/blocks/{quote(label)}"
@@ -518,6 +631,7 @@ def _reader_of_all(kind: type[T]) -> Callable[[list[Json]], list[T]]:
 
 
 def _written(document: Json) -> UserBlock | BlockProposal:
+    """Read the answer to an edit that may create a block: the block, or its proposal (202)."""
     if "status" in document:
         return _reader_of(BlockProposal)(document)
     return _reader_of(UserBlock)(document)

@@ -30,6 +30,10 @@ def needs_copy(block: Block, user_id: str | None) -> bool:
     """Return whether an edit of this block is made in the user's copy.
 
     In a conversation with a user, this is true for unshared blocks of the agent.
+
+    Args:
+        block: The block as the agent sees it.
+        user_id: The conversation's user; None without one.
     """
     return bool(user_id and block.chain_id and not block.is_users and not block.shared)
 
@@ -37,7 +41,13 @@ def needs_copy(block: Block, user_id: str | None) -> bool:
 def users_chain(tx: Transaction, agent: Agent, user_id: str) -> Chain:
     """Return the user's chain; create it if missing.
 
-    Raises NotFound if the user was erased.
+    Args:
+        tx: The transaction.
+        agent: An agent of the user's organization.
+        user_id: The user.
+
+    Raises:
+        NotFound: if the user was erased.
     """
     return open_memory(tx, Scope(agent.organization_id), user_id, makes=True).chain
 
@@ -47,7 +57,17 @@ def with_copies(
 ) -> tuple[AgentState, list[MemoryEdit]]:
     """Replace the agent's own blocks by the user's copies.
 
-    Both the state and the edits get the copies; the user's chain is locked.
+    Both the state and the edits get the copies.
+
+    Args:
+        tx: The transaction.
+        state: The agent in a conversation with a user.
+        edits: The step's edits.
+        chain_id: The user's chain, which is locked.
+        author: The author of the copies.
+
+    Returns:
+        The state and the edits with copies; the given ones are not changed.
     """
     user_id = state.conversation.user_id
     originals = {edit.base.id: edit.base for edit in edits if needs_copy(edit.base, user_id)}
@@ -70,8 +90,14 @@ def with_copies(
 def copy_of(tx: Transaction, agent: Agent, block: Block, chain_id: str, author: Actor) -> Block:
     """Return the user's copy of an agent's block, with the block's text.
 
-    The chain is locked. If the copy was created meanwhile, it is used, and the edit is later merged
-    with its text.
+    If the copy was created meanwhile, it is used, and the edit is later merged with its text.
+
+    Args:
+        tx: The transaction.
+        agent: The agent that sees the block.
+        block: The agent's block, whose settings a new copy gets.
+        chain_id: The user's chain, which is locked.
+        author: The author of a new copy.
     """
     chain = versions.lock(tx, chain_id)
     assert chain is not None  # noqa: S101 - the caller has locked it

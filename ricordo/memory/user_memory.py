@@ -1,4 +1,4 @@
-"""A user's own memory: read, write, delete, restore, rename and propose blocks.
+"""A user's memory: read, write, delete, restore, rename and propose blocks.
 
 Every change locks the chain first, so memory does not change between reading and writing. A read
 takes no lock.
@@ -31,7 +31,7 @@ _KEPT_SETTINGS = ("title", "policy", "limit", "read_only", "schema_ref", "agent_
 class UserMemory:
     """A user and the user's chain.
 
-    The chain is stored when its first block is created.
+    The chain may not be stored yet (see `open_memory`). Then the memory has no blocks.
     """
 
     user: User
@@ -48,9 +48,13 @@ class UserMemory:
 
 @dataclass(frozen=True, slots=True)
 class PutOptions:
-    """The reason, the version from which the text was edited (hex), and settings.
+    """Options of a write.
 
-    A setting that is None stays as it is.
+    Attributes:
+        message: The reason of the change; None: a summary of the changed lines.
+        expected: The version from which the text was edited, as a hex id or its first digits (at
+            least 7). None overwrites whatever the block has now.
+        title: This and the other fields are settings of the block. None leaves a setting as it is.
     """
 
     message: str | None = None
@@ -73,7 +77,14 @@ class PutOptions:
 
 @dataclass(frozen=True, slots=True)
 class ProposalOptions:
-    """The reason, confidence (0 to 1), scope and lifetime (microseconds) of a proposed edit."""
+    """Options of a proposed edit.
+
+    Attributes:
+        reasoning: The reason that the owner sees; "": a summary of the changed lines.
+        confidence: Between 0 and 1; None if unknown.
+        replace_all: Replace every occurrence instead of the only one.
+        expires_after: The lifetime of the proposal in microseconds; None: it never expires.
+    """
 
     reasoning: str = ""
     confidence: float | None = None
@@ -90,7 +101,17 @@ def open_memory(
 ) -> UserMemory:
     """Return the memory of the user with this id or identifier.
 
-    With `makes`, a missing user and chain are created. Raises NotFound, Invalid.
+    Args:
+        tx: The transaction.
+        scope: The caller, who must be allowed to know of the user.
+        user_name: A user's id or identifier.
+        makes: Create a missing user and a missing chain. Otherwise the returned chain may not be
+            stored yet, and every write to it raises NotFound.
+
+    Raises:
+        NotFound: There is no such user, or the caller may not create it.
+        Invalid: No user can have this name.
+        Collision: The new name looks like that of another user.
     """
     if makes:
         user = users.find_or_make(tx, scope, user_name)
@@ -110,7 +131,7 @@ def open_memory(
 
 
 def listed(tx: Transaction, memory: UserMemory) -> tuple[Block, ...]:
-    """Return the blocks by their labels, without their tags."""
+    """Return the blocks in the order of their labels, without their tags."""
     return blocks.of_user(tx, memory.scope, memory.user.id)
 
 
@@ -126,6 +147,11 @@ def listed_at(tx: Transaction, memory: UserMemory, time: int) -> tuple[Block, ..
     """Return the blocks as they were at a time, by the labels that they had then.
 
     Settings are the current ones; a block deleted since then has its last settings.
+
+    Args:
+        tx: The transaction.
+        memory: The memory to read.
+        time: A time in microseconds UTC.
     """
     now = {block.label: block for block in listed(tx, memory)}
     past = history.all_at(tx, memory.chain.id, time)
@@ -181,7 +207,27 @@ def put(
 ) -> Block:
     """Write the block, merged with changes since `options.expected`.
 
-    Raises Stale if they cannot be merged, Invalid, TooLong, Forbidden.
+    A missing block is created. A text that changes nothing makes no version.
+
+    Args:
+        tx: The transaction.
+        memory: The user's memory, opened with `makes` if it may be new.
+        label: The block's label; it is brought into its normal form.
+        text: The whole new text.
+        by: The author of the change, or metadata that also names the run and the step. An empty
+            reason in the metadata is replaced by `options.message` or by a summary.
+        options: The reason, the version that was edited, and settings to change.
+
+    Returns:
+        The block with the stored text, from which secrets are removed.
+
+    Raises:
+        Stale: The block was deleted since the expected version, or the changes cannot be merged.
+        Invalid: The label, a text or a setting cannot be stored.
+        TooLong: The text exceeds the block's limit, or the memory its quotas.
+        Forbidden: The block's policy does not let this author write it.
+        Conflict: Another label differs only in case, or the expected version is not unique.
+        NotFound: The memory is not stored, or was erased.
     """
     label = require_label(label)
     memory = _lock_memory(tx, memory)
@@ -220,7 +266,22 @@ def make(
 ) -> Block:
     """Store a new block in a locked chain; a revival creates a deleted block again.
 
-    Raises Conflict if the label is taken, TooLong, Forbidden.
+    Args:
+        tx: The transaction, which holds the lock of the chain.
+        chain: The owner's chain as it was read under the lock.
+        label: A free label; it is brought into its normal form.
+        text: The first text; "" makes an empty block.
+        metadata: The author, who becomes the block's creator, and the reason of the first version.
+        settings: Fields of `Block` by name. A block of a student is completed from the course's
+            block with the same label, except for a revival.
+        is_revival: The text and the settings are those of the deleted block, so even a full history
+            accepts them.
+
+    Raises:
+        Conflict: The label is taken, or another label differs only in case.
+        Invalid: The label cannot name a block.
+        TooLong: The text exceeds the limit, or the memory its quotas.
+        Forbidden: The policy of the new block does not let this author create it.
     """
     label = require_label(label)
     text = normal_text(text)
@@ -244,7 +305,20 @@ def delete(
 ) -> None:
     """Delete the block; its history stays, and it can be restored.
 
-    Raises NotFound, Stale, Forbidden.
+    Args:
+        tx: The transaction.
+        memory: The user's memory.
+        label: The current label.
+        by: The author, or metadata whose empty reason `message` replaces.
+        message: The reason; None: "Delete" and the label.
+        expected: The version that the caller has seen, as a hex id or its first digits (at least
+            7). None deletes any version.
+
+    Raises:
+        NotFound: There is no such block, or the memory is empty.
+        Stale: The block has another version than the expected one.
+        Forbidden: The block's policy does not let this author write it.
+        Invalid: The database cannot store the message.
     """
     require_storable(message)
     memory = _lock_memory(tx, memory)
@@ -265,7 +339,21 @@ def restore(
 ) -> Block:
     """Restore the text of a version as the next version; a deleted block is created again.
 
-    Raises NotFound, Conflict, TooLong, Forbidden.
+    Args:
+        tx: The transaction.
+        memory: The user's memory.
+        label: The current label, or the last label of a deleted block.
+        version_id: The hex id of the version, or its first digits (at least 7).
+        by: The author, or metadata whose empty reason `message` replaces.
+        message: The reason; None: a sentence with the label and the version.
+
+    Raises:
+        NotFound: There is no such version, or the block did not exist at it.
+        Conflict: Several versions begin with these digits, or the label of a deleted block now
+            differs only in case from another one.
+        TooLong: The text exceeds the block's limit, or the memory its quotas.
+        Forbidden: The block's policy does not let this author write it.
+        Invalid: The database cannot store the message.
     """
     require_storable(message)
     memory = _lock_memory(tx, memory)
@@ -282,7 +370,16 @@ def text_at(
 ) -> tuple[BlockVersion, str]:
     """Return the version, and the block's text at it.
 
-    Raises NotFound, and Conflict for an id that is not unique.
+    Args:
+        tx: The transaction.
+        chain_id: The chain of the block.
+        label: The current label, or the last label of a deleted block. At the version, the block
+            may have had another one.
+        version_id: The hex id of the version, or its first digits (at least 7).
+
+    Raises:
+        NotFound: There is no such version, or the block did not exist at it.
+        Conflict: Several versions begin with these digits, or the stored text is damaged.
     """
     version = history.get(tx, chain_id, version_id)
     text = history.text_at(tx, chain_id, label, version)
@@ -297,8 +394,22 @@ def text_at(
 def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: ChangeMetadata) -> Block:
     """Create a deleted block again, with its id, settings and agent.
 
-    The chain is locked. Raises as `make` does, and Conflict if the agent has another block with
-    this label.
+    If the history does not know the deleted block, it gets default settings. If another block has
+    the id now, it gets a new id.
+
+    Args:
+        tx: The transaction, which holds the lock of the chain.
+        chain: The chain as it was read under the lock. If an agent owns it, the block is attached
+            to this agent again, unless it is a skill.
+        label: The label that the block had when it was deleted.
+        text: The text of the new version.
+        metadata: The author and the reason of the new version.
+
+    Raises:
+        Conflict: The label is taken in the chain, or by another block of the agent.
+        Invalid: The label cannot name a block.
+        TooLong: The text exceeds the limit, or the memory its quotas.
+        Forbidden: The block's policy does not let this author write it.
     """
     last_deleted = history.take_deleted(tx, chain, label)
     is_attachable = chain.owner_kind == "agent" and not is_skill(label)
@@ -343,7 +454,21 @@ def rename(
 ) -> Block:
     """Give the block another label; its history and its proposals follow.
 
-    Raises NotFound, Conflict, Invalid, Forbidden.
+    Args:
+        tx: The transaction.
+        memory: The user's memory.
+        label: The current label.
+        new_label: The new label; it is brought into its normal form. The current one changes
+            nothing.
+        by: The author, or metadata whose empty reason `message` replaces.
+        message: The reason; None: a sentence with both labels.
+
+    Raises:
+        NotFound: There is no such block, or the memory is empty.
+        Conflict: Another block has the new label, here or in an agent that has this block, or a
+            label here differs from it only in case.
+        Invalid: The label cannot name a block, or the database cannot store the message.
+        Forbidden: The block's policy does not let this author write it.
     """
     new_label = require_label(new_label)
     require_storable(message)
@@ -364,6 +489,11 @@ def require_free(tx: Transaction, block: Block, new_label: str) -> None:
     """Raise Conflict if the block cannot have this label.
 
     It must be free in the chain and in each agent that has the block.
+
+    Args:
+        tx: The transaction, which holds the lock of the chain.
+        block: The block to rename.
+        new_label: Another label than the block's, in its normal form.
     """
     if blocks.labelled(tx, block.chain_id, new_label):
         raise Conflict(f'A memory block "{new_label}" already exists. Choose another label.')
@@ -385,7 +515,20 @@ def change_settings(
 ) -> Block:
     """Change a block's settings, which makes no version.
 
-    Raises NotFound, Invalid, Forbidden, and TooLong for the new limit.
+    Args:
+        tx: The transaction.
+        memory: The user's memory.
+        label: The current label.
+        changed: New settings by their names in `blocks.SETTINGS`; other settings stay.
+        by: The author, or metadata whose empty reason `message` replaces. Only an owner of the
+            block may change settings.
+        message: The reason for the log; None: "Change" and the label.
+
+    Raises:
+        NotFound: There is no such block, or the memory is empty.
+        Invalid: A name is no setting, or a setting has a wrong value.
+        Forbidden: The author is not an owner of the block.
+        TooLong: The text exceeds the new limit, or the settings exceed a quota.
     """
     if unknown := sorted(changed.keys() - set(blocks.SETTINGS)):
         raise Invalid(
@@ -408,7 +551,27 @@ def propose_edit(
 ) -> Proposal:
     """Propose to replace one piece; an empty `old_string` is for a new block.
 
-    Raises NotFound, Invalid, TooLong, Forbidden.
+    Args:
+        tx: The transaction.
+        memory: The memory of the owner, who decides about the proposal.
+        label: The block's label.
+        old_string: The text to replace, copied from the block. It must occur once, unless
+            `options.replace_all` is set. It must be empty for a missing or empty block.
+        new_string: The replacement; "" removes the piece.
+        by: The author of the proposal.
+        options: The reason, confidence and lifetime of the proposal.
+
+    Returns:
+        The new proposal, or an older one with `is_repeated` that already has this change.
+
+    Raises:
+        NotFound: The block is missing and `old_string` is not empty, or the memory is not stored.
+        Invalid: The edit cannot be applied, or changes nothing; or the label, a text or the
+            confidence is wrong.
+        TooLong: The new text exceeds the block's limit or a quota.
+        Forbidden: The block is read-only for this author.
+        Conflict: Too many proposals wait, the owner recently rejected this change, or a rule of the
+            owner forbids it.
     """
     label = require_label(label)
     old_string = normal_text(old_string)
@@ -444,9 +607,25 @@ def propose_line(
 ) -> Proposal:
     """Propose to append a line to a block. If the block is missing, the approval creates it.
 
-    `expires_after` is the lifetime of the proposal in microseconds; None if it never expires.
+    Args:
+        tx: The transaction.
+        memory: The memory of the owner, who decides about the proposal.
+        label: The block's label.
+        line: The text to append; a line break is added before it.
+        metadata: The author of the proposal, and its reason.
+        expires_after: The lifetime of the proposal in microseconds; None: it never expires.
 
-    Raises Unchanged, Invalid, TooLong, Forbidden, Conflict.
+    Returns:
+        The new proposal, or an older one with `is_repeated` that already has this change.
+
+    Raises:
+        Unchanged: The block has the line already.
+        Invalid: The database cannot store the line, or it has characters that readers cannot see.
+        TooLong: The new text exceeds a quota.
+        Forbidden: The block is read-only for this author.
+        Conflict: Too many proposals wait, the owner recently rejected this change, or a rule of the
+            owner forbids it.
+        NotFound: The memory is not stored, or was erased.
     """
     line = normal_text(line)
     require_storable(line, metadata.reason)
@@ -481,7 +660,17 @@ def _metadata(by: Actor | ChangeMetadata, message: str) -> ChangeMetadata:
 def merged(tx: Transaction, block: Block, text: str, expected: str | None) -> str:
     """Return the text merged with changes since the expected version.
 
-    Raises Stale if that is impossible.
+    Args:
+        tx: The transaction.
+        block: The block as it is now.
+        text: The new text, edited from the expected version.
+        expected: The hex id of that version, or its first digits (at least 7). None returns `text`
+            as it is.
+
+    Raises:
+        Stale: The version is unknown, the block did not exist at it, or both changed the same
+            lines.
+        Conflict: Several versions begin with these digits.
     """
     if expected is None or is_current(block, expected):
         return text
@@ -500,7 +689,13 @@ def merged(tx: Transaction, block: Block, text: str, expected: str | None) -> st
 
 
 def is_current(block: Block, expected: str) -> bool:
-    """Return whether this hex id, or its beginning, is the block's current version."""
+    """Return whether this is the block's current version.
+
+    Args:
+        block: The block as it is now.
+        expected: The hex id of a version in any case, or its first digits. Fewer than 7 never
+            match.
+    """
     return (
         block.head is not None
         and len(expected) >= history.SHORTEST_ID

@@ -65,7 +65,12 @@ def number(amount: float | None) -> str:
 
 
 def short(text: str | None, length: int = 160) -> str:
-    """Return the first characters of a text, on one line."""
+    """Return the first characters of a text, on one line.
+
+    Args:
+        text: Line breaks and repeated spaces become single spaces. None is an empty text.
+        length: The most characters of the result, with "…" at the end of a cut text.
+    """
     line = " ".join((text or "")[: length * 4].split())
     if len(line) <= length:
         return line
@@ -73,7 +78,12 @@ def short(text: str | None, length: int = 160) -> str:
 
 
 def cut(text: str | None, length: int = MOST_MARKDOWN) -> str:
-    """Return the beginning of a long text, and the number of characters after it."""
+    """Return the beginning of a long text, and the number of characters after it.
+
+    Args:
+        text: None is an empty text.
+        length: The most characters of the beginning.
+    """
     text = text or ""
     if len(text) <= length:
         return text
@@ -205,7 +215,16 @@ def stems(query: str) -> list[str]:
 
 
 def found(text: str | None, query: str, length: int = 400) -> Markup:
-    """Return the part of a text around the query's first word, with the query's words marked."""
+    """Return the part of a text around the query's first word, with the query's words marked.
+
+    Without any of these words, it is the beginning of the text.
+
+    Args:
+        text: Only the first `MOST_MARKDOWN` characters are searched. None is an empty text.
+        query: The words, which are compared without their endings. Only its first 500 characters
+            count.
+        length: The most characters of the part. The first word has a third of them before it.
+    """
     line = " ".join((text or "")[:MOST_MARKDOWN].split())
     pattern = re.compile(
         "|".join(rf"\b{re.escape(stem)}\w{{0,20}}" for stem in stems(query)) or r"(?!)",

@@ -16,7 +16,13 @@ _LANGUAGES = frozenset(
 
 
 def highlight(code: str, language: str, _attributes: str) -> str:
-    """Return a block of code as HTML; code in an unknown language stays plain."""
+    """Return a block of code as HTML. Long code, and code in an unknown language, stays plain.
+
+    Args:
+        code: The text between the fences, unescaped.
+        language: The first word after the opening fence, in any case; "" without one.
+        _attributes: The rest of the fence's line, which markdown-it passes. It is not used.
+    """
     name = language.casefold()
     inside = str(escape(code))
     if name in _LANGUAGES and len(code) <= _LONGEST:

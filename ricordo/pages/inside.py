@@ -54,9 +54,15 @@ class Api:
             self._headers.append((USER_HEADER, user.encode("latin-1", "replace")))
 
     async def get(self, path: str, **query: Any) -> Any:
-        """Return the answer to GET. Raises RefusedByApi.
+        """Return the answer to GET.
 
-        A query parameter with the value None is omitted; a list repeats the parameter.
+        Args:
+            path: The path without the server's prefix, as plain text.
+            **query: Query parameters. One with the value None is omitted; a list repeats it.
+
+        Raises:
+            RefusedByApi: The API answered with a status of 400 or more.
+            DatabaseFailed: The API cannot reach its database now.
         """
         return await self.ask("GET", path, query=query)
 
@@ -64,6 +70,13 @@ class Api:
         """Return the answer to GET, or None if the API refuses it.
 
         The page then leaves out this part.
+
+        Args:
+            path: The path without the server's prefix, as plain text.
+            **query: Query parameters, as for `get`.
+
+        Raises:
+            DatabaseFailed: The API cannot reach its database now.
         """
         try:
             return await self.ask("GET", path, query=query)
@@ -81,11 +94,20 @@ class Api:
         if_none_match: str | None = None,
         form: tuple[bytes, str] | None = None,
     ) -> Any:
-        """Return the answer, decoded if it is JSON. Raises RefusedByApi.
+        """Return the answer, decoded if it is JSON.
 
-        `if_match` is the entity tag of the changed object, without quotes. If `if_none_match` is
-        "*", the object must not exist yet. `form` replaces a JSON body: its bytes and their media
-        type.
+        Args:
+            method: An HTTP method in capitals.
+            path: The path without the server's prefix, as plain text.
+            body: The body, which is sent as JSON; None: no body.
+            query: Query parameters. One with the value None is omitted; a list repeats it.
+            if_match: The entity tag of the changed object, without quotes.
+            if_none_match: "*" if the object must not exist yet.
+            form: A body with its media type, in place of a JSON body.
+
+        Raises:
+            RefusedByApi: The API answered with a status of 400 or more.
+            DatabaseFailed: The API cannot reach its database now.
         """
         headers = []
         if if_match:

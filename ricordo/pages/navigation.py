@@ -20,9 +20,15 @@ _BUILDS = ("agents:write",)
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An entry of the navigation, for callers with one of the scopes.
+    """An entry of the navigation.
 
-    Without scopes it is for everybody. With `counts`, the entry shows the number of open decisions.
+    Attributes:
+        title: The text of the entry.
+        path: The path of the page; "" for a page that is found for each caller.
+        icon: The name of the icon.
+        scopes: A caller with one of these scopes sees the entry; without any, every caller does.
+        is_here: The entry leads to the shown page.
+        counts: The entry shows the number of open decisions.
     """
 
     title: str
@@ -126,7 +132,13 @@ class _Links:
 
 
 def navigation(me: Scope, path: str, plugin_pages: Iterable[PluginPage]) -> list[Group]:
-    """Return the groups of entries for this caller, without empty groups."""
+    """Return the groups of entries for this caller, without empty groups.
+
+    Args:
+        me: The caller.
+        path: The path of the shown page, without the server's prefix; its entry is marked.
+        plugin_pages: The pages of the loaded features and plugins.
+    """
     pages = {page.path: page for page in plugin_pages}
     others = tuple(
         Link(page.title, page.path, "help" if page.path == _HELP else "plugin", page.scopes)
@@ -152,9 +164,13 @@ def navigation(me: Scope, path: str, plugin_pages: Iterable[PluginPage]) -> list
 
 
 def first_page(me: Scope, plugin_pages: Iterable[PluginPage]) -> str:
-    """Return the first page of a caller who may not chat, read memory or see agents.
+    """Return the path of the first page of a caller who may not chat, read memory or see agents.
 
-    The text is empty if the caller can use the home page, or if there is no other page.
+    The path is empty if the caller can use the home page, or if there is no other page.
+
+    Args:
+        me: The caller.
+        plugin_pages: The pages of the loaded features and plugins.
     """
     if me.may("messages:read", "memory:read", "agents:read"):
         return ""

@@ -123,6 +123,14 @@ async def render(
     Each template also has the variables `me` (the caller's Scope, or None), `base`, `path`,
     `navigation`, `waiting_count` (the number of the caller's open decisions) and `told` (the notice
     of the last form).
+
+    Args:
+        request: The request that the page answers.
+        template: The template's file name; that of a feature has the feature in front, as in
+            "custom_tools.source/tool.html".
+        status: The HTTP status.
+        **template_variables: The template's other variables. `is_large` is not one of them: if
+            true, the page is rendered in a thread, since that takes long.
     """
     me: Scope | None = request.scope.get(REQUEST_SCOPE)
     runtime: Runtime = request.app.state.runtime
@@ -165,7 +173,14 @@ async def render(
 def done(request: Request, path: str, notice: str = "", *, undo: str = "") -> Response:
     """Redirect to a page after a form; that page shows the notice.
 
-    With `undo`, that page has a button that sends a POST to this path.
+    Args:
+        request: The request with the form.
+        path: The page's path without the server's prefix, with query and fragment. It is
+            percent-encoded here.
+        notice: A sentence for the person, cut to 500 characters; "" shows none. It is lost if the
+            page is not opened within a minute.
+        undo: The path, without the prefix, of a POST that undoes the form. The notice gets a button
+            for it. "" shows no button.
     """
     response = RedirectResponse(
         f"{base_of(request)}{quote(path, safe='/?=&%#,:')}", _SEE_OTHER, HEADERS
@@ -209,7 +224,14 @@ async def fields_of(request: Request) -> list[tuple[str, str]]:
 def require_id(text: str, kind: str) -> str:
     """Return an id from a form or a query, which can then be used in a path of the API.
 
-    Any other text could lead to another route. Raises NotFound.
+    Any other text could lead to another route.
+
+    Args:
+        text: The text that a browser sent.
+        kind: The first part of such ids, as in "agent-…".
+
+    Raises:
+        NotFound: The text is not an id of this kind.
     """
     if not is_any_id(text, kind):
         raise NotFound(f'"{text[:80]}" is not an id of this kind: {kind}. Load the page again.')
@@ -246,7 +268,13 @@ def base_of(request: Request) -> str:
 
 
 def address_of(path: str, **query: Any) -> str:
-    """Return the path with these query parameters; empty ones are left out."""
+    """Return the path with these query parameters.
+
+    Args:
+        path: The path, perhaps with a query.
+        **query: Parameters; None, "" and an empty list are left out, and another list repeats its
+            parameter.
+    """
     parameters = {name: field for name, field in query.items() if field not in (None, "", [])}
     if not parameters:
         return path

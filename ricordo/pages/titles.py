@@ -4,7 +4,12 @@
 def title_of(label: str, title: str | None, owner_name: str, *, is_self: bool) -> str:
     """Return a block's title for people.
 
-    The label of a block of one agent starts with the agent's folder, which is left out.
+    Args:
+        label: The block's label. That of a block of one agent starts with the agent's folder, which
+            is left out.
+        title: The title that a person gave the block. None or "" makes one from the label.
+        owner_name: The name of the user whose memory it is.
+        is_self: The reader of the title is this user.
     """
     if title:
         return title

@@ -31,9 +31,14 @@ def cleared_state(
 ) -> AgentState:
     """Return the state with notices in place of the parts that the destination may not see.
 
-    The clearance records the shown and the withheld parts. A withheld block becomes read-only,
-    since the model would edit it without knowing its text. A state without policies is returned
-    unchanged.
+    A withheld block becomes read-only, since the model would edit it without knowing its text. A
+    state without policies is returned unchanged.
+
+    Args:
+        state: The agent's state for the turn, with its directories, skills and shown texts.
+        destination: The model's provider.
+        clearance: It is changed: it records the shown and the withheld parts.
+        find_spans: Returns the labelled lines of a block that has a schema.
     """
     if state.conversation.egress:
         clearance.show("conversation", state.conversation.egress)
@@ -111,7 +116,14 @@ def cleared_block(
 ) -> Block:
     """Return the block as the destination may see it.
 
-    `text` is the shown text if it differs from the block's value. `spans` are labelled lines.
+    If any part is withheld, the block is read-only and `is_withheld`.
+
+    Args:
+        block: The block; one that is withheld already is returned unchanged.
+        destination: The model's provider.
+        clearance: It is changed: it records the shown and the withheld parts.
+        text: The text that the prompt shows in place of the block's value; None: the value.
+        spans: The labelled lines of the block's value, in their order.
     """
     if block.is_withheld or not (block.egress or spans):
         return block

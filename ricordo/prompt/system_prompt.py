@@ -102,12 +102,18 @@ class SystemPrompt:
     def is_current(
         self, stored_key: str, *, first_step: bool, mode: MemoryInPrompt = "step"
     ) -> bool:
-        """Return whether the stored prompt can be kept.
+        """Return whether the stored prompt is still valid.
 
         The memory section is compared. At the first step of a turn, the date and the archive are
-        compared too. With the modes "turn" and "lazy", a prompt is also kept if its memory changed
-        only by edits that the transcript shows: "turn" keeps it until the next turn, "lazy" until
-        the next day. In the mode "lazy" the archive does not count.
+        compared too.
+
+        Args:
+            stored_key: The key of the stored prompt. It is `key`, to which `key_after_edits` may
+                have added the memory after edits.
+            first_step: This is the first step of a turn.
+            mode: With "turn" and "lazy", a prompt also stays valid if its memory changed only by
+                edits that the transcript shows: "turn" until the next turn, "lazy" until the next
+                day. With "lazy" the archive does not count.
         """
         memory, date, archive = (*stored_key.split(":"), "", "", "")[:3]
         may_be_older = mode == "lazy" or (mode == "turn" and not first_step)
@@ -122,15 +128,20 @@ class SystemPrompt:
 def told_memory(stored_key: str) -> str:
     """Return the digest of the memory that a stored prompt and its transcript show together.
 
-    If the transcript shows edits, it is not the digest of the memory in the prompt itself. If the
-    memory equals the prompt's memory again, somebody else has undone the edits.
+    If the transcript shows edits, this is not the digest of the memory in the prompt itself. So the
+    prompt is rendered again if another writer has undone these edits.
     """
     memory, _, _, in_transcript = (*stored_key.split(":"), "", "", "", "")[:4]
     return in_transcript or memory
 
 
 def key_after_edits(stored_key: str, memory: str) -> str:
-    """Return the key of a stored prompt whose transcript shows the edits up to this memory."""
+    """Return the key of a stored prompt whose transcript shows the edits up to this memory.
+
+    Args:
+        stored_key: The key of the stored prompt, with or without earlier edits.
+        memory: The digest of the memory after the edits, as in `SystemPrompt.memory`.
+    """
     return ":".join((*(*stored_key.split(":"), "", "")[:3], memory))
 
 
@@ -151,10 +162,15 @@ def system_prompt(
 ) -> SystemPrompt:
     """Return the system prompt for this state.
 
-    `recall_count` is the number of messages outside the window; `rule_lines` describe the rules.
-    With `is_brief`, for a small model, only the date and the count follow the memory. With
-    `has_line_numbers`, the lines of memory are numbered if the provider's models edit better with
-    numbers.
+    Args:
+        state: The agent with the blocks, directories, skills and archives to show.
+        provider: The name of the model's provider, which decides about line numbers.
+        now: The time in microseconds UTC, shown in the agent's time zone.
+        recall_count: The number of messages outside the window.
+        rule_lines: Sentences that describe the tool rules, one for each line.
+        is_brief: The model is small: only the date and the count follow the memory.
+        has_line_numbers: Number the lines of memory if the provider's models edit better with
+            numbers.
     """
     agent = state.agent
     section = MemorySection(
@@ -299,9 +315,13 @@ def sections(system: str) -> dict[str, str]:
 class MemorySection:
     """The content of the memory section.
 
-    `provider` is the model's provider. Models of one provider edit better with line numbers.
-    Without `has_line_numbers`, numbers are left out, since the transcript may have newer edits than
-    the section.
+    Attributes:
+        provider: The name of the model's provider. Models of one provider edit better with line
+            numbers.
+        blocks: The blocks as the prompt shows them.
+        rule_lines: Sentences that describe the tool rules.
+        has_line_numbers: False leaves line numbers out for every provider, since the transcript may
+            have newer edits than the section.
     """
 
     agent_type: AgentType

@@ -258,7 +258,14 @@ def _renamed(part: Part, other_ids: Mapping[str, str]) -> Part:
 
 
 def interrupted(after: Message, calls: Sequence[ToolCallPart], why: str = INTERRUPTED) -> Message:
-    """Return a message in which each of these calls has the result `why`."""
+    """Return a message in which each of these calls has the result `why`.
+
+    Args:
+        after: The message to copy. The new one has its id, time and other fields, but no `otid` and
+            no model.
+        calls: The calls without a result.
+        why: The text of each result, such as `INTERRUPTED`, `CANCELLED` or `FAILED`.
+    """
     results = tuple(ToolReturnPart(call.call_id, call.name, "error", why) for call in calls)
     return replace(after, role="tool", parts=results, otid=None, model=None)
 
@@ -320,7 +327,11 @@ def _changed_lines(block_text: str, call: ToolCallPart) -> str:
 def plain_value(content: Any, indent: str = "") -> str:
     """Return the JSON content as lines of text.
 
-    A field reads `name: value`; an item of a list has a dash in front.
+    A field reads `name: value`; an item of a list has a dash in front. Empty fields are left out.
+
+    Args:
+        content: Decoded JSON.
+        indent: Spaces before each line of an object or a list.
     """
     if isinstance(content, str):
         return content
@@ -356,7 +367,14 @@ def package_result(content: Any, *, is_success: bool, time: str) -> str:
 def package_user_message(
     message: str, time: str, *, location: str | None = None, name: str | None = None
 ) -> str:
-    """Return a user message as JSON with time, location and name."""
+    """Return a user message as JSON with time, location and name.
+
+    Args:
+        message: The user's text.
+        time: The local time, as `local_time` formats it.
+        location: The user's location; None leaves it out.
+        name: The user's name; None leaves it out.
+    """
     optional = {"location": location, "name": name}
     present = {key: value for key, value in optional.items() if value is not None}
     return _dump({"type": "user_message", "message": message, "time": time, **present})
@@ -370,9 +388,15 @@ def heartbeat_event(reason: str, time: str) -> EventPart:
 
 
 def rejection_event(label: str, proposal_id: str, reason: str, time: str) -> EventPart:
-    """Return the event of a rejected proposal with the user's reason.
+    """Return the event of a rejected proposal with the owner's reason.
 
     The event does not contain the proposed text.
+
+    Args:
+        label: The label under which the agent sees the block.
+        proposal_id: The rejected proposal.
+        reason: The owner's text. Secrets in it are redacted, and it is cut to 1,000 characters.
+        time: The local time, as `local_time` formats it.
     """
     reason = redact(reason).text
     fields = {
@@ -386,7 +410,13 @@ def rejection_event(label: str, proposal_id: str, reason: str, time: str) -> Eve
 
 
 def task_event(name: str, instructions: str, time: str) -> EventPart:
-    """Return the event that asks an agent to carry out a background task."""
+    """Return the event that asks an agent to carry out a background task.
+
+    Args:
+        name: The task's name.
+        instructions: The text that says what to do.
+        time: The local time, as `local_time` formats it.
+    """
     message = f"{_NOT_FROM_USER}Carry out this task now. Nobody reads your answer.\n{instructions}"
     return EventPart(
         _dump({"type": "background_task", "task": name, "message": message, "time": time}),
@@ -404,7 +434,10 @@ def login_event(time: str) -> EventPart:
 def summary_event(summary: str, count: int | None, time: str) -> EventPart:
     """Return the alert that replaces evicted messages.
 
-    The first `count` messages were evicted, or all if it is None.
+    Args:
+        summary: The summary of these messages.
+        count: The number of evicted messages, which were the first ones; None: all were evicted.
+        time: The local time, as `local_time` formats it.
     """
     # wire facts of the retired Letta V1 server, with the space before the summary.
     if count is None:
@@ -440,7 +473,10 @@ def packed(message: Message, timezone: str) -> Message:
 
 
 def truncate(text: str, limit: int) -> str:
-    """Return the text, cut to `limit` characters with a note that says so."""
+    """Return the text, cut to `limit` characters with a note about that.
+
+    The note comes after these characters.
+    """
     if len(text) <= limit:
         return text
     note = (

@@ -56,7 +56,17 @@ def fit(
 
     The longest texts are cut first, and the user's last message after all others. Then whole
     exchanges are removed, oldest first. The system message stays whole, and every call keeps its
-    one result. Raises SystemPromptTooLong if the system message leaves no room.
+    one result.
+
+    Args:
+        messages: A valid transcript, as `transcript` returns it. A system message, if any, comes
+            first.
+        budget: The most tokens of the whole transcript.
+        percent: The tokens that the provider counts, in percent of the estimate by `count`.
+        count: Returns the estimated tokens of one message.
+
+    Raises:
+        SystemPromptTooLong: The system message leaves no room for a conversation.
     """
     allowed = budget * 100 // max(1, percent)
 

@@ -49,8 +49,12 @@ BackendName = Literal["bubblewrap", "landlock", "none"]
 class Confinement:
     """The fixed conditions of a process, which are set at its start.
 
-    `python` is its interpreter; with `sees_packages`, it finds the packages of its environment.
-    `workspace_mb` is the size of a workspace in memory.
+    Attributes:
+        python: Its interpreter.
+        sees_packages: The interpreter finds the packages of its environment.
+        readable: Folders that it can read, at their paths.
+        has_sockets: It may open network sockets, which lead to the proxy only.
+        workspace_mb: The size of a workspace in memory, in MiB.
     """
 
     python: Path
@@ -74,7 +78,9 @@ class Confinement:
 class Backend(Protocol):
     """A way to confine a process.
 
-    With `is_shared`, the process sees the machine's processes, and its workspace is on disk.
+    Attributes:
+        is_shared: The process sees the machine's processes, and its workspace is on disk.
+        has_network: The process can have a network, if the call asks for it.
     """
 
     name: BackendName
@@ -84,10 +90,15 @@ class Backend(Protocol):
     def command(
         self, confinement: Confinement, channels: dict[str, int], filter: int, workspace: Path
     ) -> list[str]:
-        """Return the command line.
+        """Return the command line of the launcher.
 
-        `channels` are the launcher's open files, by name, and the number of the user that it
-        becomes, `user`.
+        Args:
+            confinement: The fixed conditions of the process.
+            channels: The launcher's open descriptors by name: `control`, `answer` and, with a
+                workspace on disk, `life` and `status`. The key `user` is no descriptor: it is the
+                number of the user that the process becomes, or 0 for no change.
+            filter: The descriptor from which the content of `filter_of` can be read.
+            workspace: The process's workspace, if `is_shared`; otherwise it has no meaning.
         """
 
     def filter_of(self, confinement: Confinement) -> bytes:
@@ -212,7 +223,12 @@ class NoSandbox:
 
 
 def candidates(setting: str, data_dir: Path) -> list[Backend]:
-    """Return the allowed backends that this machine seems to support, the best first."""
+    """Return the allowed backends that this machine seems to support, the best first.
+
+    Args:
+        setting: The value of RICORDO_SANDBOX.
+        data_dir: The data folder, which no program may see.
+    """
     if setting == UNSAFE:
         return [NoSandbox()]
     backends: list[Backend] = []
@@ -230,7 +246,10 @@ def candidates(setting: str, data_dir: Path) -> list[Backend]:
 def why_none(setting: str, tried: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the error message for the operator of a machine without a working backend.
 
-    `tried` contains the failures of the backends that seemed to be supported.
+    Args:
+        setting: The value of RICORDO_SANDBOX.
+        tried: The failures of the backends that seemed to be supported, by the backend's name, each
+            as the end of a sentence.
     """
     if sys.platform != "linux" or not is_known_machine():
         return (

@@ -95,7 +95,15 @@ async def start_child(
 ) -> Child:
     """Start a program whose standard streams are pipes.
 
-    `popen_options` are parameters of `subprocess.Popen`.
+    Args:
+        command: The program and its arguments.
+        stderr: PIPE, or STDOUT to join the errors with the output.
+        limit: The longest output line in bytes that `readline` accepts.
+        pass_fds: Descriptors that stay open in the program. The caller closes its copies.
+        **popen_options: Further parameters of `subprocess.Popen`, such as `env` and `cwd`.
+
+    Raises:
+        OSError: The program cannot be started.
     """
     # This call takes a millisecond, and the commands come from the server itself.
     process = subprocess.Popen(  # noqa: ASYNC220, S603

@@ -28,8 +28,12 @@ async def serve(
 ) -> AsyncIterator[None]:
     """Serve the proxy on this listening socket until the block ends.
 
-    With `is_open`, public addresses are allowed, at the ports of HTTP and HTTPS. `server`
-    (http://host:port) is also allowed. Each request to it carries `key`, whatever the program sent.
+    Args:
+        listener: A listening socket in the network of the sandbox.
+        is_open: Allow public addresses, at the ports of HTTP and HTTPS.
+        server: An address of this server (http://host:port) that is also allowed; "" allows none.
+        key: The API key that each request to `server` carries, whatever the program sent; "" adds
+            none.
     """
     proxy = _Proxy(is_open, server, key)
     answering = await asyncio.start_server(proxy.answer, sock=listener, limit=_HEAD)

@@ -21,6 +21,7 @@ from ricordo.sandbox.options import SandboxSettings
 from ricordo.sandbox.process import Output, SandboxProcess, feed, start
 from ricordo.sandbox.program_keys import ProgramKeys
 from ricordo.sandbox.proxy import serve
+from ricordo.sandbox.slots import Slot, Slots
 from ricordo.sandbox.watch import processes_of_user, watch
 from ricordo.settings import Settings
 from ricordo.storage.engine.work_folders import SANDBOX, WorkFolder, open_work_folder
@@ -41,8 +42,14 @@ _CPU_EXITS = (128 + 24, 128 + 9)  # exit codes of a program that reached its lim
 class SandboxLimits:
     """The resources that a call may use.
 
-    If `seconds` is 0 there is no time limit, as for long-lived programs. `file_mb` limits the size
-    of a file, and of the workspace.
+    Attributes:
+        memory_mb: MiB of memory of all its processes together.
+        cpu_seconds: Seconds of processor time; 0: no limit.
+        seconds: Seconds from its start to its end; 0: no limit, as for long-lived programs.
+        processes: Processes at the same time.
+        open_files: Open files of one process.
+        file_mb: MiB of a file, and of the whole workspace.
+        output_kb: KiB of all its output together.
     """
 
     memory_mb: int = 512
@@ -56,12 +63,20 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True)
 class SandboxCall:
-    """One program to run: `argv`, run in a separate workspace that contains `files`.
+    """One program to run in a separate workspace.
 
-    The program has only the variables of `environment`. The folders in `readable` can be read at
-    their paths. With `has_network`, a proxy leads to public addresses. With `may_call_server`, it
-    leads to this address of the server, such as http://127.0.0.1:8283. Requests to the server carry
-    `server_key`, if set. `on_output` gets each piece of "stdout" or "stderr" as it comes.
+    Attributes:
+        argv: The program and its arguments.
+        stdin: The bytes of its standard input.
+        environment: All variables that it has.
+        files: The content of files in the workspace, by relative path.
+        readable: Folders that it can read, at their paths.
+        has_network: It may reach public addresses, by a proxy.
+        may_call_server: An address of this server that it may reach by the proxy, such as
+            http://127.0.0.1:8283; "": none.
+        server_key: The API key that its requests to the server carry; "": none.
+        limits: The resources that it may use.
+        on_output: Gets the name "stdout" or "stderr" with each piece of output, as it comes.
     """
 
     argv: Sequence[str] = ()
@@ -78,9 +93,14 @@ class SandboxCall:
 
 @dataclass(frozen=True, slots=True)
 class SandboxResult:
-    """How a program ended.
+    """The end of a program.
 
-    `answer` is its output on descriptor 3, `reason` a sentence if the program was stopped.
+    Attributes:
+        exit_code: As a shell reports it: 128 plus the number of a fatal signal.
+        seconds: The time from its start to its end.
+        stopped_by: The limit that it reached; "": none.
+        answer: Its output on descriptor 3.
+        reason: A sentence about the limit; "": it was not stopped.
     """
 
     exit_code: int
@@ -95,7 +115,12 @@ class SandboxResult:
 def report_of(result: SandboxResult, *, exit_code: int = 0, error: str = "") -> dict[str, Any]:
     """Return the result of a tool that ran a program, without empty parts.
 
-    `exit_code` and `error` say how the program failed. With 0 and "" it succeeded.
+    Args:
+        result: The output, of which each stream is cut to 20,000 characters. Its exit code is not
+            used.
+        exit_code: The exit code to report; 0 if the program did not fail by it.
+        error: A sentence about the failure. With 0 and "" the report says that the program
+            succeeded.
     """
     report: dict[str, Any] = {"status": "error" if error or exit_code else "success"}
     for name, output in (("stdout", result.stdout), ("stderr", result.stderr)):
@@ -125,7 +150,7 @@ class Sandbox:
         self._backend: Backend | None = None
         self._problem: str | None = None
         self._starting = asyncio.Lock()
-        self._slots = asyncio.Semaphore(self._sandbox_settings.sandbox_calls)
+        self._slots = Slots(self._sandbox_settings.sandbox_calls)
         self._warm: dict[Confinement, list[asyncio.Task[SandboxProcess]]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._workspaces: WorkFolder | None = None
@@ -162,8 +187,10 @@ class Sandbox:
     async def run(self, call: SandboxCall) -> SandboxResult:
         """Run a program to its end.
 
-        Raises Unavailable if code cannot run, and Forbidden if the call asks for a network that is
-        not allowed.
+        Raises:
+            Invalid: The call names no program, or a file outside the workspace.
+            Unavailable: Code cannot run on this machine, or too many programs are running.
+            Forbidden: The call asks for a network that the operator does not allow.
         """
         if not call.argv:
             raise Invalid("Name the program to run.")
@@ -175,10 +202,19 @@ class Sandbox:
     async def run_python(
         self, program: str, request: bytes, python: Path | None = None, **call_options: Any
     ) -> SandboxResult:
-        """Run Python in a waiting process, with the server's interpreter or with `python`.
+        """Run Python in a waiting process.
 
-        The program is the main module. It reads the request from standard input, and writes its
-        answer to file descriptor 3. `call_options` are fields of SandboxCall.
+        Args:
+            program: The text of the main module. It reads the request from standard input, and
+                writes its answer to file descriptor 3.
+            request: The bytes of its standard input.
+            python: The interpreter; None: that of the server.
+            **call_options: Fields of SandboxCall.
+
+        Raises:
+            Invalid: A file of the call lies outside the workspace.
+            Unavailable: Code cannot run on this machine, or too many programs are running.
+            Forbidden: The call asks for a network that the operator does not allow.
         """
         call = SandboxCall(stdin=request, **call_options)
         confinement = self._confinement(call, python or Path(sys.executable), sees_packages=True)
@@ -189,9 +225,29 @@ class Sandbox:
     async def open(self, call: SandboxCall, program: str = "") -> AsyncIterator[SandboxProcess]:
         """Run a program until the block ends, with everything that it started.
 
-        Instead of `argv`, a Python `program` can write to descriptor 3, which `process.answer`
-        reads.
+        The program counts for RICORDO_SANDBOX_CALLS if its limits have `seconds`. The caller limits
+        the number of long-lived programs, and ends a program after `seconds`.
+
+        Args:
+            call: The call, whose `argv` is not used if `program` is given.
+            program: The text of a Python program, in place of `call.argv`. It can write to
+                descriptor 3, which `process.answer` reads.
+
+        Raises:
+            Invalid: A file of the call lies outside the workspace.
+            Unavailable: Code cannot run on this machine, or too many programs are running.
+            Forbidden: The call asks for a network that the operator does not allow.
         """
+        if not call.limits.seconds:
+            async with self._opened(call, program) as process:
+                yield process
+            return
+        async with self._slot(call) as slot, self._opened(call, program) as process:
+            process.slot = slot
+            yield process
+
+    @asynccontextmanager
+    async def _opened(self, call: SandboxCall, program: str) -> AsyncIterator[SandboxProcess]:
         confinement = self._confinement(call, Path(sys.executable), sees_packages=bool(program))
         if program:
             process = await self._take(confinement)
@@ -219,19 +275,13 @@ class Sandbox:
             await asyncio.to_thread(workspaces.close)
 
     @asynccontextmanager
-    async def _slot(self, call: SandboxCall) -> AsyncIterator[None]:
+    async def _slot(self, call: SandboxCall) -> AsyncIterator[Slot]:
+        slot = Slot(self._slots)
+        await slot.take(call.limits.seconds)
         try:
-            async with asyncio.timeout(call.limits.seconds or None):
-                await self._slots.acquire()
-        except TimeoutError:
-            raise Unavailable(
-                f"{self._sandbox_settings.sandbox_calls} programs are already running in the "
-                "sandbox (RICORDO_SANDBOX_CALLS). Try again later."
-            ) from None
-        try:
-            yield
+            yield slot
         finally:
-            self._slots.release()
+            slot.give_up()
 
     def _confinement(self, call: SandboxCall, python: Path, *, sees_packages: bool) -> Confinement:
         if call.has_network and not self._sandbox_settings.sandbox_network:
@@ -394,9 +444,10 @@ class Sandbox:
         start_time = time.monotonic()
         collected = Output(call)
         stopped_by: StoppedBy = ""
+        time_limit = asyncio.timeout(call.limits.seconds or None)
         try:
             async with (
-                asyncio.timeout(call.limits.seconds or None),
+                time_limit,
                 self._network(process, call, program),
             ):
                 watching = asyncio.create_task(watch(process, call.limits))
@@ -421,6 +472,8 @@ class Sandbox:
                     for task in (*stream_tasks, watching, exit_task):
                         task.cancel()
         except TimeoutError:
+            if not time_limit.expired():
+                raise
             stopped_by = "time"
         finally:
             process.kill()

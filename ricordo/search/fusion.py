@@ -149,9 +149,13 @@ def common_of(vectors: npt.NDArray[Any]) -> CommonDirections | None:
 
 
 def focus(query: Floats, common: CommonDirections | None) -> Floats:
-    """Return the query's vector (d,) without the vectors' common part.
+    """Return the query's vector without the vectors' common part.
 
     Products with the result order documents by subject.
+
+    Args:
+        query: The query's vector (d,), of length 1.
+        common: The common part of the vectors to compare; None returns `query` itself.
     """
     if common is None:
         return query
@@ -188,11 +192,20 @@ def fuse(
     may: Bools | None = None,
     bonuses: Floats | None = None,
 ) -> Floats:
-    """Return the score of each document: about 1 for the best, plus bonuses.
+    """Return the score of each document (n,): about 1 for the best, plus bonuses.
 
-    Only documents allowed by `may` are compared. `times` are ranges, `spoken` marks documents by a
-    named speaker, and `bonuses` are further bonuses by document. The score of a text in parts is at
-    its first position; the other positions have 0.
+    The score of a text in parts is at its first position; the other positions have 0.
+
+    Args:
+        documents: The n documents of the searched view.
+        lexical: Scores by words (n,), as `scoring.lexical` returns them.
+        similar: Similarities of some documents; None if nothing is embedded.
+        times: Ranges [start, end) in microseconds UTC that the query names.
+        spoken: Marks the documents of a speaker whom the query names (n,); None: no speaker is
+            named.
+        may: Marks the documents that the filters allow (n,). The best scores are sought among these
+            only. None allows all that are not deleted.
+        bonuses: Further bonuses by document (n,), which only hits get.
     """
     if may is None and not documents.is_whole:
         may = documents.alive
@@ -238,7 +251,13 @@ def scaled(
 ) -> Similarities | None:
     """Return the similarities of texts with shares of their neighbours, scaled to 0..1.
 
-    Returns None if there are none.
+    Args:
+        documents: The n documents of the searched view.
+        similar: The similarities of some documents, or of parts of texts.
+        may: Marks the documents that the filters allow (n,); None allows all.
+
+    Returns:
+        The similarities at the first positions of the allowed texts; None if there are none.
     """
     visible = similar if may is None else similar.where(may)
     if not len(visible):
@@ -289,9 +308,15 @@ def _smooth(layout: SlotLayout, positions: Integers, similarities: Floats) -> Fl
 
 
 def top(documents: DocumentColumns, scores: Floats, mask: Bools | None, k: int) -> Integers:
-    """Return the positions of the k best scores above 0, best first, with the mask.
+    """Return the positions of the k best scores above 0, best first.
 
-    Among equal scores the newest document comes first. Without a mask all are allowed.
+    Among equal scores the newest document comes first.
+
+    Args:
+        documents: The n documents of the searched view.
+        scores: Their scores (n,).
+        mask: Marks the documents that are allowed (n,); None allows all.
+        k: The most positions.
     """
     if mask is not None:
         allowed = np.flatnonzero(mask)
@@ -312,6 +337,10 @@ def bar(scores: Floats, k: int) -> np.float32:
     """Return a threshold that at least k of the scores reach, but not many more.
 
     It is the k-th best among the best scores of many groups.
+
+    Args:
+        scores: More than k scores (n,).
+        k: A number above 0.
     """
     size = min(len(scores) // (GROUPS * k), LARGEST_GROUP)
     if size > 1:
@@ -328,6 +357,12 @@ def ranks(
     """Return the ranks of these positions by words and by similarity.
 
     They count from 1 among visible documents; None if the document was not found that way.
+
+    Args:
+        best: The positions whose ranks are wanted.
+        may: Marks the visible documents (n,); None: all.
+        lexical: Scores of texts by words (n,); 0 means no hit.
+        similar: Similarities of texts; None if nothing is embedded.
     """
     by_words = _ranks(lexical[best], lexical, may, 0.0)
     if similar is None:

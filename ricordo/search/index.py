@@ -33,7 +33,7 @@ _LABELS = select(passages_tags.c.passage_id, passages_tags.c.tag).where(
     passages_tags.c.passage_id.op("IN")(_IDS)
 )
 _READ_PICTURES = "index.read_pictures"
-# "Anna Bell: I like tea" was said by Anna Bell. A name has at most three words. Otherwise any
+# The speaker of "Anna Bell: I like tea" is Anna Bell. A name has at most three words. Otherwise any
 # sentence with a colon would name a speaker.
 _SPEAKER = re.compile(r"\s*([^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,2}): ")
 
@@ -42,18 +42,23 @@ _SPEAKER = re.compile(r"\s*([^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,2}): "
 class Query:
     """A query: its text and its meaning.
 
-    `vectors` holds the query's vectors by model. `nearest` holds the hits of an external index by
-    partition, and `related` the related words of each word. `new_vectors` holds vectors of texts
-    without a stored vector; an empty vector means that the text cannot be embedded. A search that
-    meets further texts without a vector returns only these texts. With `sought_new`, they were
-    returned before, and the search returns hits. `may_embed` returns whether a model may see a text
-    with this egress label.
+    Attributes:
+        mode: Search by words ("fts"), by vectors ("vector"), or by both.
+        vectors: The query's vector of each model, by the model's handle.
+        nearest: The hits of an external index, by partition and model: numbers of documents with
+            similarities.
+        related: Words of similar meaning for each word of the query.
+        new_vectors: Vectors of texts without a stored vector. An empty vector means that the text
+            cannot be embedded.
+        sought_new: Return hits even if there are further texts without a vector. Otherwise a search
+            that meets such texts returns only these.
+        may_embed: Returns whether a model may see a text with this egress label.
     """
 
     text: str
     mode: SearchMode = "hybrid"
     vectors: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    nearest: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
+    nearest: Mapping[tuple[str, str], Sequence[tuple[int, float]]] = field(default_factory=dict)
     related: Mapping[str, Sequence[str]] = field(default_factory=dict)
     new_vectors: Mapping["NewText", Sequence[float]] = field(default_factory=dict)
     sought_new: bool = False
@@ -62,9 +67,14 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class NewText:
-    """A text that has no stored vector of the model: its document and part, its version and length.
+    """A text that has no stored vector of the model.
 
-    Version and length distinguish an edited text from the old one (see `BufferRow`).
+    Attributes:
+        model: The handle of the model.
+        document: The number (`seq`) of the message or passage.
+        part: The number of the part; 0 for an uncut text.
+        version: With `length`, it distinguishes an edited text from the old one (see `BufferRow`).
+        length: The number of terms in the part.
     """
 
     model: str
@@ -78,14 +88,20 @@ class NewText:
 class MessageFilter:
     """A filter of messages of these agents; an empty field matches any.
 
-    Times are microseconds, both ends included. `subject_id` is as in a Scope: None selects all
-    messages, and NOBODY selects messages about no user. A user's id selects messages about
-    no user and about that user. Messages of `own_conversation` match whichever user they are about.
-    Its messages since `turn_began` never match, since they are in the window, and the question
-    would be the best hit. With `reads_before`, each hit has the turn before it. `own_first`
-    puts messages about the subject before shared ones, and skips agents without messages about the
-    subject. `shared` are the conversations whose messages a fork shares, each with the last shared
-    seq (see `conversations.shared_by`).
+    Attributes:
+        subject_id: The user, as in a Scope: None selects all messages, and NOBODY selects messages
+            about no user. A user's id selects messages about no user and about that user.
+        start: The earliest time in microseconds UTC.
+        end: The latest time in microseconds UTC.
+        shared: The conversations whose messages a fork shares, each with the last shared seq (see
+            `conversations.shared_by`).
+        own_conversation: The conversation of the search. Its messages match whichever user they are
+            about.
+        turn_began: The time since which messages of `own_conversation` never match: they are in the
+            window, and the question would be the best hit.
+        reads_before: Return the turn before each hit too.
+        own_first: Put messages about the subject before shared ones, and skip agents without
+            messages about the subject.
     """
 
     agent_ids: tuple[str, ...]
@@ -123,10 +139,13 @@ class PassageFilter:
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """One hit: the document's number (`seq`), its relevance, and `before`, the turn before it.
+    """One hit.
 
-    `before` is None if the caller may not see that turn. `part` is the number of the best matching
-    part of a long text; 0 for an uncut text (see `text_parts.py`).
+    Attributes:
+        document: The number (`seq`) of the message or passage.
+        before: The number of the turn before it; None if the caller may not see that turn.
+        part: The number of the best matching part of a long text; 0 for an uncut text (see
+            `text_parts.py`).
     """
 
     document: int
@@ -139,12 +158,15 @@ class SearchHit:
 class SearchResult:
     """The best hits, best first.
 
-    `missing` names models for which documents have a vector but the query has none. `new_texts` are
-    texts without vectors. If there are any, there are no hits, and the search must be repeated.
+    Attributes:
+        missing: Models for which documents have a vector but the query has none, each with the
+            owners of these documents.
+        new_texts: Texts without a vector, each with the text to embed. If there are any, there are
+            no hits, and the search must be repeated.
     """
 
     hits: tuple[SearchHit, ...] = ()
-    missing: frozenset[str] = frozenset()
+    missing: Mapping[str, Sequence[str]] = field(default_factory=dict)
     new_texts: tuple[tuple[NewText, str], ...] = ()
 
 
@@ -176,7 +198,14 @@ def insert_archive(
 ) -> Archive:
     """Store a new archive of an agent with its first passages, and index these.
 
-    Returns the archive with count and tags.
+    Args:
+        tx: The transaction.
+        archive: The new archive; its count and tags are computed here.
+        owner: The id of the agent that owns it and gets it attached; None attaches it to no agent.
+        new_passages: Passages of this archive. Secrets in them are redacted before they are stored.
+
+    Returns:
+        The archive with the count and the tags of all these passages.
     """
     stored = archives.redacted(new_passages)
     stored_archive = archives.insert_one(tx, archive, owner=owner, new_passages=stored)
@@ -189,7 +218,14 @@ def insert_passages(
 ) -> Archive:
     """Store and index passages of one archive, and return the archive's new state.
 
-    Raises NotFound if the archive is deleted or not attached.
+    Args:
+        tx: The transaction.
+        archive: The archive as the caller loaded it. It is locked and read again.
+        new: The passages. Secrets are redacted, except in passages of a folder's archive.
+        attached_to: An agent to which the archive must still be attached; None checks nothing.
+
+    Raises:
+        NotFound: The archive was deleted, or is no longer attached to this agent.
     """
     changed_archive, stored = archives.insert_passages(tx, archive, new, attached_to=attached_to)
     index_passages(tx, stored)
@@ -270,9 +306,16 @@ def tags_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
 def find_messages(
     tx: Transaction, query: Query, filters: MessageFilter, limit: int, offset: int = 0
 ) -> SearchResult:
-    """Return the best matching messages, without the first `offset`.
+    """Return the best matching messages.
 
     A query without a word returns the newest.
+
+    Args:
+        tx: The transaction.
+        query: The query, with its vectors.
+        filters: The conditions, and the agents whose messages are searched.
+        limit: The most hits.
+        offset: The number of best messages to skip.
     """
     # Imports numpy, which a server loads at its first search or flush.
     from ricordo.search import engine
@@ -283,9 +326,16 @@ def find_messages(
 def find_passages(
     tx: Transaction, query: Query, filters: PassageFilter, limit: int, offset: int = 0
 ) -> SearchResult:
-    """Return the best matching passages, without the first `offset`.
+    """Return the best matching passages.
 
     A query without a word returns the newest.
+
+    Args:
+        tx: The transaction.
+        query: The query, with its vectors.
+        filters: The conditions, and the archives whose passages are searched.
+        limit: The most hits.
+        offset: The number of best passages to skip.
     """
     # Imports numpy, which a server loads at its first search or flush.
     from ricordo.search import engine
@@ -314,7 +364,11 @@ def _placed(row: Mapping[str, Any]) -> tuple[str, str, IndexEntry]:
 def passage_entry(passage: Any, tags: Sequence[str], conversation: str | int) -> IndexEntry:
     """Return the index entry of a passage or of its row.
 
-    Passages with the same `conversation` count as parts of one text.
+    Args:
+        passage: A `Passage`, or a row of the table `passages`.
+        tags: The passage's tags, which become labels of the entry.
+        conversation: The id of the first passage that was stored together with this one, or its
+            fingerprint. Passages with the same one count as parts of one text.
     """
     speaker = _SPEAKER.match(passage.text)
     return IndexEntry(

@@ -33,8 +33,13 @@ DELETIONS_AT_ONCE = 4096
 class Indexer:
     """The work of the index's jobs.
 
-    `messages_index` names an external index for messages. A flush waits `pause` seconds for more
-    rows.
+    Attributes:
+        store: The database; for a job, its fenced store (see `fenced`).
+        embedders: The embedding models.
+        indexes: External vector indexes by name.
+        messages_index: The name of the external index for messages; None: there is none.
+        pause: The seconds for which a flush waits for more rows.
+        networks: The addresses that egress policies call local.
     """
 
     store: Store
@@ -48,7 +53,12 @@ class Indexer:
         return replace(self, store=FencedStore(self.store, job))
 
     async def flush(self, job: Job, report: Report) -> None:
-        """Remove deleted documents, flush the rest of the buffer, and add an embed job."""
+        """Remove deleted documents, flush the rest of the buffer, and add an embed job.
+
+        Args:
+            job: A job of the kind `search.flush`. Its payload names the partition's `owner_id`.
+            report: Gets the number of finished rows, for both of its numbers.
+        """
         # Imports numpy, which a server loads at its first search or flush.
         from ricordo.search.flush import FLUSHED_AT_ONCE, pack_rows, write_rows
 
@@ -79,6 +89,10 @@ class Indexer:
         """Embed the partition's documents that have no vector of the owner's model yet.
 
         Until all documents have vectors of the new model, searches use those of the earlier model.
+
+        Args:
+            job: A job of the kind `search.embed`. Its payload names the partition's `owner_id`.
+            report: Gets the number of embedded documents, and the number of all.
         """
         # Imports numpy, which a server loads at its first search or flush.
         from ricordo.search.vectors import drop_vectors
@@ -137,7 +151,18 @@ class Indexer:
     async def make_vectors(
         self, name: str, embedding: str, owner: Any, report: Report, earlier_progress: int = 0
     ) -> None:
-        """Embed the partition's documents that have no vector."""
+        """Embed the partition's documents that have no vector.
+
+        Args:
+            name: The partition: its owner's id, with the suffix `NEW` for an index that is being
+                rebuilt.
+            embedding: The handle of the model, with the suffix `NEW` if its vectors are to replace
+                those of the same model.
+            owner: The row of the partition's owner, as `partitions.owner_of` returns it.
+            report: Gets the number of embedded documents, and the number of all.
+            earlier_progress: The number of steps that the job has done before; both numbers are
+                raised by it.
+        """
         # Imports numpy, which a server loads at its first search or flush.
         from ricordo.search.vectors import add_vectors, drop_vectors, next_batch
 

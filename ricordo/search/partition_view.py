@@ -43,10 +43,19 @@ _numbers = count()
 class PartitionView:
     """A partition's documents by position.
 
-    `buffered` holds the terms of positions that are not flushed yet, and `spreads` the spreads of
-    frequent terms. A part of a view has three more fields. `partition_positions` maps its documents
-    to positions in the partition, `view_positions` maps the partition's documents to positions in
-    the view (-1: left out), and `audience` names the user. In a whole view these are None.
+    Attributes:
+        records: The documents (n,), of which those in the buffer come last.
+        alive: Marks the documents that are not deleted (n,).
+        buffered: The terms of each position that is not flushed yet.
+        roles: The roles of the documents.
+        partition_positions: For a user's part of a view: the position of each document in the
+            partition. None for a whole view.
+        view_positions: For a part: the position in the view of each document of the partition; -1
+            if it is left out. None for a whole view.
+        audience: For a part: the owner, the user and the conversation of the search. None for a
+            whole view.
+        spreads: The spreads of frequent terms, which are added on demand.
+        version: A number that no other view of this process has.
     """
 
     records: reader.Documents
@@ -121,7 +130,15 @@ def view_of(
     flushed: reader.Documents,
     buffer: Sequence[Any],
 ) -> PartitionView:
-    """Return the view of one partition's flushed documents and buffer rows."""
+    """Return the view of one partition's flushed documents and buffer rows.
+
+    Args:
+        cache: The cache that has earlier views, and gets this one.
+        partition: The partition's row; None if nothing is flushed yet. Then `buffer` has a row.
+        flushed: The records of the flushed documents.
+        buffer: The rows of the owner's write buffer in their order, as `reader.read_index` returns
+            them.
+    """
     key = ("view", partition.owner_id if partition else buffer[0].name)
     state = (partition.seq, partition.generation, len(flushed)) if partition else (None, 0, 0)
     cached: _CachedView | None = cache.partitions.get(key)
@@ -175,7 +192,13 @@ def view_for(
 ) -> PartitionView:
     """Return the part of a view that the user of a search may see.
 
-    `MessageFilter` describes the user and the conversation.
+    Args:
+        cache: The cache that has earlier parts, and gets this one.
+        owner_id: The owner of the partition.
+        view: The whole view.
+        subject_id: The user, as in `MessageFilter`: None sees all, and NOBODY only shared
+            documents.
+        own_conversation: A conversation of which the user may see everything; None: there is none.
     """
     if subject_id is None:
         return view
@@ -252,6 +275,11 @@ def join_views(
     """Return several partitions as one, in their order.
 
     In a joint search, a word has one rarity for all of them.
+
+    Args:
+        cache: The cache that has earlier joined views, and gets this one.
+        owners: The owners of the partitions.
+        views: The views of the same partitions, in the same order.
     """
     if len(views) == 1:
         return views[0]

@@ -37,8 +37,8 @@ _REMOVED_AT_ONCE = 500
 # More results than this are found by an exact search, since no index is faster then.
 _MAX_FROM_INDEX = 500
 _MAX_RESULTS = 1_000_000
-# The candidates that the index keeps (hnsw.ef_search), and the most vectors that it visits for a
-# filter (hnsw.max_scan_tuples).
+# The fewest and the most candidates of a search in the index (hnsw.ef_search), and the most vectors
+# that it visits for a filter (hnsw.max_scan_tuples).
 _CANDIDATES = 300
 _MAX_CANDIDATES = 1000
 _MAX_VISITED = 20_000
@@ -153,9 +153,12 @@ _FILTERS = ("roles", "conversation", "users", "any_tags", "all_tags", "start", "
 class BuildPlan:
     """The conditions for building an approximate index.
 
-    A group needs `min_vectors`, and `quiet_seconds` without new vectors, since with an index each
-    row takes three times as long to write. A group is checked again after `retry_seconds`. A build
-    may take `memory` bytes of the database server.
+    Attributes:
+        min_vectors: The least number of vectors in a group.
+        quiet_seconds: The time without new vectors in the group, since with an index each row takes
+            three times as long to write.
+        retry_seconds: The time after which a group is checked again.
+        memory: The most bytes of the database server that a build may take.
     """
 
     min_vectors: int = 20_000
@@ -198,7 +201,18 @@ class PgVectorIndex:
         self._is_closed = False
 
     async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
-        """Store these records. Vectors of different dimensions are kept apart."""
+        """Store these records; a stored document is replaced.
+
+        Vectors of different dimensions are searched separately.
+
+        Args:
+            partition: The id of the owner: an agent, an archive or a folder.
+            model: The handle of the model that made the vectors.
+            records: The records; of several with one number the last counts.
+
+        Raises:
+            Unavailable: The database or the extension fails.
+        """
         # Sorted, so that two writers cannot wait for each other in a cycle.
         latest = sorted({record.document: record for record in records}.items())
         rows = [_row(partition, model, record) for _, record in latest]
@@ -208,13 +222,30 @@ class PgVectorIndex:
             self._wait_with(VectorGroup(partition, model, dimension), self._plan.quiet_seconds)
 
     async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
-        """Remove these documents."""
+        """Remove these documents.
+
+        Args:
+            partition: The id of the owner.
+            model: The handle of a model; vectors of other models stay.
+            documents: The numbers (`seq`) of the documents. Missing ones are no error.
+
+        Raises:
+            Unavailable: The database or the extension fails.
+        """
         for batch in portions(documents, _REMOVED_AT_ONCE):
             parameters = {"partition": partition, "model": model, "documents": list(batch)}
             await self._ask(self._store.write, partial(_remove, parameters=parameters))
 
     async def drop(self, partition: str, model: str) -> None:
-        """Drop the partition's vectors of this model, and then the index over them."""
+        """Drop the partition's vectors of this model, and then the index over them.
+
+        Args:
+            partition: The id of the owner.
+            model: The handle of the model.
+
+        Raises:
+            Unavailable: The database or the extension fails.
+        """
         parameters = {"partition": partition, "model": model, "limit": _REMOVED_AT_ONCE}
         while await self._ask(self._store.write, lambda tx: tx.run(_DROP_SOME, parameters)):
             pass
@@ -233,7 +264,22 @@ class PgVectorIndex:
     ) -> list[tuple[int, float]]:
         """Return the nearest documents, exactly or by the partition's index.
 
-        The index is used only if it finds enough documents.
+        The index is used only if it finds enough documents. A missing index is built in the
+        background.
+
+        Args:
+            partition: The id of the owner.
+            model: The handle of the model that made `vector`.
+            vector: The query's vector. Only stored vectors with the same number of dimensions are
+                compared.
+            limit: The most documents. Below 1 there are none.
+            conditions: The filter.
+
+        Returns:
+            The numbers of the documents, each with its cosine similarity, best first.
+
+        Raises:
+            Unavailable: The database or the extension fails.
         """
         if limit < 1:
             return []
@@ -255,7 +301,16 @@ class PgVectorIndex:
     async def build(self, partition: str, model: str, dimension: int) -> bool:
         """Build the partition's approximate index if it has enough vectors.
 
-        Returns True if the partition has an index now. Raises Unavailable if the database fails.
+        Args:
+            partition: The id of the owner.
+            model: The handle of the model.
+            dimension: The number of dimensions; vectors with another number have another index.
+
+        Returns:
+            True if the partition has the index now.
+
+        Raises:
+            Unavailable: The database fails.
         """
         group = VectorGroup(partition, model, dimension)
         with _translated_errors():

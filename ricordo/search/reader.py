@@ -180,9 +180,17 @@ def occurrences(row: BufferRow) -> dict[str, int]:
 
 
 def chunks_of(rows: npt.NDArray[Any], position: int, size: int) -> list[dict[str, Any]]:
-    """Cut rows into chunks; the first row is at `position`.
+    """Cut rows into chunks.
 
-    Each piece has the number of its chunk and its data.
+    A chunk that begins or ends within the rows gets only a piece, which can be appended to it.
+
+    Args:
+        rows: Entries of the partition, such as documents or vectors.
+        position: The position of the first row in the partition.
+        size: The number of entries in a chunk, such as `DOCUMENT_CHUNK`.
+
+    Returns:
+        The pieces in order, each with the number of its `chunk` and its `data` as bytes.
     """
     end = position + len(rows)
     cuts = [position, *range((position // size + 1) * size, end, size), end]
@@ -204,7 +212,7 @@ def read_postings(data: bytes) -> Postings:
 class SizedCache:
     """A cache of limited total size that drops the least recently used entries.
 
-    An entry does not push out another entry of its `group`.
+    An entry does not push out another entry of its `group`, even if the cache is then too large.
     """
 
     def __init__(self, limit: int, group: Callable[[Any], Any] = lambda key: key) -> None:
@@ -223,7 +231,13 @@ class SizedCache:
             return self._entries[key][0]
 
     def put(self, key: Any, entry: Any, size: int) -> None:
-        """Cache this entry of `size` bytes."""
+        """Cache this entry, and drop others if the cache is too large.
+
+        Args:
+            key: Any hashable key; its former entry is replaced.
+            entry: The entry, which must not change later.
+            size: Its size in the unit of the cache's limit: bytes, or words of a vocabulary.
+        """
         with self._lock:
             self._size += size - self._entries.pop(key, (None, 0))[1]
             self._entries[key] = (entry, size)
@@ -274,7 +288,13 @@ def cache_of(tx: Transaction) -> IndexCache:
 class PartitionRow:
     """The row of a partition, as a search reads it.
 
-    `vectors` is the number of its documents that the model `embedding` has embedded.
+    Attributes:
+        owner_id: The agent or archive.
+        seq: The number of the partition.
+        documents: The number of flushed positions; each part of a text has one.
+        generation: It counts the changes that are not appended documents, such as deletions.
+        vectors: The number of positions that the model `embedding` has embedded.
+        embedding: The handle of the model whose vectors searches use; None: there are none.
     """
 
     owner_id: str
@@ -345,6 +365,11 @@ def read_index(tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> 
     """Read the partitions, buffers and documents of these owners, and the terms' postings.
 
     It takes two statements at most.
+
+    Args:
+        tx: The transaction.
+        owners: The distinct ids of agents or archives; those without an index are left out.
+        terms: Terms as the index stores them: words, and labels as `label_term` returns them.
     """
     cache = cache_of(tx)
     is_cacheable = len(owners) <= _MAX_CACHED_OWNERS

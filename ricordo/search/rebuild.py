@@ -120,7 +120,13 @@ class RebuildPortion:
 
 
 def some_owners(tx: Transaction, after: str, limit: int = AT_ONCE) -> list[tuple[str, str]]:
-    """Return agents and archives with their organizations, ordered by id."""
+    """Return agents and archives with their organizations, ordered by id.
+
+    Args:
+        tx: The transaction.
+        after: The last id of the portion before; "" for the first portion.
+        limit: The most owners.
+    """
     rows = tx.all(_SOME_OWNERS, {"after": after, "limit": limit})
     return [(row.id, row.organization_id) for row in rows]
 
@@ -171,6 +177,14 @@ def read_portion(
     """Return the next documents of the partition; None after the last.
 
     Call it in one snapshot of the database.
+
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive.
+        after: The time (microseconds UTC) and the number of the last document of the portion
+            before.
+        conversations: The conversations of passages by document, as `conversations_of` returns
+            them.
     """
     kind = write_buffer.kind_of(owner_id)
     created_at, seq = after
@@ -213,7 +227,10 @@ def drop_remains(tx: Transaction, owner_id: str) -> bool:
 def take_over(tx: Transaction, owner_id: str, buffer_seqs: Sequence[int]) -> None:
     """Replace the index by the new one, except if the owner was deleted.
 
-    `buffer_seqs` are rows of the buffer that the new index already contains.
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive.
+        buffer_seqs: Rows of the write buffer that the new index already contains. They are deleted.
     """
     tx.lock(_OWNER_LOCKED[write_buffer.kind_of(owner_id)], {"owner_id": owner_id})
     owner = partitions.owner_of(tx, owner_id)
@@ -227,7 +244,14 @@ def take_over(tx: Transaction, owner_id: str, buffer_seqs: Sequence[int]) -> Non
 
 
 async def reindex(indexer: "Indexer", job: Job, report: Report) -> None:
-    """Rebuild the partition's index with its vectors, then replace the old one."""
+    """Rebuild the partition's index with its vectors, then replace the old one.
+
+    Args:
+        indexer: The indexer with the job's fenced store.
+        job: A job of the kind `REINDEX`. Its payload names the partition's `owner_id`.
+        report: Gets the number of finished steps, and the number of all. If a model is configured,
+            each document is two steps: it is indexed, then embedded.
+    """
     store = indexer.store
     owner_id = str(job.payload["owner_id"])
     await _drop_remains(indexer, owner_id)
@@ -260,6 +284,11 @@ async def reembed(indexer: "Indexer", job: Job, report: Report) -> None:
     """Embed all texts of the partition again.
 
     Searches use the old vectors until the last new vector is made.
+
+    Args:
+        indexer: The indexer with the job's fenced store.
+        job: A job of the kind `REEMBED`. Its payload names the partition's `owner_id`.
+        report: Gets the number of embedded documents, and the number of all.
     """
     # Imports numpy, which a server loads at its first search or flush.
     from ricordo.search.vectors import drop_vectors

@@ -13,10 +13,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class VectorRecord:
-    """A message, passage or chunk by number, with its vector and filters.
+    """A message, passage or chunk, with its vector and filters.
 
-    `conversation` is the conversation of a message, or the file of a chunk. `part` is the number of
-    a part of a long text, which only the index of this folder has (see `text_parts.py`).
+    Attributes:
+        document: The number (`seq`) of the message, passage or chunk.
+        created_at: Its time in microseconds UTC.
+        role: The role of a message; "" for others.
+        conversation: The conversation of a message, or the file of a chunk.
+        user_id: The user that it is about; "" for none.
+        part: The number of a part of a long text, which only the index of this folder has (see
+            `text_parts.py`).
     """
 
     document: int
@@ -42,8 +48,12 @@ class VectorRecord:
 class VectorFilter:
     """The conditions of a search; an empty filter admits all documents.
 
-    Times are inclusive. "" in `users` means no user. One of `tags` must match; with `all_tags`, all
-    of them.
+    Attributes:
+        users: The users that documents may be about; "" is for documents about no user.
+        tags: One of these tags must match.
+        all_tags: All tags must match.
+        start: The earliest time in microseconds UTC.
+        end: The latest time in microseconds UTC.
     """
 
     roles: tuple[str, ...] = ()
@@ -57,9 +67,10 @@ class VectorFilter:
 
 @runtime_checkable
 class VectorIndex(Protocol):
-    """Vectors by partition and model; those of different models are kept apart.
+    """Vectors by partition and model; those of different models are stored separately.
 
-    Every method may be repeated. A method that fails raises Unavailable with a sentence.
+    A partition is named by the id of its owner: an agent, an archive or a folder of files. Every
+    method may be repeated. A method that fails raises Unavailable with a sentence.
     """
 
     @property
@@ -71,11 +82,22 @@ class VectorIndex(Protocol):
         """Store these records; a stored document is replaced.
 
         After an error some may be stored, so all should be sent again.
+
+        Args:
+            partition: The id of the owner.
+            model: The handle of the model that made the vectors.
+            records: Records with vectors of one size.
         """
         ...
 
     async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
-        """Remove these documents. Missing ones are no error."""
+        """Remove these documents.
+
+        Args:
+            partition: The id of the owner.
+            model: The handle of a model; vectors of other models stay.
+            documents: The numbers (`seq`) of the documents. Missing ones are no error.
+        """
         ...
 
     async def drop(self, partition: str, model: str) -> None:
@@ -92,7 +114,15 @@ class VectorIndex(Protocol):
     ) -> list[tuple[int, float]]:
         """Return the nearest documents that the filter admits, the best first.
 
-        Each result is a document with its cosine similarity.
+        Args:
+            partition: The id of the owner.
+            model: The handle of the model that made `vector`.
+            vector: The query's vector.
+            limit: The most documents.
+            conditions: The filter.
+
+        Returns:
+            The numbers of the documents, each with its cosine similarity.
         """
         ...
 

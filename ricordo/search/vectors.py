@@ -110,10 +110,15 @@ _SERVE = (
 class Vectors:
     """The vectors of the first documents of a partition, one in each row.
 
-    Each has length 1; those of deleted documents are zeros. If there are few vectors, the `rows`
-    are floats. If there are many, the rows are bytes, which `scales` turns into numbers. Their
-    `bits` mark the dimensions above the mean, packed 64 to an integer, in one row for each integer.
-    `common` are the common directions of the first `counted` vectors.
+    Each has length 1; those of deleted documents are zeros.
+
+    Attributes:
+        rows: Floats (m, d) if there are few vectors; bytes (m, d) if there are many.
+        scales: The numbers (m,) by which bytes become floats; None for floats.
+        bits: Marks of the dimensions above the mean, packed 64 to an integer, in one row for each
+            integer (d / 64, m); None for few vectors.
+        common: The common directions of the first `counted` vectors; None if there are too few.
+        counted: The number of vectors that give the common directions (see `shared_by`).
     """
 
     rows: npt.NDArray[Any]
@@ -156,6 +161,10 @@ def vectors_from(new: npt.NDArray[Any], earlier: Vectors | None = None) -> Vecto
     """Prepare these vectors for searches, and append them to the earlier vectors.
 
     The common directions are computed again if `shared_by` changes.
+
+    Args:
+        new: Vectors of length 1 (m, d), as they are stored; zeros for deleted documents.
+        earlier: The vectors of the positions before; None if there are none.
     """
     vectors = _appended(new, earlier)
     counted = shared_by(len(vectors))
@@ -233,7 +242,17 @@ def _common_of(vectors: Vectors, positions: Integers) -> fusion.CommonDirections
 def part_of(
     cache: reader.IndexCache, partition: reader.PartitionRow, vectors: Vectors, view: PartitionView
 ) -> Vectors | ShownVectors:
-    """Return the partition's vectors of the documents in the view."""
+    """Return the partition's vectors of the documents in the view.
+
+    Args:
+        cache: The cache that has the common directions of earlier searches, and gets these.
+        partition: The row of the partition.
+        vectors: The vectors of the whole partition.
+        view: A view of this partition, or a user's part of it.
+
+    Returns:
+        `vectors` for a whole view; for a part, the vectors with the positions that it shows.
+    """
     if view.partition_positions is None:
         return vectors
     embedded_count = int(np.searchsorted(view.partition_positions, len(vectors)))
@@ -254,7 +273,14 @@ def part_of(
 def similarities_shown(
     shown_vectors: ShownVectors, query: Floats, may: Bools | None, also: Bools
 ) -> fusion.Similarities:
-    """Compare as `similarities` does; positions count only the shown documents."""
+    """Compare as `similarities` does; positions count only the shown documents.
+
+    Args:
+        shown_vectors: The vectors of the documents that a user may see.
+        query: The query's vector (d,), of length 1.
+        may: Marks the documents of the view that the filters allow; None allows all.
+        also: Marks documents of the view that are always compared.
+    """
     vectors = shown_vectors.vectors
     positions = shown_vectors.positions
     count = len(positions)
@@ -308,7 +334,15 @@ def similarities(
 ) -> fusion.Similarities:
     """Return the similarities to the query, without the vectors' common directions.
 
-    It compares the nearest documents that the mask `may` allows, and always those in `also`.
+    Few vectors are all compared. Of many, the nearest allowed ones and those in `also` are
+    compared.
+
+    Args:
+        vectors: The vectors of a partition's first documents.
+        query: The query's vector (d,), of length 1. With another number of dimensions than the
+            vectors, nothing is similar.
+        may: Marks the documents that the filters allow (n,); None allows all.
+        also: Marks documents that are always compared (n,).
     """
     count = min(len(vectors), len(also))
     if not count or vectors.rows.shape[1] != len(query):
@@ -455,7 +489,14 @@ def _packed(signs: Bools) -> npt.NDArray[np.uint64]:
 def next_batch(tx: Transaction, owner_id: str, embedding: str, limit: int) -> EmbeddingBatch | None:
     """Return the next documents to embed with this model.
 
-    Returns None if all flushed documents have their vectors.
+    Args:
+        tx: The transaction.
+        owner_id: The partition's name: its owner's id, perhaps with the suffix `NEW`.
+        embedding: The handle of the model, perhaps with the suffix `NEW`.
+        limit: The most positions; each part of a text has one.
+
+    Returns:
+        The batch; None if all flushed documents have their vectors.
     """
     partition = partition_of(tx, owner_id)
     if partition is None:
@@ -479,10 +520,21 @@ def add_vectors(
     vectors: Mapping[tuple[int, int], Sequence[float]],
     size: int,
 ) -> bool:
-    """Store the vectors of a batch by document and part; store zeros for missing vectors.
+    """Store the vectors of a batch.
 
-    The vectors of a partition's first model are used at once. Those of a later model are used once
-    all exist. They then replace the old ones, and the result is True.
+    The vectors of a partition's first model are used at once. Those of another model are used once
+    all exist.
+
+    Args:
+        tx: The transaction.
+        batch: The positions, as `next_batch` returned them.
+        vectors: The vectors by document and part, each of length 1. Missing ones are stored as
+            zeros.
+        size: The number of dimensions.
+
+    Returns:
+        True if these vectors have now replaced those of the same model: the batch's model has the
+            suffix `NEW`, and no position is left. Otherwise False.
 
     Raises:
         Conflict: another process stored them meanwhile, or the model's vectors have a new size.
@@ -530,10 +582,15 @@ def documents_of(
 ) -> list[tuple[str, VectorRecord]]:
     """Return each existing text of a batch, with its unfilled record.
 
-    Texts with an egress label that `may_embed` refuses are left out.
+    The text of a message begins with its speaker's name.
 
-    The text of a message begins with its speaker's name. Unless `in_parts`, a text in parts is
-    returned whole, with its first part.
+    Args:
+        tx: The transaction.
+        batch: The documents and their parts; deleted ones are left out.
+        in_parts: Return each part of a long text. Otherwise the whole text is returned with its
+            first part.
+        may_embed: Returns whether a text with this egress label may be embedded. Refused texts are
+            left out.
     """
     documents: list[tuple[str, VectorRecord]] = []
     kind = kind_of(batch.owner_id)
@@ -563,6 +620,11 @@ def drop_vectors(tx: Transaction, owner_id: str, model: str) -> None:
     """Delete the vectors of one model.
 
     If searches use these vectors, they use words alone until new vectors exist.
+
+    Args:
+        tx: The transaction.
+        owner_id: The partition's name: its owner's id, perhaps with the suffix `NEW`.
+        model: The handle of the model, perhaps with the suffix `NEW`.
     """
     partition = lock_partition(tx, owner_id)
     if partition is None:

@@ -67,7 +67,14 @@ _DELETE = delete(search_buffer).where(search_buffer.c.seq.op("IN")(_SEQS))
 class IndexEntry:
     """A document to index or to delete.
 
-    `conversation` (or its fingerprint) and `user_id` serve as filters. `speaker` may be empty.
+    Attributes:
+        id: The id of the message or passage.
+        created_at: Its time in microseconds UTC.
+        conversation: The conversation of a message, or the text to which passages belong, by its id
+            or fingerprint.
+        user_id: The user that it is about; None for none.
+        speaker: The name of its speaker; "": unknown.
+        labels: Tags by which it is filtered.
     """
 
     id: str
@@ -84,9 +91,18 @@ class IndexEntry:
 class BufferRow:
     """A row of the buffer.
 
-    `seq` is the row's number, `document` is the number of the message or passage. `version` is a
-    checksum of 16 bits that distinguishes an edited text from the old one. `lengths` are the
-    numbers of terms in the text's parts; an uncut text has one number.
+    Attributes:
+        seq: The number of the row.
+        document: The number of the message or passage.
+        is_deleted: The row removes the document.
+        asks: The text ends with a question mark.
+        role: The index of the role in `ROLES`.
+        conversation: The fingerprint of the conversation; 0: none.
+        user: The fingerprint of the user; 0: none.
+        version: A checksum of 16 bits that distinguishes an edited text from the old one.
+        lengths: The numbers of terms in the text's parts; an uncut text has one number.
+        speaker: The terms of the speaker's name.
+        text: The terms of all parts, in order.
     """
 
     seq: int
@@ -150,6 +166,12 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
 
     A long buffer is flushed at once. A short buffer is flushed soon if this process adds few jobs,
     otherwise later, since one flush of many rows costs less than many small ones.
+
+    Args:
+        tx: The transaction that wrote the rows.
+        owner_id: The agent or archive.
+        organization_id: The owner's organization, which gets the job.
+        rows: The number of rows that were just added to the buffer.
     """
     # For each owner: the rows that this process has written since it last added a job, and that
     # job's time. A count that is too low is harmless, since a sweep finds the rest.
@@ -198,9 +220,14 @@ def add_flush_job(
     not_before: int = 0,
     hurries: bool = True,
 ) -> bool:
-    """Add a job that flushes this buffer; return False if one waits already.
+    """Add a job that flushes this buffer; return False if one already waits.
 
-    With `hurries`, a waiting job is moved forward to `not_before`.
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive.
+        organization_id: The owner's organization, which gets the job.
+        not_before: The earliest time of the flush in microseconds UTC; 0: now.
+        hurries: A waiting job that would run later is moved forward to `not_before`.
     """
     job = Job(
         FLUSH,
@@ -252,7 +279,13 @@ def delete_rows(tx: Transaction, seqs: Sequence[int]) -> None:
 
 
 def pack(entry: IndexEntry, *, is_deleted: bool = False) -> bytes:
-    """Return the data of an entry's row."""
+    """Return the data of an entry's row.
+
+    Args:
+        entry: The document with its text.
+        is_deleted: The row removes the document from the index. It then also has the terms by which
+            older versions indexed the text.
+    """
     parts = _terms_by_part(entry.text)
     if is_deleted:
         parts.append(_terms_of_uncut(entry.text, parts))
@@ -294,7 +327,13 @@ def _terms_of_uncut(text: str, parts: Sequence[Sequence[str]]) -> list[str]:
 
 
 def unpack(seq: int, document: int, data: bytes) -> BufferRow:
-    """Return the row of packed data."""
+    """Return the row of packed data.
+
+    Args:
+        seq: The row's number in the buffer.
+        document: The number of the message or passage.
+        data: The bytes that `pack` made.
+    """
     is_deleted, asks, role, created_at, conversation, user, checksum = _HEADER.unpack_from(data)
     speaker, text, *labels = data[_HEADER.size :].decode().split("\0")
     return BufferRow(

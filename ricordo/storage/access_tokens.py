@@ -39,8 +39,13 @@ def page(
 ) -> Sequence[ApiKey]:
     """Return valid tokens, the newest first.
 
-    A caller that acts for a user gets that user's tokens. Others get all tokens of the
-    organization.
+    Args:
+        tx: The transaction.
+        scope: The caller. One who sees the whole organization gets all its tokens. Others get the
+            tokens that their key created.
+        agent_id: Only tokens for this agent; None or "" for any agent.
+        limit: The most tokens.
+        offset: The number of newest tokens to skip.
     """
     has_agent: ColumnElement[bool] = true()
     if agent_id:
@@ -51,7 +56,15 @@ def page(
 
 
 def delete_one(tx: Transaction, scope: Scope, id: str, hash: str) -> bool:
-    """Delete the caller's token with this id or hash; return False if there is none."""
+    """Delete the caller's token with this id or hash; return False without one.
+
+    Args:
+        tx: The transaction.
+        scope: The caller. One who sees the whole organization may delete any of its tokens. Others
+            may delete the tokens that their key created.
+        id: A token's id; another text matches none.
+        hash: The stored hash of a token, as `keys.hash_of` returns it.
+    """
     is_named = or_(api_keys.c.id == id, api_keys.c.hash == hash)
     return tx.run(delete(api_keys).where(_IS_TOKEN, _is_own(scope), is_named)) > 0
 

@@ -40,7 +40,13 @@ def last_turns(
 ) -> dict[str, int]:
     """Return the end of each enabled user's last turn with these agents, by user id.
 
-    Only users whose last turn ended between these times are returned.
+    Args:
+        tx: The transaction.
+        agent_ids: The agents.
+        since: Users whose last turn ended before this time are left out. Times are in microseconds
+            UTC.
+        until: Users whose last turn ended after this time are left out.
+        ignored_conversations: A select of conversation ids; turns in them do not count.
     """
     statement = _LAST_TURNS.where(conversations.c.id.not_in(ignored_conversations))
     parameters = {"agent_ids": list(agent_ids), "since": since, "until": until}

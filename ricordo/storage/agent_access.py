@@ -48,7 +48,11 @@ def for_caller(
 ) -> tuple[Any, dict[str, Any]]:
     """Return the statement that fits this caller, with its parameters.
 
-    `free` serves callers that may use every agent, `restricted` serves all others.
+    Args:
+        scope: The caller.
+        free: The statement for callers that may use every agent.
+        restricted: The same statement with `MAY_USE`, for all others.
+        parameters: The parameters of `free`. Those of `restricted` also name the user.
     """
     if scope.uses_every_agent:
         return free, parameters
@@ -56,9 +60,13 @@ def for_caller(
 
 
 def may_use(scope: Scope, agent_id: ColumnElement[str] = agents.c.id) -> list[ColumnElement[bool]]:
-    """Return the conditions that the caller may use the agent whose id is in this column.
+    """Return the conditions that the caller may use an agent.
 
     The result is empty for a caller that may use all agents.
+
+    Args:
+        scope: The caller.
+        agent_id: The column with the agent's id.
     """
     if scope.uses_every_agent:
         return []
@@ -80,9 +88,18 @@ def attach_user(tx: Transaction, agent_id: str, user_id: str) -> None:
 
 
 def keep_to(tx: Transaction, scope: Scope, agent_id: str, identity_ids: Sequence[str]) -> None:
-    """Restrict the agent to exactly these users. Raises NotFound, Forbidden.
+    """Restrict the agent to exactly these users.
 
-    `identity_ids` are the users' ids in the form of older clients.
+    Args:
+        tx: The transaction.
+        scope: The caller, who must see the whole organization.
+        agent_id: The agent. Agents that share its memory get the same users.
+        identity_ids: The users' ids in the form of older clients. Without any, everybody may use
+            the agent.
+
+    Raises:
+        NotFound: One of the users does not exist.
+        Forbidden: The caller does not see the whole organization.
     """
     users.require_all_users(scope)
     attached_users = [users.require(tx, scope, users.user_id_of(id)) for id in identity_ids]

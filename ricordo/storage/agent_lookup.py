@@ -33,7 +33,12 @@ _OF_COURSE = (
 
 
 def exists_as(id: ColumnElement[str], organization_id: ColumnElement[str]) -> ColumnElement[bool]:
-    """Return the condition that the agent in these columns exists."""
+    """Return the condition that an agent exists.
+
+    Args:
+        id: The column with the agent's id.
+        organization_id: The column with the organization to which it must belong.
+    """
     return exists().where(agents.c.id == id, agents.c.organization_id == organization_id)
 
 
@@ -56,7 +61,15 @@ def ids_among(tx: Transaction, organization_id: str, agent_ids: Select[Any]) -> 
 
 
 def page_of_ids(tx: Transaction, scope: Scope, page: Page, agent_ids: Select[Any]) -> list[str]:
-    """Return one page of the ids of the selected agents that the caller may use."""
+    """Return one page of the ids of the selected agents that the caller may use.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The part of the list, by creation. Its cursor must be an agent that the caller may
+            use.
+        agent_ids: A select of agent ids.
+    """
     statement = select(agents.c.id).where(
         agents.c.id.in_(agent_ids),
         agents.c.organization_id == scope.organization_id,
@@ -69,7 +82,14 @@ def page_of_ids(tx: Transaction, scope: Scope, page: Page, agent_ids: Select[Any
 def of_older_version(
     tx: Transaction, organization_id: str, template_id: str, version: int
 ) -> list[str]:
-    """Return the ids of the agents made from an older version of the template, oldest first."""
+    """Return the ids of the agents made from an older version of the template, oldest first.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization of the template.
+        template_id: The template, which the agents' settings name as `base_template_id`.
+        version: Agents of versions below this number are returned.
+    """
     statement = select(agents.c.id).where(
         agents.c.organization_id == organization_id,
         agents.c.settings[("template", "version")].as_integer() < version,

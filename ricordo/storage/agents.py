@@ -166,8 +166,16 @@ def load(
 ) -> AgentState:
     """Return the agent with its blocks, tools, archives and a conversation.
 
-    Without a conversation id, the caller's default conversation is loaded. It may be new and empty.
-    Raises NotFound.
+    Args:
+        tx: The transaction.
+        scope: The caller. The blocks and archives are those for the caller's user, or else for the
+            conversation's user.
+        agent_id: The agent.
+        conversation_id: A conversation of the agent. None or "" loads the caller's default
+            conversation, which may be new and empty.
+
+    Raises:
+        NotFound: The agent or the conversation does not exist, or the caller may not use it.
     """
     agent, conversation, rows = _load_conversation(tx, scope, agent_id, conversation_id)
     user_id = scope.subject_id or conversation.user_id
@@ -186,9 +194,12 @@ def load(
 
 
 def blocks_seen(tx: Transaction, scope: Scope, agent_id: str) -> tuple[Block, ...]:
-    """Return the agent's blocks in the caller's default conversation. Raises NotFound.
+    """Return the agent's blocks in the caller's default conversation.
 
     It takes two statements.
+
+    Raises:
+        NotFound: The agent does not exist, or the caller may not use it.
     """
     agent, conversation, _ = _load_conversation(tx, scope, agent_id)
     return blocks.of_agent(
@@ -280,6 +291,9 @@ def load_whole(tx: Transaction, scope: Scope, agent_id: str) -> AgentState:
     """Return the agent with its default conversation and all tags, as the API shows it.
 
     The result includes the tags of the blocks, and the calls that wait for an answer.
+
+    Raises:
+        NotFound: The agent does not exist, or the caller may not use it.
     """
     return require_found(next(iter(_load_all(tx, scope, [agent_id])), None), "Agent", agent_id)
 
@@ -352,7 +366,8 @@ def _load_all(
 def get(tx: Transaction, scope: Scope, agent_id: str) -> Agent:
     """Return the agent without its attachments.
 
-    Raises NotFound, also for an agent that the caller may not use.
+    Raises:
+        NotFound: The agent does not exist, or the caller may not use it.
     """
     parameters = {"id": agent_id, "organization_id": scope.organization_id}
     return require_found(
@@ -391,6 +406,17 @@ def page(
     """Return one page of agents with their attachments, ordered by creation or `position`.
 
     Long texts of blocks are cut.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; agents that the caller may not use are left out.
+        page: The part of the list.
+        *conditions: Further conditions, such as `has_block`; None is ignored.
+        tags: Only agents with one of these tags; without tags, all agents.
+        all_tags: Only agents with all of the tags.
+        position: The expression by which agents are ordered, as `place_of` returns it; None: by
+            creation.
+        **equal: Values by column; None is ignored.
     """
     listed = _ROWS.page_of_ids(
         tx,
@@ -455,7 +481,11 @@ def last_ended_for(tx: Transaction, scope: Scope, reason: str) -> ColumnElement[
 def place_of(tx: Transaction, scope: Scope, order_by: AgentOrder) -> ColumnElement[Any] | None:
     """Return the expression by which agents are ordered; None if they are ordered by creation.
 
-    Agents whose conversation never ran come before all others.
+    Args:
+        tx: The transaction, since a user's default conversations are looked up.
+        scope: The caller, whose default conversations count for "last_run_completion".
+        order_by: The requested order. An agent whose conversation never ran counts as the one that
+            ran first.
     """
     if order_by == "last_run_completion":
         # Use an aggregate, since it always returns one row. A user may have had a personal
@@ -521,7 +551,13 @@ def tags_of(tx: Transaction, agent_id: str) -> list[str]:
 
 
 def update(tx: Transaction, agent: Agent, tags: Sequence[str] | None = None) -> None:
-    """Store the changed fields of an agent, and its tags if they are passed."""
+    """Store the changed fields of an agent.
+
+    Args:
+        tx: The transaction.
+        agent: The agent with its new fields. Its organization and its creation never change.
+        tags: All tags that the agent is to have; None leaves them as they are.
+    """
     _update(tx, agent)
     if tags is not None:
         tx.run(_DELETE_TAGS, {"agent_id": agent.id})

@@ -63,6 +63,15 @@ def insert_one(
     """Store an archive with its passages, attached to its agent, and return it.
 
     The passages are not indexed here (see `search.index.insert_archive`).
+
+    Args:
+        tx: The transaction.
+        archive: The new archive; its count and tags are computed here.
+        owner: The id of the agent that owns it and gets it attached; None attaches it to no agent.
+        new_passages: Passages of this archive; secrets in them are redacted.
+
+    Returns:
+        The archive with the count and the tags of all these passages.
     """
     new_passages = redacted(new_passages)
     archive = replace(
@@ -92,10 +101,14 @@ def page(
     agent_id: str | None = None,
     name: str | None = None,
 ) -> list[Archive]:
-    """Return one page of archives.
+    """Return one page of archives, without those of folders.
 
-    `agent_id` selects archives that are attached to the agent, `name` archives with exactly this
-    name.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The part of the list.
+        agent_id: Only archives that are attached to this agent. None or "": any.
+        name: Only archives with exactly this name. None: any.
     """
     attached = (
         select(agents_archives.c.archive_id)
@@ -118,14 +131,18 @@ def page(
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Archive:
-    """Return the archive with this id. Raises NotFound, also for a folder's archive."""
+    """Return the archive with this id.
+
+    Raises:
+        NotFound: There is no such archive, or it belongs to a folder of files.
+    """
     return require_found(None if id.startswith(FOLDER) else ROWS.find(tx, scope, id), "Archive", id)
 
 
 def require_changes(scope: Scope, archive: Archive) -> None:
     """Raise Forbidden unless the caller made the archive or administers.
 
-    Developers may also change the archives that belong to agents.
+    Developers may also change archives that no user created, such as those of agents.
     """
     is_of_user = (archive.created_by or "").startswith("user-")
     if scope.subject_id is None or scope.role == "admin" or archive.created_by == scope.user_id:
@@ -164,11 +181,17 @@ def insert_passages(
 ) -> tuple[Archive, Sequence[Passage]]:
     """Store passages without indexing them.
 
+    Args:
+        tx: The transaction.
+        archive: The archive as the caller loaded it. It is locked and read again.
+        passages_to_add: The passages; none changes nothing.
+        attached_to: An agent to which the archive must still be attached; None checks nothing.
+
     Returns:
-        The archive, and the passages without secrets. Secrets in passages of a folder are kept.
+        The archive, and the passages without secrets. Passages of a folder are stored unchanged.
 
     Raises:
-        NotFound: if the archive was detached from the agent.
+        NotFound: The archive was deleted, or is no longer attached to this agent.
     """
     if not passages_to_add:
         return archive, []
@@ -250,7 +273,12 @@ def page_of_passages(
 ) -> list[Passage]:
     """Return one page of the passages in these archives.
 
-    With `search_text`, the page has only passages whose text contains it.
+    Args:
+        tx: The transaction.
+        archive_ids: The archives; the caller's access to them is checked before.
+        page: The part of the list.
+        search_text: Only passages whose text contains it, in any case. None or "": all.
+        scope: Passages that it does not see are left out; None: all passages are returned.
     """
     if search_text:
         contains_text = passages.c.text.icontains(search_text, autoescape=True)
@@ -262,7 +290,18 @@ def page_of_passages(
 def lock_passage(
     tx: Transaction, scope: Scope, attached: Sequence[Archive], passage_id: str
 ) -> tuple[Archive, Passage]:
-    """Lock the archive with the passage, and return both. Raises NotFound."""
+    """Lock the archive with the passage, and return both.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        attached: The archives in which the passage may be.
+        passage_id: The passage.
+
+    Raises:
+        NotFound: The passage is in none of these archives, or the caller does not see it.
+        Forbidden: The caller sees the passage but may not change it.
+    """
     archives_by_id = {
         archive.id: archive
         for archive in attached
@@ -273,7 +312,10 @@ def lock_passage(
         stored = None
     passage = require_found(stored, "Passage", passage_id)
     scope.require_owns(passage.user_id)
-    return _lock(tx, archives_by_id[passage.archive_id]), passage
+    archive = _lock(tx, archives_by_id[passage.archive_id])
+    # Read again: while this waited for the lock, another transaction may have deleted the passage.
+    stored = next(iter(passages_by_ids(tx, [passage_id])), None)
+    return archive, require_found(stored, "Passage", passage_id)
 
 
 def rewrite_passage(tx: Transaction, passage: Passage) -> None:
@@ -282,6 +324,7 @@ def rewrite_passage(tx: Transaction, passage: Passage) -> None:
 
 
 def delete_passage(tx: Transaction, archive: Archive, passage: Passage) -> None:
+    """Delete a passage, and lower its archive's count. Both are results of `lock_passage`."""
     tx.run(_DELETE, {"id": passage.id})
     tags = _shared_tags([passage])
     unused = {

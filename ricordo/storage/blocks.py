@@ -1,8 +1,9 @@
 """Current blocks, and their attachment to agents.
 
-This is the only way to write core memory. The caller passes the metadata of its change. Each write
+Edits of core memory are written here. The caller passes the metadata of its change. Each write
 checks the block's policy, brings texts into normal form, removes secrets, and adds a version to the
-block's chain, all in one transaction.
+block's chain, all in one transaction. Three other writers check less: commits that come by git
+(`git_objects.py`), restored memory archives, and erasure (`rewriting.py`).
 """
 
 import logging
@@ -239,9 +240,24 @@ def insert_all(
 ) -> list[Block]:
     """Store new blocks with their first versions and new chains.
 
-    If the chain already has the text, the block keeps its `head`. A revived block has its former
-    settings. With `is_copy` no policy and no quota applies, since the text is not new. Raises
-    Forbidden, Conflict, TooLong.
+    Args:
+        tx: The transaction.
+        new: The blocks, each in a chain of `chains_of` or in a stored one.
+        chains_of: New chains. One without a new block is stored empty.
+        metadata: The author and the reason of the first versions.
+        is_copy: The texts are not new, so no policy and no quota applies.
+        is_revival: The blocks have their former texts and settings, so even a full history accepts
+            them.
+
+    Returns:
+        The stored blocks in order. If a chain has a block's text under its label already, the block
+            gets no new version and keeps its `head`.
+
+    Raises:
+        Forbidden: A block's policy does not let the author create it.
+        Conflict: A chain was erased, or a label differs only in case from another one of a user.
+        TooLong: A block or its owner's memory exceeds a quota.
+        Invalid: A label holds a secret.
     """
     new_chains = {chain.id: chain for chain in chains_of}
     if not is_copy:
@@ -278,7 +294,7 @@ def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Block]:
     """Return the blocks with these ids, in order.
 
     Raises:
-        NotFound: for the first missing block.
+        NotFound: One of the blocks does not exist, or the caller may not see it.
     """
     stored = _find_all(tx, scope, ids)
     for id in ids:
@@ -293,7 +309,15 @@ def labelled(tx: Transaction, chain_id: str, label: str) -> Block | None:
 
 
 def copy_in(tx: Transaction, chain_id: str, agent_id: str, shown_label: str) -> Block | None:
-    """Return the block of a user's chain that only this agent sees, under this label."""
+    """Return the block of a user's chain that only this agent sees, under this label.
+
+    Args:
+        tx: The transaction.
+        chain_id: The user's chain.
+        agent_id: The agent.
+        shown_label: The label under which the agent sees the block. The block itself may have
+            another one.
+    """
     return ROWS.first(
         tx, _COPY, {"chain_id": chain_id, "agent_id": agent_id, "shown_label": shown_label}
     )
@@ -319,7 +343,7 @@ def is_there(tx: Transaction, id: str) -> bool:
 
 
 def of_user(tx: Transaction, scope: Scope, user_id: str) -> tuple[Block, ...]:
-    """Return the user's own blocks, ordered by label, without their tags."""
+    """Return the blocks of the user's chain, ordered by label, without their tags."""
     parameters = {"user_id": user_id, "organization_id": scope.organization_id}
     return tuple(ROWS.all(tx, _OF_USER, parameters))
 
@@ -334,10 +358,18 @@ def of_agent(
 ) -> tuple[Block, ...]:
     """Return the agent's blocks in order of attachment, then those of its user.
 
-    Tags are not loaded. `memory_id` is the agent that owns the user's copies, if it is another one
-    (see `Agent.memory_id`). A user's block replaces an unshared block of the agent with the same
-    label. A user's block that is attached to the agent is shown only in conversations with that
-    user. The agent's other conversations may be read by everybody.
+    Tags are not loaded. A user's block replaces an unshared block of the agent with the same label.
+    A user's block that is attached to the agent is shown only in conversations with that user. The
+    agent's other conversations may be read by everybody.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent.
+        user_id: The user of the conversation; None or "": there is none.
+        course: The agent's course. A user's blocks of other courses are left out; None leaves out
+            those of all courses.
+        memory_id: The agent that owns the user's copies, if it is another one (see
+            `Agent.memory_id`).
     """
     visible: dict[str, Block] = {}
     parameters = {
@@ -357,6 +389,12 @@ def of_tagged_agents(tx: Transaction, scope: Scope, label: str, tag: str) -> lis
     """Return blocks with this label that belong to agents with this tag, oldest first.
 
     Hidden agents are left out.
+
+    Args:
+        tx: The transaction.
+        scope: The organization; the caller's user does not matter.
+        label: The block's label.
+        tag: The agent's tag.
     """
     return ROWS.all(
         tx,
@@ -408,7 +446,14 @@ def page(tx: Transaction, scope: Scope, page: Page, filters: BlockFilter) -> lis
 
 
 def listed(tx: Transaction, scope: Scope, page: Page, filters: BlockFilter) -> list[Block]:
-    """Return the blocks of `page` for a list: long texts are cut."""
+    """Return one page of blocks for a list: long texts are cut.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The part of the list.
+        filters: The conditions.
+    """
     ids = ROWS.page_of_ids(
         tx, scope, page, *filters.conditions(scope), label=filters.label, chain_id=filters.chain_id
     )
@@ -428,8 +473,20 @@ count = ROWS.count
 def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -> Block | None:
     """Make `value` the block's text, and return the block.
 
-    Returns None if the block was written since it was read. The block is then locked. Raises
-    Forbidden, TooLong.
+    Args:
+        tx: The transaction.
+        block: The block as it was read, perhaps in an earlier transaction.
+        value: The new text, of which secrets are redacted.
+        metadata: The author and the reason of the new version.
+
+    Returns:
+        The stored block; None if it was written or erased since it was read. Its chain is then
+            locked, so the caller can read it again.
+
+    Raises:
+        Forbidden: The block's policy does not let the author write it.
+        TooLong: The text exceeds a quota.
+        Invalid: The text is a list's shortened text of this block.
     """
     tx.quotas.require_text(block.label, value, block.value)
     if block.id in value:
@@ -461,7 +518,19 @@ def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -
 def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetadata) -> Block:
     """Store changes of a block that was read in this transaction, with tags and attachments.
 
-    Raises Forbidden, Overtaken, TooLong.
+    Args:
+        tx: The transaction.
+        block: The block as it was read.
+        changed: The same block with all its new fields; secrets in changed texts are redacted.
+        metadata: The author and the reason.
+
+    Raises:
+        Forbidden: The block's policy does not let the author write it.
+        Overtaken: Another transaction wrote the block meanwhile.
+        Conflict: The chain was erased, or the new label differs only in case from another one of a
+            user.
+        TooLong: The block or its owner's memory exceeds a quota.
+        Invalid: The label holds a secret, or the text is a list's shortened text of this block.
     """
     tx.quotas.require_block(changed.label, changed.size, block.size)
     if block.id in changed.value:
@@ -577,8 +646,17 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
     """Delete the block as it was read in this transaction, its attachments and its tags.
 
     The block's chain is deleted too if it holds only this block. Open proposals expire. A chain of
-    a user or an agent keeps the block's history and the settings that a restore needs. Raises
-    Forbidden, Overtaken.
+    a user or an agent keeps the block's history and the settings that a restore needs.
+
+    Args:
+        tx: The transaction.
+        block: The block as it was read. If it is deleted already, nothing happens.
+        metadata: The author and the reason.
+
+    Raises:
+        Forbidden: The block's policy does not let the author write it.
+        Overtaken: Another transaction wrote the block meanwhile.
+        Conflict: The chain was erased.
     """
     metadata = metadata_without_secrets(metadata)
     chain = _locked(tx, block.chain_id)
@@ -609,7 +687,13 @@ def metadata_without_secrets(metadata: ChangeMetadata) -> ChangeMetadata:
 def as_stored(block: Block, before: Block | None = None) -> Block:
     """Return the block with its texts in normal form and without secrets.
 
-    Texts that are the same in `before` stay unchanged.
+    Args:
+        block: The block to store.
+        before: The stored block. Texts that are the same in it stay unchanged. None: the block is
+            new.
+
+    Raises:
+        Invalid: The new label holds a secret.
     """
     if before is None or block.label != before.label:
         block = replace(block, label=normal_name(block.label))
@@ -629,7 +713,9 @@ def _locked(
 ) -> Chain:
     """Return the chain, locked.
 
-    Raises: Conflict: if it was deleted, or if git cannot store one of the new labels.
+    Raises:
+        Conflict: The chain was deleted, or one of the new labels differs only in case from another
+            label of a user.
     """
     chain = versions.lock(tx, chain_id)
     if chain is None:
@@ -674,7 +760,11 @@ def log(
 ) -> None:
     """Log a change that versions do not contain.
 
-    `changed` has the changed settings by name, or `deleted` with all settings.
+    Args:
+        tx: The transaction.
+        block: The block before the change.
+        changed: The changed settings by name; or `deleted` with all settings of a deleted block.
+        metadata: The author, which is all that the log keeps of it.
     """
     logged = {"label": block.label, **changed}
     row = {
@@ -691,9 +781,16 @@ def log(
 def attach(
     tx: Transaction, agent_id: str, attached: Sequence[Block], *, is_new: bool = False
 ) -> None:
-    """Attach stored blocks to the agent and to the agents that share its memory. Raises TooLong.
+    """Attach stored blocks to the agent and to the agents that share its memory.
 
-    An agent that `is_new` has no other blocks.
+    Args:
+        tx: The transaction.
+        agent_id: The agent.
+        attached: The blocks; the agent has no others with their labels.
+        is_new: The agent has no other blocks, and shares no memory yet.
+
+    Raises:
+        TooLong: The agent would have too many blocks, or too much memory.
     """
     if attached:
         require_room_to_attach(tx, None if is_new else agent_id, attached)

@@ -14,6 +14,7 @@ from ricordo.storage.agent_access import may_use
 from ricordo.storage.conversations import GONE_THERE
 from ricordo.storage.engine.repository import in_scope
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.messages import IS_WRITTEN_BY_USER
 from ricordo.storage.schema.core_tables import agents, conversations, messages, users
 
 _VERSION_OF = "Another version of "
@@ -26,7 +27,12 @@ _LONGEST_NAME = 80
 class ListedConversation:
     """One entry of a list; for several versions, it shows the version used last.
 
-    `time` is in microseconds UTC. `versions` are the ids of all versions of it.
+    Attributes:
+        name: The summary, or else the beginning of the first message.
+        user_id: The user of the conversation; None: it is shared.
+        time: The last message, or else the creation, in microseconds UTC.
+        versions: The ids of all versions of it.
+        is_gone_there: It was deleted in the client from which it was imported.
     """
 
     id: str
@@ -41,12 +47,22 @@ class ListedConversation:
 
 
 def version_note(conversation_id: str, description: str | None) -> str:
-    """Return the description of a version of this conversation, which may be a version itself."""
+    """Return the description of a version of this conversation.
+
+    Args:
+        conversation_id: The conversation, which may be a version itself.
+        description: Its description; None: it has none.
+    """
     return f"{_VERSION_OF}{root_of(conversation_id, description)}"
 
 
 def root_of(conversation_id: str, description: str | None) -> str:
-    """Return the id of the first version of a conversation."""
+    """Return the id of the first version of a conversation.
+
+    Args:
+        conversation_id: The conversation.
+        description: Its description, which names the first version if this one is a later version.
+    """
     if description and description.startswith(_VERSION_OF):
         return description.removeprefix(_VERSION_OF)
     return conversation_id
@@ -60,7 +76,14 @@ def own_conversations(tx: Transaction, scope: Scope, user_id: str) -> list[Liste
 def conversations_of_agent(
     tx: Transaction, scope: Scope, agent_id: str, user_id: str
 ) -> list[ListedConversation]:
-    """Return conversations with the agent that are not this user's, last used first."""
+    """Return conversations with the agent that are not this user's, last used first.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        agent_id: The agent.
+        user_id: The user whose conversations are left out.
+    """
     is_other = or_(conversations.c.user_id.is_(None), conversations.c.user_id != user_id)
     return _listed(tx, scope, conversations.c.agent_id == agent_id, is_other)
 
@@ -127,12 +150,12 @@ def _listed(
 
 
 def _first_words(tx: Transaction, ids: Collection[str]) -> Mapping[str, str]:
-    """Return the beginning of each conversation's first message of a user."""
+    """Return the beginning of each conversation's first message that a user wrote with a text."""
     if not ids:
         return {}
     first = (
         select(func.min(messages.c.seq))
-        .where(messages.c.conversation_id.in_([*ids]), messages.c.role == "user")
+        .where(messages.c.conversation_id.in_([*ids]), IS_WRITTEN_BY_USER)
         .group_by(messages.c.conversation_id)
     )
     text = func.substr(messages.c.text, 1, 4 * _LONGEST_NAME).label("text")
@@ -183,8 +206,14 @@ def versions_of_turns(
 ) -> Mapping[str, TurnVersions]:
     """Return the versions of turns, by the id of the turn's first message.
 
-    Turns with one version are left out. `message_ids` are the first messages of the shown turns in
-    order; the caller may see them. `before_id` is the message before them, None at the beginning.
+    Turns with one version are left out.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The shown conversation, which may be a version itself.
+        description: Its description, which names the first version.
+        message_ids: The first messages of the shown turns in order; the caller may see them.
+        before_id: The message before them; None at the beginning of the conversation.
     """
     root = root_of(conversation_id, description)
     rows = _family(tx, root)
@@ -298,7 +327,7 @@ def _branch(version: _Version, fork: tuple[int, float], first_seq: Mapping[str, 
 
 
 def _first_seqs(tx: Transaction, ids: Sequence[str]) -> Mapping[str, int]:
-    """Return the seq of each conversation's first own message."""
+    """Return the seq of each conversation's first message, without prompts and shared messages."""
     statement = (
         select(messages.c.conversation_id, func.min(messages.c.seq).label("seq"))
         .where(messages.c.conversation_id.in_(ids), messages.c.role != "system")

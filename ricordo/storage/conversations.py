@@ -100,8 +100,8 @@ _WHOLE = _ORIGIN.union_all(
 )
 _LINEAGE = select(_WHOLE).order_by(_WHOLE.c.depth)
 OrderBy = Literal["created_at", "last_message_at", "last_run_completion"]
-# A conversation without messages is ordered by its creation; a conversation without runs comes
-# last.
+# A conversation without messages is ordered by its creation; a conversation without runs counts as
+# the one that ran first.
 _POSITIONS: dict[OrderBy, ColumnElement[Any]] = {
     "created_at": conversations.c.created_at,
     "last_message_at": func.coalesce(conversations.c.last_message_at, conversations.c.created_at),
@@ -113,7 +113,11 @@ _POSITIONS: dict[OrderBy, ColumnElement[Any]] = {
 class ConversationFilter:
     """A filter of a list of conversations; None matches any.
 
-    `summary` is a text that the summary contains.
+    Attributes:
+        is_archived: True for archived ones only, False for all others.
+        summary: A text that the summary contains, in any case.
+        order_by: The time by which the list is ordered.
+        user_id: The user of the conversation.
     """
 
     agent_id: str | None = None
@@ -144,9 +148,9 @@ def default_id(agent_id: str) -> str:
 
 
 def users_default_id(agent_id: str, user_id: str) -> str:
-    """Return the id of a user's own default conversation with the agent.
+    """Return the id of a user's separate default conversation with the agent.
 
-    The user has one if the agent's default conversation belongs to somebody else.
+    The user has one if the agent's default conversation belongs to another user.
     """
     return f"conv-{uuid5(NAMESPACE_URL, f'{agent_id}/{user_id}')}"
 
@@ -195,7 +199,8 @@ def get(tx: Transaction, id: str) -> Conversation | None:
 def require(tx: Transaction, scope: Scope, id: str) -> Conversation:
     """Return one conversation.
 
-    Raises NotFound, also if it or its agent was deleted.
+    Raises:
+        NotFound: It or its agent was deleted, or the caller may not see it.
     """
     parameters = {"id": id, "organization_id": scope.organization_id}
     statement, parameters = for_caller(scope, _REQUIRED, _REQUIRED_FOR_ONE, parameters)
@@ -208,7 +213,14 @@ def require(tx: Transaction, scope: Scope, id: str) -> Conversation:
 def page(
     tx: Transaction, scope: Scope, page: Page, filters: ConversationFilter
 ) -> list[Conversation]:
-    """Return one page of conversations, without the default and hidden ones."""
+    """Return one page of conversations, without the default and hidden ones.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; conversations that the caller may not see are left out.
+        page: The part of the list. Its cursor must be a conversation that the caller may see.
+        filters: The conditions and the order.
+    """
     position = _POSITIONS[filters.order_by]
     # The list is ordered by this column, and pages are cut by it under the name `created_at`.
     positions = select(
@@ -247,7 +259,13 @@ def ended_with(
 ) -> list[tuple[str, str]]:
     """Return organization and id of conversations whose last run ended for these reasons.
 
-    The oldest come first. The run ended at `since` or later. `among` selects the conversations.
+    The oldest come first.
+
+    Args:
+        tx: The transaction.
+        reasons: Stop reasons of runs.
+        since: The earliest end of the run in microseconds UTC.
+        among: A select of conversation ids; others are left out.
     """
     statement = (
         select(conversations.c.organization_id, conversations.c.id)
@@ -266,7 +284,10 @@ def with_summary_like(
 ) -> list[tuple[str, str, str | None]]:
     """Return id, summary and description of the user's conversations.
 
-    Only those whose summary begins with the prefix are returned.
+    Args:
+        tx: The transaction.
+        user_id: The user.
+        prefix: Only conversations whose summary begins with it.
     """
     statement = select(
         conversations.c.id, conversations.c.summary, conversations.c.description
@@ -302,7 +323,7 @@ def forks_of(tx: Transaction, conversation: Conversation) -> dict[str, int]:
 
 
 def lineage(tx: Transaction, conversation: Conversation) -> tuple[Span, ...]:
-    """Return the parts of the conversation's history, its own part first.
+    """Return the parts of the conversation's history, from itself to its oldest origin.
 
     It takes one statement, and none if the conversation is no fork.
     """
@@ -326,6 +347,11 @@ def count_shared(tx: Transaction, conversation: Conversation, up_to: int) -> int
     """Return the number of messages up to this seq that a fork would share.
 
     System prompts are not shared.
+
+    Args:
+        tx: The transaction.
+        conversation: The conversation to fork.
+        up_to: The seq of the last message that the fork shares.
     """
     own_span = Span(conversation.id, up_to, conversation.window[0] if conversation.window else "")
     total = 0
@@ -367,7 +393,12 @@ def page_of_history(
 ) -> list[Message]:
     """Return one page of the conversation's messages, shared ones included.
 
-    See `page_of_kept` for `keeps`.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        conversation: The conversation, perhaps a fork.
+        page: The part of the history. It is full if enough messages are accepted.
+        keeps: Accepts a message; others are left out (see `page_of_kept`).
     """
     spans = lineage(tx, conversation)
 
@@ -399,8 +430,15 @@ def save_window(
 ) -> None:
     """Store the window after a step.
 
-    `added` counts the new messages. `ended` is the run if it has ended. `token_percent` is the
-    provider's token count in percent of our estimate.
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+        window: The ids of the messages in the window, in order.
+        prompt_key: The key of the stored system prompt (see `SystemPrompt.key`).
+        added: The number of new messages in the conversation.
+        token_percent: The provider's token count in percent of our estimate; None leaves the stored
+            one.
+        ended: The run if it has ended; None while it continues.
     """
     parameters = {
         "conversation_id": conversation_id,
@@ -419,7 +457,14 @@ def save_window(
 def start_over(
     tx: Transaction, conversation_id: str, window: Sequence[str], prompt_key: str
 ) -> None:
-    """Replace the window by new messages."""
+    """Replace the window by new messages.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+        window: The ids of the new messages, in order. They are added to the message count.
+        prompt_key: The key of the stored system prompt (see `SystemPrompt.key`).
+    """
     parameters = {
         "conversation_id": conversation_id,
         "new_window": list(window),
@@ -433,7 +478,11 @@ def start_over(
 def add_past(tx: Transaction, conversation_id: str, added: int, newest: int) -> None:
     """Count messages that were stored outside the window.
 
-    `newest` is the creation time of the newest.
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+        added: The number of messages.
+        newest: The creation time of the newest one, in microseconds UTC.
     """
     tx.run(_ADD_PAST, {"conversation_id": conversation_id, "added": added, "newest": newest})
 

@@ -60,7 +60,12 @@ _JSON = messages.c.parts.type
 
 
 def hide_archive(tx: Transaction, scope: Scope, archive_id: str) -> None:
-    """Detach the archive from all agents and hide it. Raises NotFound."""
+    """Detach the archive from all agents and hide it.
+
+    Raises:
+        NotFound: There is no such archive.
+        Forbidden: The caller may not change it.
+    """
     archives.require_changes(scope, archives.get(tx, scope, archive_id))
     hide(tx, "archive", [archive_id])
     tx.run(delete(agents_archives).where(agents_archives.c.archive_id == archive_id))
@@ -76,7 +81,9 @@ def hide_agent(tx: Transaction, scope: Scope, agent_id: str) -> None:
 def hide_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> None:
     """Hide the conversation, and let no turn of it begin.
 
-    Raises NotFound, and Conflict for an agent's default conversation.
+    Raises:
+        NotFound: There is no such conversation, or the caller may not see it.
+        Conflict: It is the default conversation of an agent or of a user.
     """
     conversations.lock(tx, conversation_id)
     conversation = conversations.require(tx, scope, conversation_id)
@@ -119,7 +126,9 @@ def add_job(tx: Transaction, organization_id: str, kind: Kind, id: str, newest: 
 def newest_unshared(tx: Transaction, scope: Scope, conversation_id: str) -> int:
     """Return the greatest seq of the conversation's messages; 0 if it has none.
 
-    Raises NotFound, and Conflict if forks share them.
+    Raises:
+        NotFound: There is no such conversation, or the caller may not see it.
+        Conflict: Forks share its messages.
     """
     conversation = conversations.require(tx, scope, conversation_id)
     if forks := conversations.forks_of(tx, conversation):
@@ -141,7 +150,17 @@ def purge(
 ) -> bool:
     """Delete a portion of the rows with these keys, or of the rows that refer to them.
 
-    `counts` adds the deleted rows by table. Returns False if nothing was left.
+    Args:
+        tx: The transaction.
+        table: A table with the column `seq`.
+        column: The column of the keys, which should have an index.
+        keys: The values of this column; without any, nothing is deleted.
+        before: Called with the name of a table and the rows that are deleted from it next. They
+            have the columns `seq`, `id` and those with foreign keys.
+        counts: It is changed: the numbers of deleted rows are added by table.
+
+    Returns:
+        False if nothing was left. Otherwise call it again, in another transaction.
     """
     if keys:
         rows = tx.all(_find(table, column), {"keys": list(keys)})
@@ -165,7 +184,16 @@ def purge(
 
 
 def purge_passages(tx: Transaction, ids: Sequence[str], before: BeforePurge) -> bool:
-    """Delete a portion of these passages. Returns False if none were left."""
+    """Delete a portion of these passages.
+
+    Args:
+        tx: The transaction.
+        ids: The passages.
+        before: Called with rows before they are deleted (see `purge`).
+
+    Returns:
+        False if none were left.
+    """
     return purge(tx, passages, "id", keys=ids, before=before, counts=Counter())
 
 
@@ -174,6 +202,15 @@ def purge_conversation(tx: Transaction, id: str, before: BeforePurge, counts: Co
 
     If this conversation is a fork, its deleted origin may have waited for this. So the origin gets
     a job.
+
+    Args:
+        tx: The transaction.
+        id: The conversation.
+        before: Called with rows before they are deleted (see `purge`).
+        counts: It is changed: the numbers of deleted rows are added by table.
+
+    Returns:
+        True if more may be left. Then call it again, in another transaction.
     """
     conversations.lock(tx, id)
     conversation = _deleted(tx, id)
@@ -206,7 +243,18 @@ def purge_conversation(tx: Transaction, id: str, before: BeforePurge, counts: Co
 def purge_messages(
     tx: Transaction, conversation_id: str, newest: int, before: BeforePurge, counts: Counter[str]
 ) -> bool:
-    """Purge the conversation's messages up to the seq `newest`."""
+    """Purge a portion of the conversation's messages.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation, which stays.
+        newest: The seq of the last message to purge.
+        before: Called with rows before they are deleted (see `purge`).
+        counts: It is changed: the numbers of deleted rows are added by table.
+
+    Returns:
+        True if more may be left. Then call it again, in another transaction.
+    """
     conversations.lock(tx, conversation_id)
     ids = _messages(tx, conversation_id, messages.c.seq <= newest)
     purge(tx, messages, "id", ids, before=before, counts=counts)

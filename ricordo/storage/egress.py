@@ -12,15 +12,28 @@ def label_conversation(
 ) -> None:
     """Give a conversation this label, and its stored messages too.
 
-    A message with exactly the old label gets the new label. A message with further sources keeps
-    the limits of all its sources.
+    A message without a label, or with exactly the old label, gets the new label. A message with
+    further sources keeps the limits of all its sources.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+        old: Its label until now; None: it had no policy.
+        new: Its new label; None: it has no policy any more.
     """
     tx.run(update(conversations).where(conversations.c.id == conversation_id).values(egress=new))
     _relabel(tx, messages, messages.c.conversation_id, conversation_id, old, new)
 
 
 def label_archive(tx: Transaction, archive_id: str, old: str | None, new: str | None) -> None:
-    """Give the passages of an archive this label, as `label_conversation` does."""
+    """Give the passages of an archive this label, as `label_conversation` does.
+
+    Args:
+        tx: The transaction.
+        archive_id: The archive.
+        old: The label until now; None: there was no policy.
+        new: The new label; None: there is no policy any more.
+    """
     _relabel(tx, passages, passages.c.archive_id, archive_id, old, new)
 
 

@@ -84,9 +84,14 @@ def chain_of(tx: Transaction, chain_id: str) -> Any:
 
 
 def versions_after(tx: Transaction, chain_id: str, number: int, limit: int) -> list[Any]:
-    """Return the rows of `limit` versions behind this number.
+    """Return the rows of the chain's next versions, in order.
 
-    All rows of the last commit are returned, so there may be more.
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        number: The versions have greater numbers than this.
+        limit: The number of rows. There may be more, since all rows of the last commit are
+            returned.
     """
     rows = list(tx.all(_NEXT, {"chain_id": chain_id, "after": number, "limit": limit}))
     if len(rows) == limit:
@@ -101,7 +106,13 @@ def number_of(tx: Transaction, chain_id: str, id: bytes) -> int | None:
 
 
 def head_at(tx: Transaction, chain_id: str, at: int) -> bytes | None:
-    """Return the id of the last version made up to a time (microseconds), or None."""
+    """Return the id of the last version made up to a time, or None.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        at: A time in microseconds UTC.
+    """
     row = tx.first(_HEAD_AT, {"chain_id": chain_id, "until": at})
     return row.id if row else None
 
@@ -162,7 +173,10 @@ def delete_block(tx: Transaction, block: Block) -> None:
 def relabel(tx: Transaction, renamed: Sequence[Block], now: Mapping[str, Block]) -> None:
     """Give blocks their new labels, in attachments and proposals too.
 
-    `now` holds the blocks by id, with their old labels.
+    Args:
+        tx: The transaction.
+        renamed: The blocks with their new labels; two may have swapped their labels.
+        now: The stored blocks by id, with their old labels.
     """
     for statement in (_RELABEL, _RELABEL_ATTACHED):
         # First give temporary labels that no block has, since two blocks may have swapped their

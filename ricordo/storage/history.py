@@ -128,9 +128,15 @@ def page(
     limit: int = 50,
     before: int | None = None,
 ) -> list[BlockVersion]:
-    """Return versions of a chain, newest first, before the number `before`.
+    """Return versions of a chain, newest first.
 
-    With `label`, they are versions of the last block that had this label.
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        label: Only versions of the last block that had this label, under any of its labels. None:
+            of all blocks.
+        limit: The most versions.
+        before: Only versions with a smaller number; None: from the newest on.
     """
     end = _NEWEST if before is None else before
     if label is not None:
@@ -140,10 +146,19 @@ def page(
 
 
 def get(tx: Transaction, chain_id: str, id: str) -> BlockVersion:
-    """Return the version with this id or its first digits (at least 7).
+    """Return the version with this id or its first digits.
 
     If a commit has several versions, the last one is returned. If the history was rewritten, a full
-    old id leads to the new version. Raises NotFound, Conflict.
+    old id leads to the new version.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        id: Hex digits in any case, at least 7.
+
+    Raises:
+        NotFound: There is no such version, or these are not hex digits.
+        Conflict: Several versions begin with these digits.
     """
     digits = id.lower()
     if not _ID.fullmatch(digits):
@@ -169,7 +184,14 @@ def get(tx: Transaction, chain_id: str, id: str) -> BlockVersion:
 def text_at(tx: Transaction, chain_id: str, label: str, version: BlockVersion) -> str | None:
     """Return the text of the block with this label at a version; None if it did not exist.
 
-    The block may have had another label at that version.
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        label: As in `block_at`.
+        version: A version of the chain, perhaps of another block.
+
+    Raises:
+        Conflict: The stored text is damaged.
     """
     past = block_at(tx, chain_id, label, version)
     if past is None or past.blob is None:
@@ -182,7 +204,15 @@ def block_at(
 ) -> BlockVersion | None:
     """Return the block's newest version up to this version of the chain.
 
-    It is None if the block was not created yet.
+    It is None if the block was not created yet. A version without a text is a deletion.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        label: The block's current label, or the last one that it had. If the last block with this
+            label was created later, the block that had the label at the version is meant.
+        version: A version of the chain, perhaps of another block. Versions of the same commit that
+            follow it count too.
     """
     # Versions of one commit share its id and its tree.
     end = tx.first(_END, {"chain_id": chain_id, "id": version.id}).number or version.number
@@ -193,6 +223,11 @@ def all_at(tx: Transaction, chain_id: str, time: int) -> list[BlockVersion]:
     """Return the version of each block that was current at a time, by label.
 
     Blocks that did not exist then are left out.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        time: A time in microseconds UTC.
     """
     end = tx.first(_LAST_AT, {"chain_id": chain_id, "time": time}).number
     if end is None:
@@ -242,7 +277,14 @@ def of_run(tx: Transaction, scope: Scope, run_id: str) -> list[BlockVersion]:
 def of_runs(
     tx: Transaction, scope: Scope, run_ids: Sequence[str], limit: int
 ) -> list[BlockVersion]:
-    """Return at most `limit` versions by these runs, the oldest of each chain first."""
+    """Return versions by these runs, the oldest of each chain first.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; chains of other users are left out.
+        run_ids: The runs.
+        limit: The most versions.
+    """
     conditions = (commits.c.run_id.in_(run_ids), *_visible(scope))
     statement = _OF_RUNS.where(*conditions).order_by(chains.c.id, commits.c.number)
     rows = tx.all(statement.limit(limit), {"organization_id": scope.organization_id})
@@ -254,9 +296,13 @@ def of_step(tx: Transaction, scope: Scope, run_id: str, step_id: str) -> list[Bl
 
 
 def of_blocks(tx: Transaction, scope: Scope, ids: Mapping[str, str]) -> dict[str, BlockVersion]:
-    """Return the versions with these hex ids by block id; erased ones are left out.
+    """Return the versions of blocks, by block id; erased ones are left out.
 
-    An id may name a commit with several versions; the one of the block is returned.
+    Args:
+        tx: The transaction.
+        scope: The caller; chains of other users are left out.
+        ids: The full hex id of a version for each block id. An id may name a commit with several
+            versions; the one of the block is returned.
     """
     parameters = {"ids": list(ids), "organization_id": scope.organization_id}
     chains_of_blocks = {

@@ -38,7 +38,13 @@ _NEARLY_FULL = select(func.count()).where(chains.c.history_bytes >= bindparam("s
 
 
 def grow(tx: Transaction, chain_id: str, size: int) -> None:
-    """Add the size of rows that were stored without a version."""
+    """Add the size of rows that were stored without a version.
+
+    Args:
+        tx: The transaction that stored them.
+        chain_id: The chain.
+        size: Their bytes.
+    """
     tx.run(_GROW, {"this_id": chain_id, "grown": size})
 
 
@@ -88,7 +94,15 @@ def require_history(
 ) -> None:
     """Raise TooLong if these changes bring new text to a locked chain with a full history.
 
-    Each change is a block before and after it. A revived block has its former settings.
+    Args:
+        tx: The transaction.
+        chain: The chain as it was read under the lock.
+        changed: Each block before and after its change; None if it is created or deleted.
+        is_revival: The blocks have their former settings, so large settings are accepted too.
+
+    Raises:
+        TooLong: The history is full, and a change has a text that the chain lacks, or large new
+            settings.
     """
     for before, after in changed:
         is_large = not is_revival and _has_large_settings(before, after)

@@ -34,7 +34,7 @@ from ricordo.storage.schema.core_tables import jobs
 T = TypeVar("T")
 KEPT_SECONDS = 7 * 24 * 3600
 KEPT_ENDED = 10_000
-# Successful periodic jobs are kept only for an hour, since they recur all the time.
+# Successful periodic jobs stay only for an hour, since they recur all the time.
 PERIODIC = "every:"
 # A worker without a heartbeat for this long counts as dead.
 SILENCE = 30 * SECOND
@@ -105,10 +105,12 @@ _TWIN = select(jobs.c.id).where(equal(jobs, "kind", "key"), _IS_WAITING, jobs.c.
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The queue's depth by kind and status, its delay, and its last errors.
+    """The queue's depth, its delay, and its last errors.
 
-    `waits` is the time that the oldest due job has waited, in microseconds (0: no job is due).
-    `errors` are the jobs with the last errors.
+    Attributes:
+        depth: The numbers of jobs by kind and status.
+        waits: The time that the oldest due job has waited, in microseconds; 0: no job is due.
+        errors: The jobs with the last errors, the newest first.
     """
 
     depth: Mapping[str, Mapping[JobStatus, int]]
@@ -154,9 +156,17 @@ def on_wake_up(tx: Transaction, notify: Callable[[], None] | None) -> None:
 
 
 def add(tx: Transaction, job: Job) -> Job | None:
-    """Store a new job. Raises Invalid.
+    """Store a new job.
 
-    Returns None if the job is single and one of its kind and key waits already.
+    Args:
+        tx: The transaction of the change that causes the job.
+        job: The job. Its `created_at` is set here, and a `not_before` in the past becomes now.
+
+    Returns:
+        The stored job; None if it is single and another one of its kind and key already waits.
+
+    Raises:
+        Invalid: A single job has no key, or the job has no attempt.
     """
     if job.is_single and job.key is None:
         raise Invalid(
@@ -189,7 +199,7 @@ def get(tx: Transaction, scope: Scope, id: str) -> Job:
 def _is_for(scope: Scope) -> ColumnElement[bool] | None:
     """Return the condition that the caller may see a job.
 
-    A job without a user is the server's own work.
+    A job without a user belongs to the server, so only callers who see all data see it.
     """
     if scope.subject_id is None:
         return None
@@ -197,13 +207,26 @@ def _is_for(scope: Scope) -> ColumnElement[bool] | None:
 
 
 def failed_keys(tx: Transaction, kind: str, since: int) -> set[str]:
-    """Return the keys of jobs of this kind that have failed since this time."""
+    """Return the keys of jobs of this kind that have failed.
+
+    Args:
+        tx: The transaction.
+        kind: The kind of the jobs.
+        since: The earliest failure in microseconds UTC.
+    """
     has_failed = (jobs.c.kind == kind) & (jobs.c.status == "failed") & (jobs.c.ended_at >= since)
     return {row.key for row in tx.all(select(jobs.c.key).where(has_failed))}
 
 
 def make_due(tx: Transaction, kind: str, key: str, at: int = 0) -> None:
-    """Let the waiting job run at this time at the latest, by default now."""
+    """Let the waiting single job run at this time at the latest.
+
+    Args:
+        tx: The transaction.
+        kind: The kind of the job.
+        key: The key of the job. If no such job waits, nothing happens.
+        at: A time in microseconds UTC; a past time, such as 0, means now.
+    """
     at = max(at, tx.clock.now())
     statement = update(jobs).where(
         jobs.c.kind == kind, jobs.c.key == key, _IS_WAITING, jobs.c.is_single
@@ -217,7 +240,13 @@ def is_due(tx: Transaction) -> bool:
 
 
 def claim(tx: Transaction, worker: str, limit: int) -> list[Job]:
-    """Claim at most `limit` due jobs, the longest waiting first, one for each key."""
+    """Claim at most `limit` due jobs, the longest waiting first, one for each key.
+
+    Args:
+        tx: The transaction.
+        worker: The name of the worker, unique among all servers of the database.
+        limit: The most jobs.
+    """
     claimed: list[Job] = []
     while len(claimed) < limit and (job := ROWS.first(tx, _NEXT, _times(tx))):
         claimed.append(_take(tx, job, worker))
@@ -227,7 +256,13 @@ def claim(tx: Transaction, worker: str, limit: int) -> list[Job]:
 def claim_one(tx: Transaction, worker: str, id: str) -> Job | None:
     """Claim this job.
 
-    Returns None if it is deleted, claimed or not due, or if its key is busy.
+    Args:
+        tx: The transaction.
+        worker: The name of the worker, unique among all servers of the database.
+        id: The job.
+
+    Returns:
+        The claimed job; None if it is deleted, claimed or not due, or if its key is busy.
     """
     job = ROWS.first(tx, _THIS, {**_times(tx), "id": id})
     if job:
@@ -238,9 +273,16 @@ def claim_one(tx: Transaction, worker: str, id: str) -> Job | None:
 def renew(
     tx: Transaction, worker: str, running: Iterable[Job], progress: Mapping[str, dict[str, int]]
 ) -> set[str]:
-    """Extend the claims on these jobs, and save their progress by id.
+    """Extend the claims on these jobs, and save their progress.
 
-    Returns the ids of the jobs that are still the worker's.
+    Args:
+        tx: The transaction.
+        worker: The name of the worker.
+        running: The jobs as the worker claimed them.
+        progress: The numbers `done` and `total` of jobs by job id; other jobs keep theirs.
+
+    Returns:
+        The ids of the jobs that are still the worker's.
     """
     now = tx.clock.now()
     rows = [
@@ -258,9 +300,18 @@ def finish(tx: Transaction, job: Job) -> bool:
 
 
 def fail(tx: Transaction, job: Job, error: dict[str, str], retry_after: int | None = None) -> bool:
-    """Retry the job after this delay (microseconds), or end it as failed without attempts left.
+    """Retry the job after a delay, or end it as failed without attempts left.
 
-    Without a delay it fails at once. Returns as `finish`.
+    A single job is cancelled instead of a retry if another one already waits.
+
+    Args:
+        tx: The transaction.
+        job: The job as the worker claimed it.
+        error: The `type` and the `message` of the failure.
+        retry_after: The delay in microseconds; None ends the job as failed at once.
+
+    Returns:
+        False if the worker has lost the job; then nothing changes.
     """
     if retry_after is None or job.attempts >= job.most_attempts:
         return _leave(tx, job, status="failed", error=error, ended_at=tx.clock.now())
@@ -268,18 +319,31 @@ def fail(tx: Transaction, job: Job, error: dict[str, str], retry_after: int | No
 
 
 def put_back(tx: Transaction, job: Job, after: int = 0) -> bool:
-    """Let the job wait again for this delay (microseconds), without counting the attempt.
+    """Let the job wait again, without counting the attempt.
 
-    Returns as `finish`.
+    A single job is cancelled instead if another one already waits.
+
+    Args:
+        tx: The transaction.
+        job: The job as the worker claimed it.
+        after: The delay in microseconds.
+
+    Returns:
+        False if the worker has lost the job; then nothing changes.
     """
     return _wait_again(tx, job, after, attempts=job.attempts - 1, error=job.error)
 
 
 def take_over(tx: Transaction, *, silent_for: int = 0, live: Collection[str] = ()) -> list[Job]:
-    """Free the jobs without a heartbeat for `silent_for` microseconds (0: all), and return them.
+    """Free the jobs of workers without a heartbeat, and return them.
 
-    Jobs without attempts left fail instead. `live` are the ids of jobs that run in this process.
-    They count as alive even if this process's clock jumped.
+    Jobs without attempts left fail instead.
+
+    Args:
+        tx: The transaction.
+        silent_for: The time without a heartbeat in microseconds; 0 frees all running jobs.
+        live: The ids of jobs that run in this process. They count as alive even if this process's
+            clock jumped.
     """
     freed = []
     # If the clock was set back after a lone server was killed, its heartbeats lie in the future.
@@ -304,7 +368,14 @@ def take_over(tx: Transaction, *, silent_for: int = 0, live: Collection[str] = (
 def cancel(tx: Transaction, scope: Scope, id: str) -> Job:
     """End a job that has not ended; its worker stops within seconds.
 
-    Raises NotFound, Conflict.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        id: The job; one that is cancelled already stays as it is.
+
+    Raises:
+        NotFound: There is no such job, or the caller may not change it.
+        Conflict: The job has ended.
     """
     job = get(tx, scope, id)
     scope.require_owns(job.user_id)
@@ -323,9 +394,18 @@ def release(tx: Transaction, job: Job) -> bool:
 
 
 def remove(tx: Transaction, scope: Scope, id: str) -> Job:
-    """Delete a job. Raises NotFound.
+    """Delete a job.
 
-    A running job is cancelled, and its row keeps the key until it is pruned.
+    A running job is only cancelled: its row holds the key until its worker has stopped, and `prune`
+    deletes it later. A cancelled job whose worker has not stopped yet stays for the same reason.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        id: The job.
+
+    Raises:
+        NotFound: There is no such job, or the caller may not change it.
     """
     job = get(tx, scope, id)
     scope.require_owns(job.user_id)

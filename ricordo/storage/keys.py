@@ -40,13 +40,23 @@ _HINT = len(PREFIX) + 4
 class ApiKey:
     """A stored key of a user or a service.
 
-    `scopes` belong to the key; if they are empty, the scopes of its role apply. Times are
-    microseconds. `hint` is the beginning of the key. A `session` is a browser's key from a login. A
-    `token` works only for web pages of the origin `name`, and only for certain agents. Its `scopes`
-    also hold "<id of an agent>:<access>", and `created_by` is the key that created it. An `access`
-    key works only for the path `name`, and ends with the key `created_by`. The row of kind
-    `requirement` is created with the first key. It stays even if the users of all keys are erased.
-    Otherwise the server would then accept requests without keys.
+    Times are in microseconds UTC.
+
+    Attributes:
+        kind: A `session` is a browser's key from a login. A `token` works only for web pages of the
+            origin `name`, and only for certain agents. An `access` key works only for the path
+            `name`. The row of kind `requirement` is created with the first key. It stays even if
+            the users of all keys are erased. Otherwise the server would then accept requests
+            without keys.
+        name: The name that a person gave the key; of a token the origin, and of an access key the
+            path.
+        hash: The keyed hash of the key.
+        hint: The beginning of the key.
+        user_id: The user of the key; None for a service.
+        created_by: The id of the caller who created it; for a token or an access key, the id of the
+            key with which it ends.
+        scopes: The scopes of the key; if there are none, those of its role apply. A token also has
+            "<id of an agent>:<access>" here.
     """
 
     id: str
@@ -121,7 +131,16 @@ _use = _ROWS.updates("last_used_at")
 
 @dataclass(frozen=True, slots=True)
 class KeyDraft:
-    """A key to create, for a user, or for a service named `name`."""
+    """A key to create, for a user, or for a service named `name`.
+
+    Attributes:
+        role: One of `ROLE_SCOPES`. The key of a "service" has no user; any other key needs one.
+        user: The user's id or identifier; None for a service.
+        scopes: The scopes of the key; without any, those of the role.
+        expires_at: A future time in microseconds UTC; None: it never expires.
+        requests_per_minute: The limit of this key; None: that of the server.
+        max_body_bytes: The most bytes of a request's body; None: the limit of the server.
+    """
 
     name: str
     role: Role = "user"
@@ -134,14 +153,29 @@ class KeyDraft:
 
 
 def hash_of(secret: bytes, key: str) -> str:
-    """Return the stored hash of a key. A random key needs no slow hash."""
+    """Return the stored hash of a key. A random key needs no slow hash.
+
+    Args:
+        secret: The key of the hash, derived from the installation's secret key.
+        key: The whole API key.
+    """
     return hmac.digest(secret, key.encode("utf-8", "surrogatepass"), "sha256").hex()
 
 
 def create(tx: Transaction, scope: Scope, secret: bytes, draft: KeyDraft) -> tuple[ApiKey, str]:
     """Store a new key, and return it with its secret, which is shown only once.
 
-    A new user is created. Raises Invalid, NotFound.
+    Args:
+        tx: The transaction.
+        scope: The creator, whose organization gets the key.
+        secret: The key of the stored hash (see `hash_of`).
+        draft: The key to create. Its `user` is an id or identifier, and a new user is created for
+            an unknown identifier.
+
+    Raises:
+        Invalid: The role, the user, the service or the time of expiry does not fit.
+        NotFound: The user does not exist, and the caller may not create it.
+        Collision: The name of a new user looks like that of another one.
     """
     now = tx.clock.now()
     if draft.role not in ROLE_SCOPES:
@@ -186,13 +220,24 @@ def create(tx: Transaction, scope: Scope, secret: bytes, draft: KeyDraft) -> tup
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> ApiKey:
-    """Return the key with this id. Raises NotFound, also for sessions."""
+    """Return the key with this id.
+
+    Raises:
+        NotFound: There is no such key. Sessions and tokens do not count as keys.
+    """
     key = _ROWS.find(tx, scope, id)
     return require_found(key if key and key.kind == "key" else None, "Key", id)
 
 
 def page(tx: Transaction, scope: Scope, page: Page, user_id: str | None = None) -> list[ApiKey]:
-    """Return one page of an organization's or a user's keys, without sessions."""
+    """Return one page of an organization's or a user's keys, without sessions.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The part of the list.
+        user_id: Only keys of this user; None: those of all users and services.
+    """
     return _ROWS.page(tx, scope, page, kind="key", user_id=user_id)
 
 
@@ -241,7 +286,11 @@ def needing_secret(tx: Transaction) -> str:
 
 
 def revoke(tx: Transaction, scope: Scope, id: str) -> ApiKey:
-    """Revoke the key permanently, once. Raises NotFound."""
+    """Revoke the key permanently; a revoked key stays as it is.
+
+    Raises:
+        NotFound: There is no such key.
+    """
     key = get(tx, scope, id)
     if key.revoked_at is None:
         key = replace(key, revoked_at=tx.clock.now())
@@ -319,6 +368,10 @@ def scope_of(key: ApiKey, user: User | None) -> Scope:
     A user or guardian sees the user's data and shared data. A service sees shared data until it
     names a user to act for. The same holds for a developer without `memory:read`. An administrator
     sees the whole organization.
+
+    Args:
+        key: The stored key.
+        user: The user of the key; None for the key of a service.
     """
     scopes = frozenset(key.scopes) or ROLE_SCOPES[key.role]
     sees_all = key.role == "admin" or (key.role == "developer" and "memory:read" in scopes)

@@ -51,9 +51,12 @@ _INSERT_TAG = insert(blocks_tags)
 
 @dataclass(frozen=True, slots=True)
 class LoggedSettings:
-    """A change of a block's settings, or its deletion if `deleted_label` is set.
+    """A change of a block's settings, or its deletion.
 
-    `created_at` is in microseconds.
+    Attributes:
+        changed: As `blocks.log` stores it: the block's label and the changed settings.
+        created_at: The time in microseconds UTC.
+        deleted_label: The label of a deleted block; None: the block was not deleted.
     """
 
     block_id: str
@@ -78,7 +81,14 @@ class ChainObject:
 def logged_after(
     tx: Transaction, chain_id: str, after: int, limit: int
 ) -> tuple[list[LoggedSettings], int]:
-    """Return changes of settings with a greater `seq` than `after`, and the last `seq`."""
+    """Return the chain's next changes of settings, and the `seq` of the last one.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        after: The changes have a greater `seq` than this. It is returned if there are none.
+        limit: The most changes.
+    """
     rows = tx.all(_LOG, {"chain_id": chain_id, "after": after, "limit": limit})
     logged = [
         LoggedSettings(
@@ -96,7 +106,14 @@ def logged_after(
 def objects_after(
     tx: Transaction, chain_id: str, after: int, limit: int
 ) -> tuple[list[ChainObject], int]:
-    """Return git objects with a greater `seq` than `after`, and the last `seq`."""
+    """Return the chain's next git objects, and the `seq` of the last one.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        after: The objects have a greater `seq` than this. It is returned if there are none.
+        limit: The most objects.
+    """
     rows = tx.all(_OBJECTS, {"chain_id": chain_id, "after": after, "limit": limit})
     objects = [ChainObject(row.kind, bytes(row.id), bytes(row.data)) for row in rows]
     return objects, rows[-1].seq if rows else after

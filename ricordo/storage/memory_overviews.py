@@ -87,7 +87,11 @@ def waiting_by_owner(
 ) -> list[tuple[ChainOwner, int]]:
     """Return the owners with their numbers of waiting changes, the largest number first.
 
-    `without` is the id of a user who is left out.
+    Args:
+        tx: The transaction.
+        scope: The caller; changes that the caller may not see do not count.
+        limit: The most owners.
+        without: The id of an owner to leave out, such as the caller's user; None: no owner.
     """
     count = func.count()
     columns = (chains.c.owner_kind, chains.c.owner_id, _OWNER_NAME.label("name"))
@@ -115,7 +119,14 @@ def blocks_marked_for(
 ) -> list[AttachedBlock]:
     """Return unshared blocks of the user's agents whose metadata contains this mark.
 
-    Blocks with these labels are left out.
+    Args:
+        tx: The transaction.
+        scope: The organization.
+        user: The user; agents that this user may not use are left out.
+        mark: A text to look for in the JSON of the metadata, as a pattern of LIKE. It may also
+            occur where the caller does not mean it.
+        labels: Blocks with these labels are left out.
+        limit: The most blocks.
     """
     users_scope = replace(scope, subject_id=user.id, role="user")
     columns = (blocks.c[name] for name in ("label", "title", "description", "metadata"))

@@ -66,7 +66,12 @@ class MessageCache:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get(self, conversation_id: str, version: Version) -> Mapping[str, Message]:
-        """Return the conversation's messages by id; none if the entry has another version."""
+        """Return the conversation's messages by id; none if the entry has another version.
+
+        Args:
+            conversation_id: The conversation.
+            version: The version of its agent's messages, as the caller has just read it.
+        """
         with self._lock:
             entry = self._entries.get(conversation_id)
             if entry is None:
@@ -77,7 +82,13 @@ class MessageCache:
             return entry.messages
 
     def add(self, conversation_id: str, version: Version, window: Sequence[Message]) -> None:
-        """Keep messages of a window that were read at this version."""
+        """Cache messages of a window.
+
+        Args:
+            conversation_id: The conversation.
+            version: The version of its agent's messages, as it was before they were read.
+            window: The messages, without system messages. Large ones are not cached.
+        """
         with self._lock:
             entry = self._entries.pop(conversation_id, None)
             surplus = len(entry.messages) - len(window) if entry else 0

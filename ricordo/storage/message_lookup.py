@@ -74,6 +74,13 @@ def ids_of_group(tx: Transaction, group_id: str, conversation_id: str) -> list[s
 
 
 def runs_of_named(tx: Transaction, agent_id: str, user_id: str | None, summary: str) -> list[str]:
-    """Return the newest runs with answers in the user's conversations that have this summary."""
+    """Return the newest runs with answers in the conversations that have this summary.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent.
+        user_id: The user of the conversations; None: conversations without a user.
+        summary: The whole summary.
+    """
     parameters = {"agent_id": agent_id, "user_id": user_id, "summary": summary}
     return [row.run_id for row in tx.all(_RUNS_NAMED, parameters) if row.run_id]

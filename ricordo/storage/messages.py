@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import bindparam, insert, select
+from sqlalchemy import String, bindparam, cast, insert, or_, select
 
 from ricordo.domain.message import Message, Part, TextPart, parts_from_json, parts_to_json
 from ricordo.domain.run import Run
@@ -27,8 +27,16 @@ _BETWEEN = (
     .order_by(messages.c.seq)
     .limit(bindparam("limit"))
 )
+_EVENT_PARTS = ('"kind":"event"', '"kind": "event"')
 # Texts of users and agents, without events, calls and prompts.
 IS_SPOKEN = messages.c.role.in_(("user", "assistant")) & (messages.c.text != "")
+# Messages that a user wrote with a text. Events, which the server wrote, have no searchable text.
+IS_WRITTEN_BY_USER = (messages.c.role == "user") & (messages.c.text != "")
+# Messages that a user wrote, also pictures alone: the condition of `Message.is_said`. A database
+# may put a space after the colon.
+IS_SAID = (messages.c.role == "user") & ~or_(
+    *(cast(messages.c.parts, String).contains(part) for part in _EVENT_PARTS)
+)
 _SPOKEN_AFTER = (
     _ROWS.select.where(equal(messages, "conversation_id", "user_id"), IS_SPOKEN)
     .where(messages.c.seq > bindparam("after"))
@@ -71,6 +79,12 @@ def page_of_run(tx: Transaction, scope: Scope, page_requested: Page, run: Run) -
     """Return one page of a run's messages.
 
     For a talk among agents these are its input and the agents' answers in its turns.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page_requested: The part of the list.
+        run: The run. If it is a talk, its `turn_ids` name the runs of the agents' turns.
     """
     if not run.turn_ids:
         return page(tx, scope, page_requested, run_id=run.id)
@@ -81,9 +95,16 @@ def page_of_run(tx: Transaction, scope: Scope, page_requested: Page, run: Run) -
 def between(
     tx: Transaction, conversation_id: str, after: int, to: int, limit: int
 ) -> list[Message]:
-    """Return the conversation's own messages with a seq after `after` up to `to`.
+    """Return the oldest of the conversation's messages between two seqs.
 
-    The oldest come first.
+    Messages that a fork shares are not among them.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+        after: The messages have a greater seq than this.
+        to: The greatest seq of a message.
+        limit: The most messages.
     """
     parameters = {
         "conversation_id": conversation_id,
@@ -97,7 +118,11 @@ def between(
 def labelled(tx: Transaction, agent_id: str, user_id: str | None, most: int) -> list[Message]:
     """Return the messages with an egress label among the agent's newest ones with a user.
 
-    `most` limits the number of messages that are read.
+    Args:
+        tx: The transaction.
+        agent_id: The agent.
+        user_id: The user that the messages are about; None: messages about no user.
+        most: The number of newest messages among which they are.
     """
     recent = (
         select(messages.c.id)
@@ -117,7 +142,15 @@ def by_otids(tx: Transaction, conversation_id: str, otids: Sequence[str]) -> lis
 def spoken_after(
     tx: Transaction, conversation_id: str, user_id: str, *, after: int, limit: int
 ) -> list[Message]:
-    """Return the first texts of this user and the agent with a seq above `after`, in order."""
+    """Return the next texts of this user and the agent, in order.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+        user_id: The user that the messages are about.
+        after: The messages have a greater seq than this.
+        limit: The most messages.
+    """
     parameters = {
         "conversation_id": conversation_id,
         "user_id": user_id,
@@ -134,6 +167,12 @@ def page_of_kept(
 
     The page is full if there are enough messages. A bounded page may have fewer. It is empty only
     if no message is left.
+
+    Args:
+        read_messages: Returns a page of all messages. It is called again, with another cursor,
+            until enough messages are accepted.
+        page: The part of the list of accepted messages.
+        keeps: Returns whether the page has this message.
     """
     is_backwards = page.is_backwards
     page_messages: list[Message] = []
@@ -193,7 +232,14 @@ def rewrite_searchable(tx: Transaction, message: Message) -> str:
 def move(
     tx: Transaction, moved: Sequence[Message], run_id: str, created_at: int | None = None
 ) -> list[Message]:
-    """Move these messages to another run, and set their time if one is passed."""
+    """Move these messages to another run, and return them changed.
+
+    Args:
+        tx: The transaction.
+        moved: The messages.
+        run_id: The run that gets them.
+        created_at: Their new time in microseconds UTC; None: each has its time as before.
+    """
     changed = [
         replace(message, run_id=run_id, created_at=created_at or message.created_at)
         for message in moved

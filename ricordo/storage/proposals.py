@@ -122,6 +122,8 @@ _UNTOLD = (
     .where(_IS_UNTOLD)
     .order_by(proposals.c.resolved_at, proposals.c.seq)
     .limit(bindparam("limit"))
+    # Of two turns that start at once, the second leaves out the rows that the first has marked.
+    .with_for_update()
 )
 _ANY_UNTOLD = select(proposals.c.seq).where(_IS_UNTOLD).limit(1)
 
@@ -130,7 +132,12 @@ _ANY_UNTOLD = select(proposals.c.seq).where(_IS_UNTOLD).limit(1)
 class ProposalFilter:
     """A filter of proposals; None matches any.
 
-    With `waits`, the filter selects only proposals that the owner can still decide on.
+    Attributes:
+        chain_id: The chain of the memory.
+        label: The block's label.
+        author_id: The id of the author, such as an agent.
+        run_id: The run that made the proposal.
+        waits: Only proposals that the owner can still decide on.
     """
 
     chain_id: str | None = None
@@ -154,7 +161,14 @@ class Rejection:
 def insert_one(tx: Transaction, proposal: Proposal, base: versions.TextBase | None) -> Proposal:
     """Store a proposal without secrets, and return it.
 
-    `base` is a text from which the proposal's text may be stored as a delta.
+    Args:
+        tx: The transaction.
+        proposal: The new proposal.
+        base: A text of the chain from which the proposal's text may be stored as a delta. None
+            stores both of its texts whole.
+
+    Raises:
+        Invalid: The new label holds a secret.
     """
     author = proposal.author
     proposal = replace(
@@ -173,7 +187,11 @@ def insert_one(tx: Transaction, proposal: Proposal, base: versions.TextBase | No
 def store(tx: Transaction, proposal: Proposal, base: versions.TextBase | None) -> None:
     """Store a proposal exactly as it is.
 
-    The proposal's text may be stored as a delta from the text `base`.
+    Args:
+        tx: The transaction.
+        proposal: The new proposal.
+        base: A text of the chain from which the proposal's text may be stored as a delta. None
+            stores both of its texts whole.
     """
     blob = None
     growth = ROW_BYTES + size_of(proposal.reasoning) + size_of(proposal.description)
@@ -205,7 +223,8 @@ def get(tx: Transaction, scope: Scope, id: str) -> Proposal:
 def lock(tx: Transaction, scope: Scope, id: str) -> Proposal:
     """Lock one proposal until this transaction ends, and return its current state.
 
-    Raises NotFound.
+    Raises:
+        NotFound: There is no such proposal, or the caller may not see it.
     """
     tx.lock(_LOCK, {"id": id})
     return get(tx, scope, id)
@@ -242,7 +261,14 @@ def waiting(tx: Transaction, chain_id: str) -> list[Proposal]:
 
 
 def waiting_by(tx: Transaction, chain_id: str, label: str, author: Actor) -> list[Proposal]:
-    """Return this author's waiting proposals for this block, the oldest first."""
+    """Return this author's waiting proposals for this block, the oldest first.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        label: The block's current label, or the label of a new block.
+        author: The author, compared by kind and id.
+    """
     parameters = {
         "chain_id": chain_id,
         "label": label,
@@ -255,7 +281,18 @@ def waiting_by(tx: Transaction, chain_id: str, label: str, author: Actor) -> lis
 def rejected_by(
     tx: Transaction, chain_id: str, label: str, author: Actor, since: int
 ) -> list[Proposal]:
-    """Return this author's last proposals for this block that were rejected since a time."""
+    """Return this author's last proposals for this block that were rejected since a time.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        label: The block's label when the proposals were decided.
+        author: The author, compared by kind and id.
+        since: A time in microseconds UTC.
+
+    Returns:
+        At most 50 proposals, the last rejection first.
+    """
     parameters = {
         "chain_id": chain_id,
         "label": label,
@@ -316,7 +353,13 @@ def page(tx: Transaction, scope: Scope, page: Page, filters: ProposalFilter) -> 
 def of_skills(tx: Transaction, scope: Scope, chain_id: str, limit: int) -> list[Proposal]:
     """Return the waiting proposals for a chain's skills by skill, also for new skills.
 
-    The newest of a skill is first. The list may be bounded by its size.
+    The newest of a skill is first.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; proposals that the caller may not see are left out.
+        chain_id: The chain.
+        limit: The most proposals. There are fewer if their texts exceed the size of a list.
     """
     statement = (
         _SELECT.where(*in_scope(proposals, scope), proposals.c.chain_id == chain_id, WAITS)
@@ -335,8 +378,11 @@ def of_runs(tx: Transaction, scope: Scope, run_ids: Sequence[str]) -> list[Propo
 def of_users(*conditions: ColumnElement[bool], only_enabled: bool = False) -> Subquery:
     """Return the proposals for users' memory with their owners, as a table to join with.
 
-    Its columns are id, organization_id, owner_id, created_at and seq. With `only_enabled`, disabled
-    users are left out.
+    Its columns are id, organization_id, owner_id, created_at and seq.
+
+    Args:
+        *conditions: Further conditions on the proposals, such as `WAITS`.
+        only_enabled: Leave out proposals for disabled users.
     """
     columns = (proposals.c.id, proposals.c.organization_id, chains.c.owner_id)
     statement = (
@@ -369,7 +415,13 @@ def count_all_waiting(tx: Transaction, organization_id: str | None = None) -> in
 
 
 def decision_times(tx: Transaction, since: int, organization_id: str | None = None) -> list[float]:
-    """Return the seconds that users took for their decisions since then, newest first."""
+    """Return the seconds that users took for their decisions, newest proposals first.
+
+    Args:
+        tx: The transaction.
+        since: Only decisions since this time (microseconds UTC).
+        organization_id: Only decisions in this organization; None: in all.
+    """
     statement = (
         select(proposals.c.created_at, proposals.c.resolved_at)
         .join(chains, chains.c.id == proposals.c.chain_id)
@@ -413,9 +465,15 @@ def count_decidable(tx: Transaction, scope: Scope) -> int:
 
 
 def take_untold(tx: Transaction, agent_id: str, user_id: str, limit: int) -> list[Rejection]:
-    """Return the rejections by this user to report to the agent, and mark them as told.
+    """Return the rejections by this user to report to the agent, and mark them as reported.
 
-    The user's next conversation reports them, in whatever conversation it is.
+    They are reported in the user's next turn with the agent, in any conversation.
+
+    Args:
+        tx: The transaction.
+        agent_id: The author of the proposals.
+        user_id: The owner, who rejected them.
+        limit: The most rejections, the oldest first; others stay unreported.
     """
     parameters = {"agent_id": agent_id, "user_id": user_id, "limit": limit}
     rejections = [

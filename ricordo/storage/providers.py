@@ -58,7 +58,15 @@ def page(
     name: str | None = None,
     provider_type: str | None = None,
 ) -> list[OrganizationProvider]:
-    """Return one page of the organization's providers, by exact name or by type."""
+    """Return one page of the organization's providers.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The part of the list.
+        name: Only the provider with exactly this name; None: any.
+        provider_type: Only providers of this type, such as "openai"; None: any.
+    """
     columns = {
         "organization_id": scope.organization_id,
         "name": name,

@@ -46,8 +46,15 @@ def require_room(
 ) -> None:
     """Raise TooLong if these changes of a locked chain exceed its quotas.
 
-    Each change is a block before and after it; None if it is created or deleted. A revived block
-    has its former text and settings.
+    Args:
+        tx: The transaction.
+        chain: The chain as it was read under the lock.
+        changed: Each block before and after its change; None if it is created or deleted.
+        is_revival: The blocks have their former texts and settings.
+
+    Raises:
+        TooLong: A block, the owner's blocks together, their number or the history would be too
+            large.
     """
     quotas = tx.quotas
     growth = 0
@@ -82,7 +89,10 @@ def require_room_to_attach(
 ) -> None:
     """Raise TooLong if an agent's memory with these blocks would exceed its quotas.
 
-    The id is None for a new agent.
+    Args:
+        tx: The transaction.
+        agent_id: The agent; None for a new agent.
+        attached: The blocks to attach.
     """
     count = size = 0
     if agent_id is not None:

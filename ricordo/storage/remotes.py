@@ -94,8 +94,16 @@ def chains_without(
 ) -> Sequence[Any]:
     """Return users' chains without a remote of the kind at these addresses.
 
-    A row has the chain's number and id, and the user's identifier. `after` is the number of the
-    last chain of the page before.
+    Args:
+        tx: The transaction.
+        organization_id: The organization.
+        kind: The kind of the remotes, such as "git".
+        addresses: The addresses. A chain with a remote at any of them is left out.
+        after: The number (`seq`) of the last chain of the page before; 0 for the first page.
+        limit: The most chains.
+
+    Returns:
+        Rows with the chain's `seq` and `id`, and the user's `identifier`, in the order of `seq`.
     """
     parameters = {
         "organization_id": organization_id,
@@ -123,7 +131,11 @@ def owner_of(tx: Transaction, chain_id: str) -> str:
 def due(tx: Transaction, kinds: Sequence[str], before: int) -> list[Remote]:
     """Return the remotes of these kinds that have to be synced, of all organizations.
 
-    They have changes to push, or were last synced before a time (microseconds).
+    Args:
+        tx: The transaction.
+        kinds: The kinds of remotes.
+        before: A time in microseconds UTC. Remotes that were last synced before it are due, even
+            without changes to push.
     """
     return _REMOTES.all(tx, _DUE, {"kinds": list(kinds), "before": before})
 

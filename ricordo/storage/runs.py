@@ -1,7 +1,7 @@
 """Runs and their records: steps, traces of model calls, events of streams, and expenses.
 
-An open run's row is its conversation's lease: a partial unique index allows only one. Events are
-kept for some hours.
+An open run's row is its conversation's lease: a partial unique index allows only one. Events stay
+for some hours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,13 @@ from sqlalchemy import (
     update,
 )
 
+from ricordo.domain.agent import Conversation
 from ricordo.domain.clock import DAY
 from ricordo.domain.run import Run, Step, Trace
 from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Expense
-from ricordo.errors import Conflict, LeaseLost
+from ricordo.errors import Busy, Conflict, LeaseLost
+from ricordo.storage import conversations as conversation_rows
 from ricordo.storage.engine.repository import Page, Repository, equal, in_scope, setter
 from ricordo.storage.engine.store import Transaction, each
 from ricordo.storage.schema.core_tables import (
@@ -209,7 +211,13 @@ def planned(tx: Transaction, agent_id: str) -> list[Run]:
 
 
 def agents_with_planned(tx: Transaction, purpose: str, before: int) -> list[tuple[str, str]]:
-    """Return organization and id of agents with runs of this purpose planned before this time."""
+    """Return organization and id of agents with planned runs of this purpose.
+
+    Args:
+        tx: The transaction.
+        purpose: The purpose of the runs.
+        before: Only runs that were planned before this time (microseconds UTC).
+    """
     rows = tx.all(_AGENTS_WITH_PLANNED, {"purpose": purpose, "before": before})
     return [(row.organization_id, row.agent_id) for row in rows]
 
@@ -254,7 +262,13 @@ def expired(tx: Transaction) -> list[Run]:
 def open_runs(
     tx: Transaction, *, conversation_id: str | None = None, agent_id: str | None = None
 ) -> list[Run]:
-    """Return open runs, the oldest first: all, of a conversation, or of an agent."""
+    """Return open runs, the oldest first.
+
+    Args:
+        tx: The transaction.
+        conversation_id: Only runs of this conversation. The agent then does not count.
+        agent_id: Only runs of this agent. Without both, all open runs are returned.
+    """
     if conversation_id:
         return _RUNS.all(tx, _OPEN_OF_CONVERSATION, {"conversation_id": conversation_id})
     if agent_id:
@@ -262,12 +276,39 @@ def open_runs(
     return _RUNS.all(tx, _OPEN)
 
 
+def lock_idle(tx: Transaction, scope: Scope, conversation_id: str) -> Conversation:
+    """Lock a conversation in which no turn runs, and return it.
+
+    No turn starts there before this transaction ends. The conversation is read under the lock,
+    since a turn or another change may have ended just before.
+
+    Args:
+        tx: The transaction, which changes something that a running turn has read.
+        scope: The caller.
+        conversation_id: The conversation.
+
+    Raises:
+        NotFound: There is no such conversation.
+        Busy: A turn runs in it.
+    """
+    conversation_rows.lock(tx, conversation_id)
+    conversation = conversation_rows.require(tx, scope, conversation_id)
+    if begun := open_runs(tx, conversation_id=conversation_id):
+        raise Busy(begun[0].id)
+    return conversation
+
+
 def with_same_body(
     tx: Transaction, conversation_id: str, body_hash: str, since: int, *, other_than: str = ""
 ) -> Run | None:
-    """Return the conversation's newest run since this time with the same request body.
+    """Return the conversation's newest run with the same request body.
 
-    The run `other_than` is skipped.
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+        body_hash: The hash of the request's body, as it is stored with a run.
+        since: The earliest creation of the run in microseconds UTC.
+        other_than: The id of a run to skip; "" skips none.
     """
     parameters = {
         "conversation_id": conversation_id,
@@ -307,9 +348,14 @@ def page(
 
 @dataclass(frozen=True, slots=True)
 class StepFilter:
-    """A filter of steps, by tags (any of them), feedback, and time of creation.
+    """A filter of steps; None matches any.
 
-    `since` and `until` are inclusive, in microseconds. `is_none` matches no step.
+    Attributes:
+        tags: Steps with one of these tags; without tags, all steps.
+        has_feedback: Steps with a feedback, or those without one.
+        since: The earliest time of creation in microseconds UTC.
+        until: The latest time of creation in microseconds UTC.
+        is_none: No step matches.
     """
 
     tags: Sequence[str] = ()
@@ -329,9 +375,16 @@ def page_of_steps(
     run_ids: Sequence[str] = (),
     **equal: Any,
 ) -> list[Step]:
-    """Return one page of steps, filtered by columns and feedback.
+    """Return one page of steps.
 
-    `run_ids` selects the steps of several runs.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The part of the list. Steps are ordered by their end, but those of one agent by
+            creation.
+        filters: The conditions; None matches any step.
+        run_ids: Only steps of these runs; without any, of all runs.
+        **equal: Values by column; None is ignored.
     """
     filters = filters or StepFilter()
     step_tags = each(steps.c.tags)
@@ -373,7 +426,12 @@ def context_tokens(tx: Transaction, run_id: str) -> int | None:
 def delete_one(tx: Transaction, scope: Scope, run_id: str) -> None:
     """Delete a run with its steps; its messages stay.
 
-    The steps' tokens move to the expenses. Raises NotFound, Conflict.
+    The steps' tokens move to the expenses.
+
+    Raises:
+        NotFound: There is no such run, or the caller may not see it.
+        Forbidden: The caller may not change it.
+        Conflict: The run has not ended.
     """
     scope.require_owns(get(tx, scope, run_id).user_id)
     if (run := lock(tx, run_id)) and run.ended_at is None:
@@ -383,10 +441,16 @@ def delete_one(tx: Transaction, scope: Scope, run_id: str) -> None:
 
 
 def append_events(tx: Transaction, run_id: str, first: int, data: Sequence[str]) -> None:
-    """Store events, the first with this number.
+    """Store the next events of a run's stream.
+
+    Args:
+        tx: The transaction.
+        run_id: The run.
+        first: The number of the first event; the others follow it.
+        data: The text of each event as it is sent.
 
     Raises:
-        Collision: if a number is used already, or if the run does not exist.
+        Collision: A number is used already, or the run does not exist.
     """
     now = tx.clock.now()
     rows: list[dict[str, Any]] = [
@@ -430,7 +494,13 @@ def traces_of_run(tx: Transaction, scope: Scope, run_id: str, limit: int) -> lis
 def prune_traces(tx: Transaction, *, before: int, kept: int) -> int:
     """Delete some old traces, and return their number.
 
-    They are older than `before` (microseconds), or beyond the number of newest traces to keep.
+    Args:
+        tx: The transaction.
+        before: Traces from before this time (microseconds UTC) are deleted.
+        kept: The number of newest traces that stay; older ones are deleted too.
+
+    Returns:
+        The number of deleted traces. Call it until it is 0.
     """
     if deleted := tx.run(_DELETE_OLD, {"before": before}):
         return deleted
@@ -452,9 +522,16 @@ def add_expense(tx: Transaction, *spent: Expense) -> None:
 def used_since(
     tx: Transaction, organization_id: str, since: int, agent_id: str | None = None
 ) -> int:
-    """Return the tokens used since this time (microseconds) by an organization or an agent.
+    """Return the tokens used by an organization or an agent.
 
     It takes one statement.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization.
+        since: The earliest creation of a run or an expense, in microseconds UTC.
+        agent_id: Only tokens of this agent; the organization then does not matter. None or "": all
+            of the organization.
     """
     if agent_id:
         row = tx.first(_USED_BY_AGENT, {"agent_id": agent_id, "since": since})

@@ -62,7 +62,15 @@ def of_conversation(
     """Return the skills that an agent has in a conversation, by label.
 
     A user's skill replaces the agent's skill with the same name. The agent's skill replaces the
-    organization's. `memory_id` is the agent that owns the memory (`Agent.memory_id`).
+    organization's.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization.
+        memory_id: The agent that owns the memory (`Agent.memory_id`).
+        user_id: The user of the conversation; None: there is none.
+        course: The agent's course. A user's skills of other courses are left out; None leaves out
+            those of all courses.
     """
     parameters = {
         "organization_id": organization_id,

@@ -13,7 +13,11 @@ from ricordo.storage.schema.memory_tables import blocks, blocks_tags
 def page_of_tags(tx: Transaction, scope: Scope, page: Page, name: str | None) -> list[str]:
     """Return the tags that the caller sees, each once, in alphabetical order.
 
-    `name` selects tags that contain it. The cursors of a page are tags.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The part of the list. Its cursors are tags, which need not exist.
+        name: Only tags that contain it, in any case. None or "": all.
     """
     of_agents = (
         select(agents_tags.c.tag)

@@ -58,8 +58,12 @@ _DETACH_ALL = delete(agents_tools).where(equal(agents_tools, "agent_id"))
 class ToolFilter:
     """A filter of tools; an empty field matches any.
 
-    `search` is a piece of the name. All conditions in `is_built_in` must be met, so True and False
-    together match no tool.
+    Attributes:
+        types: The tool has one of these types.
+        other_types: The tool has none of these types.
+        search: A piece of the name, in any case.
+        agent_id: The agent that has the tool.
+        is_built_in: All of these conditions must be met, so True and False together match no tool.
     """
 
     names: tuple[str, ...] = ()
@@ -92,7 +96,11 @@ get = ROWS.get
 
 
 def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Tool]:
-    """Return the tools with these ids, in order. Raises NotFound for the first missing tool."""
+    """Return the tools with these ids, in order.
+
+    Raises:
+        NotFound: One of the tools does not exist.
+    """
     read = ROWS.all(tx, _BY_IDS, {"ids": list(ids), "organization_id": scope.organization_id})
     by_id = {tool.id: tool for tool in read}
     return [require_found(by_id.get(id), "Tool", id) for id in ids]
@@ -106,7 +114,14 @@ def by_names(tx: Transaction, scope: Scope, names: Sequence[str]) -> dict[str, T
 def find(tx: Transaction, scope: Scope, names: Sequence[str], ids: Sequence[str]) -> list[Tool]:
     """Return the tools with these names, then the tools with these ids, each once.
 
-    Raises NotFound for missing tools.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        names: Names of tools.
+        ids: Ids of tools.
+
+    Raises:
+        NotFound: One of the tools does not exist. The message may name a replacement.
     """
     if not names and not ids:
         return []

@@ -47,7 +47,15 @@ _EMAIL = re.compile(r"[^\s@<>\x00-\x1f]{1,120}@[^\s@<>\x00-\x1f]{1,120}")
 
 @dataclass(frozen=True, slots=True)
 class UserDraft:
-    """A user to create."""
+    """A user to create.
+
+    Attributes:
+        name: The name that people see.
+        identifier: The name in other systems, unique in the organization; None: none.
+        identity_type: The kind of identity for older clients, such as "user".
+        properties: Properties of the identity, as older clients send them.
+        id: The id of an imported user; None: a new one.
+    """
 
     name: str
     identifier: str | None = None
@@ -58,7 +66,13 @@ class UserDraft:
 
 
 def find(tx: Transaction, scope: Scope, name: str) -> User | None:
-    """Return the user with this id or identifier, if the caller may know of the user."""
+    """Return the user with this id or identifier, if the caller may know of the user.
+
+    Args:
+        tx: The transaction.
+        scope: The caller. One who is limited to a user's data knows only of this user.
+        name: An id or an identifier, not a user's shown name.
+    """
     user = named(tx, scope.organization_id, name)
     if user and scope.subject_id in (None, user.id):
         return user
@@ -92,7 +106,19 @@ def user_id_of(identity_id: str) -> str:
 def ids_of(
     tx: Transaction, scope: Scope, identity_id: str | None, keys: Sequence[str]
 ) -> list[str] | None:
-    """Return the ids of users with this identity or these identifiers; None without a filter."""
+    """Return the ids of users with this identity or these identifiers.
+
+    Users who do not exist, or whom the caller may not know of, are left out.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        identity_id: A user's id in the form of older clients; None or "": none.
+        keys: Ids or identifiers of users.
+
+    Returns:
+        The ids; None if neither an identity nor a key is given, so nothing is filtered.
+    """
     names = [*keys, *([user_id_of(identity_id)] if identity_id else ())]
     if names:
         return [user.id for name in names if (user := find(tx, scope, name))]
@@ -102,13 +128,17 @@ def ids_of(
 def find_or_make(tx: Transaction, scope: Scope, name: str, *, is_subject: bool = False) -> User:
     """Return the user with this id or identifier, or create one with this identifier.
 
-    `is_subject` marks a name from a login provider. It may look like another user's name, since the
-    provider keeps them apart.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        name: An id or an identifier. An unknown id creates no user.
+        is_subject: The name comes from a login provider. It may look like another user's name,
+            since the provider distinguishes them.
 
     Raises:
-        Invalid: for a name that no user can have.
-        NotFound: if the caller may not create users.
-        Collision: for a name that looks like another user's.
+        Invalid: No user can have this name.
+        NotFound: There is no such user, and the caller may not create it.
+        Collision: The name looks like another user's.
     """
     if user := find(tx, scope, name):
         return user
@@ -128,7 +158,12 @@ def find_or_make(tx: Transaction, scope: Scope, name: str, *, is_subject: bool =
 
 
 def require_fit_name(name: str, subject: str = "A user") -> None:
-    """Raise Invalid for a name that does not fit into an address or a line."""
+    """Raise Invalid for a name that does not fit into an address or a line.
+
+    Args:
+        name: The name to check.
+        subject: The beginning of the error message, such as "A user".
+    """
     if not name or len(name) > _LONGEST or _UNFIT.search(name):
         raise Invalid(
             f'{subject} cannot be called "{name[:80]}". Use at most {_LONGEST} characters, no "/", '
@@ -141,7 +176,13 @@ def lock(tx: Transaction, user_id: str) -> None:
 
 
 def with_email(tx: Transaction, scope: Scope, address: str) -> User | None:
-    """Return the only user with this e-mail address; None if several have it."""
+    """Return the only user with this e-mail address; None if several have it.
+
+    Args:
+        tx: The transaction.
+        scope: The organization; the caller's user does not matter.
+        address: The address in any case; "" matches no user.
+    """
     if not address or "\0" in address:
         return None
     parameters = {"organization_id": scope.organization_id, "address": address.lower()}
@@ -183,7 +224,14 @@ def page(tx: Transaction, scope: Scope, page: Page, **equal: Any) -> list[User]:
 
 
 def page_named_like(tx: Transaction, scope: Scope, page: Page, text: str) -> list[User]:
-    """Return one page of the users with this text in their names, newest first."""
+    """Return one page of the users with this text in their names, newest first.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; users that the caller may not know of are left out.
+        page: The part of the list.
+        text: A part of the name or of the identifier, in any case; "" returns all users.
+    """
     columns = (users.c.name, users.c.identifier)
     is_named = None
     if text:
@@ -197,7 +245,18 @@ def count(tx: Transaction, scope: Scope) -> int:
 
 
 def create(tx: Transaction, scope: Scope, user: UserDraft) -> User:
-    """Create a user. Raises Collision for a used identifier, Invalid, Forbidden."""
+    """Create a user.
+
+    Args:
+        tx: The transaction.
+        scope: The caller, who must see the whole organization.
+        user: The user to create.
+
+    Raises:
+        Collision: The identifier is used, looks like another user's, or has the form of an id.
+        Invalid: The name, the identifier or the e-mail address is wrong.
+        Forbidden: The caller does not see the whole organization.
+    """
     require_all_users(scope)
     new_user = replace(
         User(
@@ -221,7 +280,16 @@ def create(tx: Transaction, scope: Scope, user: UserDraft) -> User:
 def change(tx: Transaction, scope: Scope, user: User) -> User:
     """Store changes of a user. The memory stays, even under a new identifier.
 
-    Raises Collision, Conflict, Invalid, Forbidden.
+    Args:
+        tx: The transaction.
+        scope: The caller, who must see the whole organization.
+        user: The user with all fields as they are to be.
+
+    Raises:
+        Collision: The identifier is used, looks like another user's, or has the form of an id.
+        Conflict: The user runs the server and would be disabled.
+        Invalid: The name, the identifier or the e-mail address is wrong.
+        Forbidden: The caller does not see the whole organization.
     """
     require_all_users(scope)
     if user.id == LOCAL_USER and user.disabled_at is not None:
@@ -240,7 +308,16 @@ def change(tx: Transaction, scope: Scope, user: User) -> User:
 def give_name(tx: Transaction, scope: Scope, identifier: str, person_name: str) -> User:
     """Give a name to a user who has only an identifier; return the user.
 
-    A name that does not fit into a line is left out. Raises NotFound, Forbidden.
+    Args:
+        tx: The transaction.
+        scope: The caller, who must see the whole organization to change a user.
+        identifier: The user's identifier or id.
+        person_name: The new name. It is put on one line, and cut to 255 characters. An empty one
+            changes nothing.
+
+    Raises:
+        NotFound: There is no such user.
+        Forbidden: The caller does not see the whole organization.
     """
     user = require(tx, scope, identifier)
     one_line = " ".join(_UNFIT_IN_NAME.sub(" ", without_hidden_text(person_name)).split())[

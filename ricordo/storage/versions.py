@@ -1,8 +1,9 @@
 """Chains of versions: one owner's history and its texts.
 
-Versions are written in the transaction that changes their blocks. Every write of a block's text
-goes through `store`, which only the repository of blocks calls. The chain's row is locked first, so
-writers of one chain wait for each other. Its `files` are the tree for the next id.
+Versions are written in the transaction that changes their blocks. The repository of blocks uses
+`begin`, `record` and `store`. Imports of whole histories, git and erasure use `put_text`,
+`insert_rows` and `advance`. The chain's row is locked first, so writers of one chain wait for each
+other. Its `files` are the tree for the next id.
 """
 
 import zlib
@@ -139,7 +140,10 @@ _LINEAGE = _lineage(blobs.c.id == bindparam("blob"))
 class StoredText(NamedTuple):
     """A text in a chain.
 
-    It has an id, the number of deltas from a whole text, and its size in the history.
+    Attributes:
+        id: The id of its git blob.
+        depth: The number of deltas from a text that is stored whole.
+        added_bytes: The bytes that it added to the history; 0 if the chain had it.
     """
 
     id: bytes
@@ -151,8 +155,11 @@ class StoredText(NamedTuple):
 class Change:
     """A block's next state.
 
-    It has the new text (None: deleted), the text `before` (None: new block), and `old_label` for a
-    rename.
+    Attributes:
+        label: The label after the change.
+        value: The new text; None: the block is deleted.
+        before: The text before; None: the block is new.
+        old_label: The label before a rename; None: it was not renamed.
     """
 
     label: str
@@ -163,9 +170,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class VersionPlan:
-    """A chain after planned changes, with the id of each change's version and their common time.
+    """A chain after planned changes.
 
-    The depth of new texts is not known yet.
+    Attributes:
+        chain: The chain after them. The depth of new texts is not known yet.
+        ids: The id of each change's version; None for a change without effect.
+        at: The time of the versions in microseconds UTC.
     """
 
     chain: Chain
@@ -211,8 +221,15 @@ def plan(
 ) -> VersionPlan:
     """Plan the changes of a locked chain.
 
-    A change without effect makes no version. Raises Invalid if git cannot store the change's
-    message.
+    Args:
+        chain: The chain as it was read under the lock.
+        changes: The changes in order. One without effect makes no version.
+        metadata: The author and the reason of all versions. Its `made_at` is used in place of
+            `now`, if set.
+        now: The time of the versions in microseconds UTC.
+
+    Raises:
+        Invalid: The reason has a NUL character, which git cannot store in a message.
     """
     if "\0" in metadata.reason:
         raise Invalid(
@@ -251,7 +268,15 @@ def store(
     metadata: ChangeMetadata,
     planned: VersionPlan,
 ) -> Chain:
-    """Store the planned changes of the chain, and return its new state."""
+    """Store the planned changes of the chain, and return its new state.
+
+    Args:
+        tx: The transaction, which holds the lock of the chain.
+        chain: The chain before the changes.
+        changes: The changes that were planned.
+        metadata: The metadata with which they were planned.
+        planned: The plan, as `plan` returned it.
+    """
     rows = []
     grown = 0
     for change, id in zip(changes, planned.ids, strict=True):
@@ -283,7 +308,17 @@ def store(
 def begin(
     tx: Transaction, chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata
 ) -> tuple[bytes | None, ...]:
-    """Store a new chain with its first versions, all of new blocks; return their ids."""
+    """Store a new chain with its first versions, all of new blocks; return their ids.
+
+    Args:
+        tx: The transaction.
+        chain: The chain, which is not stored yet.
+        changes: The new blocks, each with another label.
+        metadata: The author and the reason of all versions.
+
+    Raises:
+        Invalid: The reason has a NUL character.
+    """
     planned = plan(chain, changes, metadata, tx.clock.now())
     files = {label: (blob, 0) for label, (blob, _) in planned.chain.files.items()}
     texts = dict.fromkeys(change.value or "" for change in changes)
@@ -306,7 +341,18 @@ def record(
 ) -> tuple[Chain, tuple[bytes | None, ...]]:
     """Plan and store the changes.
 
-    Returns the chain's new state and the version of each change; None for a change without effect.
+    Args:
+        tx: The transaction, which holds the lock of the chain.
+        chain: The chain as it was read under the lock.
+        changes: The changes in order.
+        metadata: The author and the reason of all versions.
+
+    Returns:
+        The chain's new state, and the id of each change's version; None for a change without
+            effect.
+
+    Raises:
+        Invalid: The reason has a NUL character.
     """
     planned = plan(chain, changes, metadata, tx.clock.now())
     return store(tx, chain, changes, metadata, planned), planned.ids
@@ -317,7 +363,13 @@ def row_of(
 ) -> dict[str, Any]:
     """Return the row of a version of this chain, for `insert_rows`.
 
-    `blob` is the id of its text; None if the block is deleted.
+    Args:
+        chain: The chain right before the version.
+        change: The change of one block.
+        metadata: The author, the reason, the run and the step.
+        id: The id of the version's git commit.
+        blob: The id of the block's new text; None if the block is deleted.
+        now: The time of the version in microseconds UTC.
     """
     return {
         **_METADATA.values(metadata),
@@ -356,7 +408,19 @@ def advance(tx: Transaction, chain: Chain, grown: int) -> None:
 
 
 def put_text(tx: Transaction, chain_id: str, text: str, base: TextBase | None) -> StoredText:
-    """Store a text unless the chain has it; the caller adds its bytes to the chain's history."""
+    """Store a text unless the chain has it.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        text: The text.
+        base: A stored text of the chain, from which the text may be stored as a delta; None stores
+            it whole.
+
+    Returns:
+        The stored text. The caller adds its `added_bytes` to the chain's history; they are 0 if the
+            chain had it.
+    """
     row = _text_row(chain_id, text, base if base and base[1] + 1 < _DEEPEST else None)
     if tx.run(_INSERT_TEXT, row):
         return StoredText(row["id"], row["depth"], ROW_BYTES + len(row["data"]))
@@ -396,10 +460,20 @@ def _blob_rows(tx: Transaction, chain_id: str, text_ids: Sequence[bytes]) -> dic
 def read_texts(
     tx: Transaction, chain_id: str, ids: Iterable[bytes], most: int | None = None
 ) -> dict[bytes, str]:
-    """Return texts of the chain by their ids. Raises as `read_text` does.
+    """Return texts of the chain by their ids.
 
-    One statement reads hundreds of texts. `most` limits the bytes of the texts and their bases.
-    Then only the first texts that fit are returned, at least one.
+    One statement reads hundreds of texts.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        ids: The ids of the texts (git blobs).
+        most: About the most bytes of the texts and their bases. Then only the first texts that fit
+            are returned, at least one. None: all are returned.
+
+    Raises:
+        NotFound: The chain has no such text.
+        Conflict: A stored text is damaged.
     """
     text_ids = list(dict.fromkeys(ids))
     rows = _blob_rows(tx, chain_id, text_ids)
@@ -417,15 +491,18 @@ def read_texts(
         for text_id in reversed(line):
             if text_id not in texts:
                 row = rows[text_id]
-                texts[text_id] = unpack(row.data, texts.get(row.base))
+                texts[text_id] = unpack(text_id, row.data, texts.get(row.base))
                 size += len(texts[text_id])
-    if damaged := next((id for id in text_ids if blob_id(texts[id].decode()) != id), None):
-        raise Conflict(f"The stored text {damaged.hex()} is damaged. Restore a backup.")
     return {id: texts[id].decode() for id in text_ids}
 
 
 def read_text(tx: Transaction, chain_id: str, id: bytes) -> str:
-    """Return a text of the chain. Raises NotFound, and Conflict for a damaged text."""
+    """Return a text of the chain.
+
+    Raises:
+        NotFound: The chain has no such text.
+        Conflict: The stored text is damaged.
+    """
     return read_texts(tx, chain_id, [id])[id]
 
 
@@ -449,14 +526,37 @@ def _pack(text: bytes, base: bytes | None) -> bytes:
     )
 
 
-def unpack(data: bytes, base: bytes | None) -> bytes:
-    """Return the text that `_pack` packed. Raises zlib.error for another base."""
+def unpack(id: bytes, data: bytes, base: bytes | None) -> bytes:
+    """Return the text that `_pack` packed, in UTF-8.
+
+    Args:
+        id: The id of the text.
+        data: The stored form of the text.
+        base: The text from which it is a delta; None: it is stored whole.
+
+    Raises:
+        Conflict: The data is damaged, or belongs to another text or base.
+    """
+    try:
+        text = _unpack(data, base)
+    except zlib.error:
+        text = None
+    # Only UTF-8 was stored, so data with the right id can be decoded.
+    if text is None or object_id("blob", text) != id:
+        raise Conflict(f"The stored text {id.hex()} is damaged. Restore a backup.")
+    return text
+
+
+def _unpack(data: bytes, base: bytes | None) -> bytes:
+    """Return the text, which may be wrong. Raises `zlib.error`."""
     if base is None:
         return zlib.decompress(data)
     head = int.from_bytes(data[:_LENGTH], "big")
     tail = int.from_bytes(data[_LENGTH : 2 * _LENGTH], "big")
     unpacker = zlib.decompressobj(15, zdict=_dictionary(base, head, tail))
     middle = unpacker.decompress(data[2 * _LENGTH :]) + unpacker.flush()
+    if not unpacker.eof:
+        raise zlib.error("the data is cut off")
     return base[:head] + middle + base[len(base) - tail :]
 
 

@@ -4,7 +4,7 @@ An agent's style may add arguments to every tool: `thinking`, for models that ca
 their output, and `request_heartbeat`, with which a model asks for another step. Tools that edit
 memory also get `quote`, if a block may only change on the user's explicit words, and `reasoning`,
 if the agent sees a user's memory. Tools of agents in voice conversations get `pre_exec_msg`, a
-sentence that is said while they run. The tools themselves never receive these arguments. If a tool
+sentence that is spoken while they run. The tools themselves never get these arguments. If a tool
 already has a property of that name, nothing is added.
 """
 
@@ -95,10 +95,16 @@ class ToolPresentation:
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
-    """A parsed call: the stored call, its thoughts, and the tool's arguments (JSON).
+    """A parsed call.
 
-    The stored call has no thoughts. `quote` are the user's words that permit the edit, `reasoning`
-    is the reason for the edit, and `speech` is said to the user.
+    Attributes:
+        call: The call to store, without thoughts and spoken sentences.
+        thoughts: The argument `thinking`; "" without it.
+        wants_heartbeat: The model asks for another step.
+        arguments: The tool's arguments as JSON.
+        quote: The user's words that permit an edit of memory.
+        reasoning: The reason for the edit.
+        speech: The sentence that is spoken to the user.
     """
 
     call: ToolCallPart
@@ -116,6 +122,11 @@ def schema_for(
     """Return the schema of the tool that the model sees.
 
     It is cached by content, so do not change it.
+
+    Args:
+        tool: The tool's schema, without added arguments.
+        presentation: The arguments to add.
+        is_terminal: The tool ends the turn, so it gets no `request_heartbeat`.
     """
     heartbeat = presentation.heartbeat and not is_terminal
     thinks = presentation.thinks_in_arguments
@@ -147,8 +158,14 @@ def parse_call(
 ) -> ParsedCall:
     """Return the call without the arguments that the style adds.
 
-    Broken JSON is returned unchanged. With `schema`, arguments that the tool itself declares are
-    kept. All other added arguments are removed, whatever the style is.
+    Broken JSON is returned unchanged.
+
+    Args:
+        call: The call as the model wrote it.
+        presentation: The arguments that the tools got in this request.
+        schema: The tool's schema, without added arguments. Arguments that it declares stay.
+            `thinking` and `request_heartbeat` are removed otherwise, whatever the style is. None:
+            the tool is unknown, and only the style's arguments are removed.
     """
     # Most calls have no added argument and need not be parsed; only an escaped letter could hide
     # one.
@@ -214,6 +231,10 @@ def without_nulls(call: ToolCallPart, schema: ToolSchema | None) -> ToolCallPart
     """Return the call without optional arguments that are null although their schema forbids null.
 
     Some models write null to leave an argument out.
+
+    Args:
+        call: The call as the model wrote it.
+        schema: The tool's schema, without added arguments; None returns the call unchanged.
     """
     if schema and "null" in call.arguments:
         arguments = _object(call.arguments)
@@ -285,8 +306,15 @@ def prefill(
 ) -> ToolCallPart:
     """Return the call with these arguments in place of the model's own.
 
-    Arguments that are not a JSON object are left as they are; the tool refuses them. Raises Invalid
-    for values that do not fit the schema.
+    Arguments that are not a JSON object are left as they are; the tool refuses them.
+
+    Args:
+        call: The call as the model wrote it.
+        fixed_arguments: The values by argument, from a tool rule.
+        schema: The tool's schema, without added arguments.
+
+    Raises:
+        Invalid: The tool does not have an argument, or its schema does not allow the value.
     """
     properties = schema.parameters.get("properties", {})
     for name, fixed in fixed_arguments.items():

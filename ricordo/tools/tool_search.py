@@ -28,7 +28,14 @@ _RANK_WEIGHT = 60  # the constant of reciprocal rank fusion
 
 @dataclass(frozen=True, slots=True)
 class FoundTool:
-    """A tool that matches a search; ranks begin with 1."""
+    """A tool that matches a search.
+
+    Attributes:
+        embedded_text: The text by which it was searched.
+        fts_rank: Its rank by words, from 1 on; None: no word matches.
+        vector_rank: Its rank by meaning, from 1 on; None: it is not near.
+        combined_score: The score by both ranks; the best tool has the highest.
+    """
 
     tool: Tool
     embedded_text: str
@@ -47,6 +54,10 @@ def rank_by_words(query: str, texts: Sequence[str]) -> list[int]:
     """Rank the texts that share words with the query, by their indexes.
 
     The best comes first; rare words count more.
+
+    Args:
+        query: The query.
+        texts: The texts of all tools, as `text_of` returns them.
     """
     query_words = set(query_terms(query))
     word_counts = [Counter(terms(text)) for text in texts]
@@ -65,7 +76,12 @@ def rank_by_words(query: str, texts: Sequence[str]) -> list[int]:
 
 
 def rank_by_vectors(query: Sequence[float], vectors: Sequence[Sequence[float]]) -> list[int]:
-    """Rank the vectors near the query, by their indexes; the nearest comes first."""
+    """Rank the vectors near the query, by their indexes; the nearest comes first.
+
+    Args:
+        query: The query's vector (d,), of length 1.
+        vectors: Vectors (n, d) of length 1. Those with a cosine of at most 0.2 are left out.
+    """
     nearness = [
         sum(component * other for component, other in zip(query, vector, strict=True))
         for vector in vectors
@@ -81,7 +97,13 @@ def fuse_rankings(
     word_ranking: Iterable[int] | None,
     vector_ranking: Iterable[int] | None,
 ) -> list[FoundTool]:
-    """Combine both rankings by reciprocal rank fusion; the best tool comes first."""
+    """Combine both rankings by reciprocal rank fusion; the best tool comes first.
+
+    Args:
+        candidates: All searched tools; the rankings hold their indexes.
+        word_ranking: Indexes as `rank_by_words` returns them; None without a search by words.
+        vector_ranking: Indexes as `rank_by_meaning` returns them; None without a search by meaning.
+    """
     word_ranks = {index: rank for rank, index in enumerate(word_ranking or (), 1)}
     vector_ranks = {index: rank for rank, index in enumerate(vector_ranking or (), 1)}
     matches = []
@@ -96,9 +118,20 @@ def fuse_rankings(
 async def rank_by_meaning(
     embedders: Any, query: str, texts: Sequence[str], clearance: Clearance
 ) -> list[int] | None:
-    """Rank texts by the server's default embedding model; None without a model.
+    """Rank texts by the server's default embedding model.
 
-    Raises Forbidden if the model may not see the query, and the errors of the model's call.
+    Args:
+        embedders: The server's embedding models.
+        query: The query.
+        texts: The texts of tools.
+        clearance: Decides whether the model may see the query and the texts.
+
+    Returns:
+        The indexes of the matching texts, the nearest first; None without a model or without texts.
+
+    Raises:
+        Forbidden: The model may not see the query.
+        ModelError: The model's call failed.
     """
     handle = embedders.default_handle()
     if handle is None or not texts:
@@ -111,7 +144,12 @@ async def rank_by_meaning(
 
 
 def searches_tools(state: AgentState, count: int) -> bool:
-    """Return whether the agent has at least `count` tools and searches them; never if it is 0."""
+    """Return whether the agent has at least `count` tools and searches them.
+
+    Args:
+        state: The agent with its tools. With `find_tools` among them the result is False.
+        count: The number of tools; 0: no agent searches.
+    """
     names = [tool.name for tool in state.tools]
     return 0 < count <= len(names) and FIND_TOOLS not in names
 

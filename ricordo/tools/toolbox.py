@@ -53,7 +53,10 @@ class Quoted:
     def add(self, id: str, *, is_untrusted: bool, is_said: bool = False) -> None:
         """Record that the result contains the text of this message or passage.
 
-        With `is_said`, the conversation's user wrote it.
+        Args:
+            id: The id of the message or passage.
+            is_untrusted: The text is untrusted, and so the whole result.
+            is_said: The conversation's user wrote it. This does not count for an untrusted text.
         """
         self.sources.append(id)
         self.is_untrusted |= is_untrusted
@@ -120,7 +123,13 @@ class ToolContext:
     runtime: Any = None
 
     def may_read(self, source: str, label: str | None, text: str = "") -> bool:
-        """Return whether the turn's model may see a labelled text; note it in both cases."""
+        """Return whether the turn's model may see a labelled text; note it in both cases.
+
+        Args:
+            source: The name of the text for notices, such as "block:human".
+            label: Its egress label; None: it has no policy.
+            text: The text itself. Later outgoing calls that repeat it are recognized.
+        """
         return self.clearance.may_read(self.reader, source, label, text)
 
     def readable(self, messages: Sequence[Message]) -> Sequence[Message]:
@@ -198,7 +207,13 @@ class ServerTool:
     async def call(self, context: ToolContext, arguments: Mapping[str, Any]) -> Any:
         """Check the arguments and run the function.
 
-        Raises ValidationError, and every error of the function.
+        Args:
+            context: The context of the call.
+            arguments: The parsed arguments by name, or by one of the `aliases`.
+
+        Raises:
+            ValidationError: The arguments do not fit the function.
+            Exception: The function's error, of any kind.
         """
         named = {
             self.aliases.get(name, name): argument
@@ -231,9 +246,14 @@ NO_CALLS = ForeignTraits(acts_outside=False)
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """The output of a stored tool's call: a value and printed lines.
+    """The output of a stored tool's call.
 
-    With `is_error` the value is the error.
+    Attributes:
+        value: The value for the agent: a text, or a value that becomes JSON. After an error, it is
+            the error.
+        stdout: The printed lines.
+        stderr: The lines of errors.
+        is_error: The call failed.
     """
 
     value: Any
@@ -256,7 +276,13 @@ class ToolRunner(Protocol):
     ) -> ToolOutput:
         """Run one call; it is cancelled with its turn.
 
-        Raises a RicordoError that the agent reads.
+        Args:
+            tool: The stored tool, of one of `tool_types`.
+            context: The context of the call.
+            arguments: The parsed arguments, which are not checked yet.
+
+        Raises:
+            RicordoError: The call failed; the agent reads the message.
         """
 
     async def close(self) -> None:
@@ -327,7 +353,12 @@ class Toolbox:
         """Run the calls of one step; the results are in the order of the calls.
 
         Neighbouring calls run in parallel if their tools allow it; all others run one after the
-        other.
+        other. A call that fails, or whose tool is unknown, has a result that says so.
+
+        Args:
+            calls: The calls, each with a unique id.
+            attached: The tools that the agent has, by the name that models call.
+            context: Returns the context of the call with this id.
         """
         results: list[ToolReturnPart] = []
         for group in _groups(calls, attached) if len(calls) > 1 else [calls]:
@@ -407,6 +438,11 @@ def destination_of_call(
 
     Arguments in memory keep their label. A destination is "mcp:" with the name of the server,
     "sandbox", or the name of the tool. The sandbox is local while its programs have no network.
+
+    Args:
+        executor: The function or the runner of the tool, as `Toolbox.find` returns it.
+        tool: The stored tool.
+        context: The context of the call.
     """
     if isinstance(executor, ServerTool):
         # A text that is sent to another agent keeps its label.
@@ -467,7 +503,13 @@ def schema_of(tool: Tool) -> ToolSchema:
 
 
 def failed_result(call: ToolCallPart, message: str, kind: str = "ValueError") -> ToolReturnPart:
-    """Return the result of a failed call; `kind` names the error in its trace."""
+    """Return the result of a failed call.
+
+    Args:
+        call: The call.
+        message: A sentence for the agent.
+        kind: The name of the error in its trace, such as "Forbidden".
+    """
     return ToolReturnPart(
         call.call_id, call.name, "error", _whole(message), stderr=_trace(call, f"{kind}: {message}")
     )
@@ -569,7 +611,13 @@ def _plain(schema: Any) -> Any:
 
 
 def sync_tools(tx: Transaction, scope: Scope, toolbox: Toolbox) -> None:
-    """At each start, update the organization's stored tools to this server's tools."""
+    """At each start, update the organization's stored tools to this server's tools.
+
+    Args:
+        tx: The transaction.
+        scope: The organization.
+        toolbox: The server's tools. A user's tool that has the name of one of them stays as it is.
+    """
     tools.lock(tx, scope)  # several servers of one database may start at once
     server_tools = {tool.name: tool for tool in toolbox}
     stored = tools.by_names(tx, scope, list(server_tools))

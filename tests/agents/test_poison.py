@@ -308,7 +308,7 @@ async def closed(stage: Stage, agent: str) -> list[str]:
     return closing_tags(system, (*LABELS.values(), "notes"))
 
 
-def test_the_corpus_is_as_large_as_it_says_and_says_nothing_twice() -> None:
+def test_the_corpus_has_at_least_200_different_texts() -> None:
     assert len(CORPUS) >= 200
     assert len({(poison.way, poison.text) for poison in CORPUS}) == len(CORPUS)
 
@@ -355,4 +355,4 @@ async def test_nothing_poisoned_is_written_where_somebody_decides(
         )
         assert "rules" not in {one.label for one in waiting}, poison
         count += len(waiting)
-    assert count > number, "the model obeyed, and nothing came of it: the test proves nothing"
+    assert count > number, "the model wrote nothing, so the test proves nothing"

@@ -299,7 +299,7 @@ CONFLICTS = {"agents.messages.cancel", "conversations.cancel"}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_every_method_of_the_client_is_answered_as_it_reads_answers(
+def test_every_method_of_the_official_client_can_read_its_response(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("allow_private_providers", True), ("traces", "all")):
@@ -434,7 +434,7 @@ effect, and a warning says where the thing is now.
 """
 
 
-def test_the_page_about_compatibility_is_as_the_gate_makes_it() -> None:
+def test_the_compatibility_page_is_up_to_date() -> None:
     if PAGE.read_text("utf-8") != page():
         pytest.fail(
             "docs/develop/compatibility.md is out of date: python -m tests.api.test_wire_gate"

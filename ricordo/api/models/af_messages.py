@@ -17,7 +17,13 @@ from ricordo.domain.text import Json
 
 
 def to_af(message: Message, id: str, agent_id: str) -> Json:
-    """Return the message in the format that other servers read."""
+    """Return the message in the format that other servers read.
+
+    Args:
+        message: The message.
+        id: The id of the message in the file.
+        agent_id: The id of its agent in the file.
+    """
     decisions = [part for part in message.parts if isinstance(part, ApprovalPart)]
     calls, returns = message.tool_calls, message.tool_returns
     return {

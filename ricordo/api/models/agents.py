@@ -317,8 +317,11 @@ class AgentResponse(HostedFields, AuthorFields):
     ) -> Json:
         """Return the whole agent.
 
-        `info` describes its model. `embedding` is the model that embeds the agent's texts. It is
-        shown only if the agent names one.
+        Args:
+            state: The agent with all its attachments.
+            info: The description of its model.
+            embedding: The model that embeds the agent's texts, or None. It is shown as the agent's
+                only if the agent names one.
         """
         agent = state.agent
         conversation = state.conversation
@@ -463,8 +466,12 @@ class ContextResponse(ResponseModel):
     ) -> Json:
         """Return the context window of the state's conversation.
 
-        `window` holds its messages, `tools` the tools offered to the model. Counts are our
-        estimate, corrected by the provider's last count, as in compaction.
+        Counts are our estimate, corrected by the provider's last count, as in compaction.
+
+        Args:
+            state: The agent with the conversation.
+            window: The messages of the conversation's window.
+            tools: The tools that the model is offered.
         """
         conversation = state.conversation
         system = _first_of_role(window, "system")

@@ -34,7 +34,15 @@ _STRONG_TAG = re.compile(r'(?<!W/)"([^"]*)"(?=\s*(?:,|$))')
 def tagged(
     block: Block, content: bytes, media_type: str, if_none_match: str | None = None
 ) -> Response:
-    """Return the answer with its tag. If the caller has this tag, return 304 without a body."""
+    """Return the answer with its tag. If the caller has this tag, return 304 without a body.
+
+    Args:
+        block: The block, for its version.
+        content: The body of the answer.
+        media_type: The media type of the body.
+        if_none_match: The header of the request: tags that the caller has, or "*"; None without the
+            header.
+    """
     digest = hashlib.blake2b(content, digest_size=6).hexdigest()
     tag = f"{_version_of(block)}.{digest}"
     headers = {"ETag": f'"{tag}"', "Cache-Control": "no-cache"}
@@ -52,7 +60,15 @@ def require_match(
 ) -> None:
     """Raise PreconditionFailed if the block does not have the version that the caller expects.
 
-    `block` is None if the block does not exist.
+    Args:
+        block: The stored block; None if it does not exist.
+        if_match: The header of the request: tags or version ids, of which the block must have one,
+            or "*" for any existing block; None without the header.
+        if_none_match: The header of the request: tags that the block may not have, or "*" to refuse
+            any existing block; None without the header.
+
+    Raises:
+        PreconditionFailed: One of the two conditions is false.
     """
     if if_none_match is not None and block is not None and _names(if_none_match, block, _TAG):
         raise PreconditionFailed(

@@ -489,7 +489,13 @@ class BlameResponse(ResponseModel):
 
     @classmethod
     def from_blame(cls, blame: Blame, after: int, limit: int) -> Json:
-        """Return up to `limit` lines after this number."""
+        """Return up to `limit` lines after this number.
+
+        Args:
+            blame: The finished blame of the block.
+            after: The number of the line before the first; 0 for the beginning.
+            limit: The most lines to return.
+        """
         end = min(blame.count, after + limit)
         lines = blame.lines(after, max(after, end))
         versions = {line.version.id: line.version for line in lines}
@@ -533,9 +539,15 @@ class ComparisonResponse(ResponseModel):
         after: int = 0,
         limit: int,
     ) -> Json:
-        """Compare two versions, each given as its hex id and its text.
+        """Compare two versions of a block.
 
-        The id is None if the block did not exist.
+        Args:
+            older: The hex id and the text of the older version. The id is None, and the text "", if
+                the block did not exist.
+            newer: The same of the newer version.
+            label: The label of the block, for the header of the unified diff.
+            after: The number of lines, and of pieces, to leave out at the beginning.
+            limit: The most lines, and the most pieces, to return.
         """
         names = [f"{label} {id[:7] if id else '(nothing)'}" for id, _ in (older, newer)]
         lines = unified(older[1], newer[1], *names).split("\n")

@@ -221,7 +221,12 @@ def whole_settings_response(settings: ModelSettings, info: ModelInfo) -> Json:
 
 
 def settings_response(settings: ModelSettings, endpoint_type: str) -> Json:
-    """Return the settings that are set, tagged by provider as clients expect."""
+    """Return the settings that are set, tagged by provider as clients expect.
+
+    Args:
+        settings: The settings of a model.
+        endpoint_type: The type of the model's endpoint, such as "openai".
+    """
     effort = settings.reasoning_effort
     budget = settings.max_reasoning_tokens
     plain = ("temperature", "max_output_tokens", "parallel_tool_calls", "response_format")
@@ -265,7 +270,13 @@ class ModelConfigResponse(ResponseModel):
 
     @classmethod
     def from_model(cls, info: ModelInfo, settings: ModelSettings, context_window: int) -> Json:
-        """Return the configuration with these settings and a window of this number of tokens."""
+        """Return the configuration of a model with these settings.
+
+        Args:
+            info: The description of the model.
+            settings: The agent's settings of the model; unset ones are shown as their defaults.
+            context_window: The tokens of the agent's window, which may be less than the model's.
+        """
         temperature = settings.temperature
         if temperature is None:
             temperature = _SHOWN_TEMPERATURE

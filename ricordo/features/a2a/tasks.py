@@ -85,7 +85,19 @@ async def turn_of(
 ) -> TurnRequest:
     """Return the turn for a message, which begins a task or answers a task's question.
 
-    Raises NotFound, TaskNotFound, TaskEnded, Unsupported, and Invalid for an empty message.
+    Args:
+        context: The caller's context.
+        agent_id: The agent.
+        message: The message. With a task's id it answers that task; otherwise its context's id
+            names the conversation, or a new conversation is opened for it.
+        streams: The client reads a stream, so the provider is asked to stream tokens.
+
+    Raises:
+        NotFound: There is no such agent or conversation.
+        TaskNotFound: There is no task with the id in the message.
+        TaskEnded: The task waits for no message.
+        Unsupported: A part of the message has a form that is not supported.
+        Invalid: The message is empty.
     """
     if not message.content:
         raise Invalid("The message has no text, data or picture.")

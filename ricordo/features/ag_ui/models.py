@@ -11,6 +11,7 @@ from pydantic import Field
 
 from ricordo.agents.programs import decision_about
 from ricordo.api.models.base import ForeignPart, ForeignRequest, Items
+from ricordo.api.models.histories import History
 from ricordo.domain.message import PICTURE_TYPES, ImagePart, Part, TextPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.text import Json
@@ -92,7 +93,7 @@ class RunAgentRequest(ForeignRequest):
 
     thread_id: Annotated[str, Field(min_length=1, max_length=1000)]
     run_id: Annotated[str, Field(min_length=1, max_length=1000)]
-    messages: Annotated[list[AgUiMessage], Field(max_length=10_000)] | None = None
+    messages: History[AgUiMessage] | None = None
     tools: Items[AgUiTool] | None = None
     context: Items[AgUiContext] | None = None
     resume: Items[AgUiAnswer] | None = None

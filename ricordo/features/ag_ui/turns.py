@@ -21,7 +21,16 @@ async def turn_of(
 ) -> TurnRequest | None:
     """Return the turn for the new messages, results and decisions in the request.
 
-    It is None if the request contains nothing new.
+    It is None if the request contains nothing new. Calls of the client's tools that wait for
+    results are cancelled if a new message comes instead.
+
+    Args:
+        context: The caller's context.
+        conversation: The conversation that the thread of the request names.
+        body: The request, with the whole history of the thread.
+
+    Raises:
+        Forbidden: The caller may not cancel calls in this conversation.
     """
     waiting = await waiting_message(context.runtime, conversation)
     new_messages = await new_in_history(context.runtime, conversation.id, _history(body))

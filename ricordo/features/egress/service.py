@@ -10,13 +10,13 @@ from ricordo.domain.block import Block
 from ricordo.domain.egress import ONLY_OWNER, Destination, is_as_strict, label_of, permits
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
-from ricordo.errors import Busy, Forbidden, NotFound
+from ricordo.errors import Forbidden, NotFound
 from ricordo.features.files.folders import queries as folder_queries
 from ricordo.features.files.folders.records import Folder
 from ricordo.memory.egress import spans_of
 from ricordo.prompt.egress import cleared_state
 from ricordo.runtime import Runtime
-from ricordo.storage import agents, blocks, conversations, egress, runs, versions
+from ricordo.storage import agents, blocks, egress, runs, versions
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.message_cache import read_window
 
@@ -48,7 +48,19 @@ def set_block_policy(
 ) -> Block:
     """Set a block's policy, or remove it if `names` is None.
 
-    Raises Forbidden, Invalid, NotFound.
+    Only its owner may make the policy of a user's block less strict.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        block_id: The block.
+        names: Providers, kinds of tools or "local", in any case; an empty list allows no
+            destination.
+
+    Raises:
+        NotFound: if the caller does not see the block.
+        Forbidden: if the caller may not change it, or not in this direction.
+        Invalid: if a name cannot be a destination, or there are too many.
     """
     block = blocks.get(tx, scope, block_id)
     label = label_of(names)
@@ -73,14 +85,23 @@ def set_block_policy(
 def set_conversation_policy(
     tx: Transaction, scope: Scope, conversation_id: str, names: Sequence[str] | None
 ) -> str | None:
-    """Set the policy of a conversation and all its messages; return the label."""
-    conversation = require_own(scope, conversations.require(tx, scope, conversation_id))
+    """Set the policy of a conversation and all its messages; return the label.
+
+    Args:
+        tx: The transaction.
+        scope: The caller, who may write in the conversation.
+        conversation_id: The conversation.
+        names: As in `set_block_policy`.
+
+    Raises:
+        NotFound, Forbidden, Invalid: as in `set_block_policy`.
+        Busy: while a turn runs in the conversation.
+    """
     label = label_of(names)
+    # A running turn has read the old policy, and would store its messages without the new policy.
+    conversation = require_own(scope, runs.lock_idle(tx, scope, conversation_id))
     if conversation.user_id and conversation.user_id != scope.subject:
         _require_stricter(label, conversation.egress)
-    # A running turn has read the old policy, and would store its messages without the new policy.
-    if open_runs := runs.open_runs(tx, conversation_id=conversation_id):
-        raise Busy(open_runs[0].id)
     egress.label_conversation(tx, conversation_id, conversation.egress, label)
     return label
 
@@ -88,9 +109,20 @@ def set_conversation_policy(
 def set_folder_policy(
     tx: Transaction, scope: Scope, folder_id: str, names: Sequence[str] | None
 ) -> Folder:
-    """Set the policy of a folder. The chunks of its files get it too."""
-    folder = folder_queries.get_folder(tx, scope, folder_id)
+    """Set the policy of a folder. The chunks of its files get it too.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        folder_id: The folder.
+        names: As in `set_block_policy`.
+
+    Raises:
+        NotFound, Forbidden, Invalid: as in `set_block_policy`.
+    """
     label = label_of(names)
+    folder_queries.lock_folder(tx, folder_id)
+    folder = folder_queries.get_folder(tx, scope, folder_id)
     if folder.user_id and folder.user_id != scope.subject:
         _require_stricter(label, folder.egress)
     elif not folder.user_id and scope.subject_id is not None:
@@ -109,7 +141,19 @@ def preview(
     model: str,
     destination: Destination,
 ) -> Preview:
-    """Return the shown and withheld parts of the agent's next prompt for this model."""
+    """Return the shown and withheld parts of the agent's next prompt for this model.
+
+    Args:
+        tx: The transaction.
+        runtime: The running server.
+        scope: The caller, whose default conversation with the agent is taken.
+        agent_id: The agent.
+        model: The model's handle; it is only repeated in the answer.
+        destination: The provider of the model.
+
+    Raises:
+        NotFound: if the caller may not use the agent.
+    """
     state = effective(agents.load(tx, scope, agent_id))
     (state,) = runtime.complete(tx, (state,))
     clearance = runtime.new_clearance()

@@ -6,13 +6,13 @@ again.
 
 import base64
 import binascii
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from ricordo.domain.clock import stamp, to_micros
-from ricordo.domain.egress import LABEL
+from ricordo.domain.egress import LABEL, NOBODY_AT_ALL
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope, User
 from ricordo.domain.text import Json
@@ -42,6 +42,8 @@ class FolderRecord(BaseModel):
     """A folder without its files."""
 
     model_config = ConfigDict(extra="ignore")
+    # No model sees a folder whose egress policy cannot be read.
+    later_words: ClassVar[Mapping[str, Any]] = {"egress": NOBODY_AT_ALL}
 
     id: _Id
     name: Annotated[str, Field(min_length=1, max_length=_LONGEST)]

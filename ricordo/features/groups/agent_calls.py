@@ -54,7 +54,15 @@ def _waits_of(context: ToolContext) -> dict[str, str]:
 async def new_request(context: ToolContext, agent_id: str, text: str, how: str) -> TurnRequest:
     """Return the turn in which the other agent reads this message.
 
-    Raises Invalid, NotFound.
+    Args:
+        context: The tool call that sends the message.
+        agent_id: The other agent, as the model wrote its id.
+        text: The message.
+        how: A clause that says if an answer is possible: `ANSWERED` or `ONE_WAY`.
+
+    Raises:
+        Invalid: if the message is empty, or the other agent may not be asked (`require_may_ask`).
+        NotFound: if the caller may not use the other agent.
     """
     agent_id = agent_id.strip()
     require_may_ask(context, agent_id)
@@ -83,7 +91,12 @@ async def new_request(context: ToolContext, agent_id: str, text: str, how: str) 
 
 
 def require_may_ask(context: ToolContext, agent_id: str | None = None) -> None:
-    """Raise Invalid if this turn may not ask the other agent."""
+    """Raise Invalid if this turn may not ask the other agent.
+
+    Args:
+        context: The tool call that asks.
+        agent_id: The other agent; with None only the length of the chain is checked.
+    """
     chain = (*context.step.callers, context.state.agent.id)
     if agent_id == context.state.agent.id:
         raise Invalid("An agent cannot send a message to itself.")
@@ -113,7 +126,13 @@ def caller_of(context: ToolContext) -> Scope:
 async def conversation_with(runtime: Runtime, scope: Scope, agent_id: str) -> str:
     """Return the id of the agent's default conversation with the scope's user.
 
-    Without a user, the agent's default conversation is used. Raises NotFound.
+    Args:
+        runtime: The running server.
+        scope: The caller; without a user, the conversation without a user is returned.
+        agent_id: The agent.
+
+    Raises:
+        NotFound: if the caller may not use the agent, or its default conversation is a user's.
     """
     conversation = await open_conversation(runtime, scope, DEFAULT, agent_id)
     # The agent's default conversation may belong to a user, even if the scope has no user.
@@ -134,7 +153,14 @@ def _otid(context: ToolContext, agent_id: str) -> str:
 async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
     """Return the texts of the agent's answer; the last one explains a failure.
 
-    Raises RicordoError.
+    Args:
+        context: The tool call that waits for the answer. Its results become untrusted if the answer
+            is.
+        request: The turn, from `new_request`.
+
+    Raises:
+        Invalid: if the other agent waits for the end of this turn.
+        RicordoError: if the turn cannot be started.
     """
     seconds = AgentCallSettings().agent_call_seconds
     new_messages: list[Message] = []

@@ -74,7 +74,16 @@ def delivery_of(request: TurnRequest) -> Job:
 async def deliver(runtime: Runtime, job: Job, _report: Report) -> None:
     """Start the turn, or check its outcome.
 
-    Raises Busy while the conversation is busy, so that the job soon runs again.
+    If the turn takes longer than `_PATIENCE`, another job is added that checks it later.
+
+    Args:
+        runtime: The running server.
+        job: A job of `delivery_of`, or one that checks a run (`run_id` in its payload).
+
+    Raises:
+        Busy: while the conversation is busy, so that the job soon runs again.
+        Unavailable: if the server was stopped during the turn.
+        Invalid: if the sender may no longer send the message.
     """
     store = runtime.store
     run_id = job.payload.get("run_id")
@@ -135,7 +144,11 @@ async def _free_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
     except Busy as busy:
         if not (live := runtime.live.get(busy.run_id or "")):
             raise
-        await asyncio.wait([asyncio.ensure_future(live.wait())], timeout=_PATIENCE)
+        ending = asyncio.ensure_future(live.wait())
+        try:
+            await asyncio.wait([ending], timeout=_PATIENCE)
+        finally:
+            ending.cancel()
     return await run_turn(runtime, request)
 
 

@@ -3,8 +3,8 @@
 The block of a document has the folder's name as its label. Each file of the agent's folders is read
 once, by a one-off agent. A pass every half minute finds changes: new files, detached folders,
 deleted files. A job for each file creates the one-off agent, sends it the text in portions, and
-deletes it. A killed job continues with the same portion. Files are untrusted, and so are the
-resulting runs and texts. Policies of blocks apply.
+deletes it. A long file takes several jobs. A killed job continues with the same portion. Files are
+untrusted, and so are the resulting runs and texts. Policies of blocks apply.
 """
 
 import logging
@@ -51,7 +51,8 @@ _ATTEMPTS = 3  # of one portion
 # The most characters of one portion. In a small window a portion takes a quarter of the window, at
 # three characters for a token.
 _CHARACTERS = 16_000
-_MOST_PORTIONS = 100
+# A job reads at most this many portions, and then adds a job for the rest, which checks the budget.
+_PORTIONS_AT_ONCE = 100
 _RESERVED = ("persona", "instructions")  # labels of the one-off agent's blocks
 _RICORDO = Actor("system", "ricordo", "Ricordo")
 
@@ -67,7 +68,11 @@ class Source:
 
 
 async def look(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Undo readings of detached folders and deleted files, and add jobs for unread files."""
+    """Undo readings of detached folders and deleted files, and add jobs for unread files.
+
+    Args:
+        runtime: The running server.
+    """
     await _undo_readings(runtime)
 
     def plan(tx: Transaction) -> None:
@@ -160,7 +165,16 @@ def _block(tx: Transaction, organization_id: str, block_id: str | None) -> Block
 async def read(runtime: Runtime, job: Job, report: Report) -> None:
     """Let a one-off agent read a file.
 
-    After a kill, the job continues with the current portion. Raises ModelError, Unavailable.
+    After a kill, the job continues with the current portion.
+
+    Args:
+        runtime: The running server.
+        job: A job with the reading's id as `reading_id`.
+        report: Counts the portions.
+
+    Raises:
+        ModelError: if a portion has to be sent again.
+        Unavailable: if the server stops.
     """
     reading = await runtime.store.write(lambda tx: queries.lock(tx, job.payload["reading_id"]))
     if reading is None or reading.status not in ("waiting", "read"):
@@ -168,8 +182,11 @@ async def read(runtime: Runtime, job: Job, report: Report) -> None:
     if reading.status == "waiting" and reading.attempts < _ATTEMPTS:
         if await put_off(runtime, job, reading.agent_id):
             return
-        reading = await _read_all(runtime, reading, report)
+        reading = await _read_on(runtime, reading, report)
         if reading is None:
+            return
+        if reading.status == "waiting" and reading.attempts < _ATTEMPTS:
+            await runtime.store.write(_add_jobs)
             return
     await _delete_reader(runtime, reading)
     ended_reading = replace(reading, status="done" if reading.status == "read" else "failed")
@@ -181,10 +198,11 @@ async def read(runtime: Runtime, job: Job, report: Report) -> None:
     await runtime.store.write(end)
 
 
-async def _read_all(runtime: Runtime, reading: Reading, report: Report) -> Reading | None:
-    """Send the remaining portions, and return the reading after that.
+async def _read_on(runtime: Runtime, reading: Reading, report: Report) -> Reading | None:
+    """Send the next portions, and return the reading after that.
 
-    Returns None if the file, the folder or the agent no longer exists.
+    It is still "waiting" if portions are left. Returns None if the file, the folder or the agent no
+    longer exists.
     """
     source = await runtime.store.write(lambda tx: _source(tx, reading))
     if source is None:
@@ -194,10 +212,11 @@ async def _read_all(runtime: Runtime, reading: Reading, report: Report) -> Readi
     portions = await offload(
         lambda: portions_of(content, source.agent.context_window), len(content)
     )
-    while reading.portions_done < len(portions) and reading.attempts < _ATTEMPTS:
+    end = min(reading.portions_done + _PORTIONS_AT_ONCE, len(portions))
+    while reading.portions_done < end and reading.attempts < _ATTEMPTS:
         reading = await _send(runtime, reading, source, portions)
         report(reading.portions_done, len(portions))
-    if reading.attempts < _ATTEMPTS:
+    if reading.portions_done >= len(portions):
         read_reading = replace(reading, status="read")
         await runtime.store.write(lambda tx: queries.save(tx, read_reading))
         return read_reading
@@ -208,6 +227,10 @@ def portions_of(content: str, window: int) -> list[str]:
     """Return the text in portions of whole lines that fit the window.
 
     A line that does not fit is cut.
+
+    Args:
+        content: The file's text.
+        window: The size of the agent's context window in tokens.
     """
     limit = max(min(_CHARACTERS, window * 3 // 4), 500)
     portions = []
@@ -221,7 +244,7 @@ def portions_of(content: str, window: int) -> list[str]:
             portions.append(portion[:limit])
             portion = portion[limit:]
     portions.append(portion)
-    return [part for part in portions if part.strip()][:_MOST_PORTIONS]
+    return [part for part in portions if part.strip()]
 
 
 def _source(tx: Transaction, reading: Reading) -> Source | None:

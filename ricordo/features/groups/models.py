@@ -120,8 +120,10 @@ class GroupResponse(ResponseModel):
     ) -> Json:
         """Return the group as JSON.
 
-        `turns` is the number of turns since its sleeptime agents last ran; `last_message` is the
-        last message that they read.
+        Args:
+            group: The group.
+            turns: The caller's turns since its sleeptime agents last ran; None if none was counted.
+            last_message: The id of the caller's last message that they read, or None.
         """
         counter = None
         if group.sleeptime_agent_frequency is not None:

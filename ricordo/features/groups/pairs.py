@@ -79,7 +79,16 @@ class PairFollower:
     ) -> None:
         """Create the agent's pair, or switch an existing one on or off.
 
-        Raises Conflict.
+        Args:
+            tx: The transaction.
+            runtime: The running server.
+            scope: The caller, who becomes the creator of a new pair.
+            state: The agent with the users who may use it; a new sleeptime agent has the same
+                users.
+            is_on: False stops the work; the sleeptime agent and the group stay.
+
+        Raises:
+            Conflict: if the agent manages a group of another kind.
         """
         agent = state.agent
         group = queries.of_manager(tx, agent.organization_id, agent.id)
@@ -94,7 +103,18 @@ class PairFollower:
         _make(tx, runtime, scope, state)
 
     def delete(self, tx: Transaction, scope: Scope, agent: Agent) -> Sequence[str]:
-        """Delete the group of a deleted agent, and return its sleeptime agents."""
+        """Delete the group of a deleted agent, and return its sleeptime agents.
+
+        If the deleted agent is a sleeptime agent, the other agent of the pair is switched off.
+
+        Args:
+            tx: The transaction.
+            scope: The caller; only its organization matters.
+            agent: The agent that is deleted.
+
+        Raises:
+            Conflict: if the agent manages a group of another kind.
+        """
         organization = Scope(scope.organization_id)
         sleeping_ids: list[str] = []
         if MANAGES in agent.settings and (
@@ -118,7 +138,13 @@ class PairFollower:
     def groups(
         self, tx: Transaction, organization_id: str, agent_ids: Sequence[str]
     ) -> Mapping[str, dict[str, Any]]:
-        """Return the groups that these agents manage as JSON, by the manager's id."""
+        """Return the groups that these agents manage as JSON, by the manager's id.
+
+        Args:
+            tx: The transaction.
+            organization_id: The organization of the agents.
+            agent_ids: The agents; those without a group are left out of the result.
+        """
         groups_by_manager = queries.of_managers(tx, organization_id, agent_ids)
         answers = groups_json(tx, Scope(organization_id), [*groups_by_manager.values()])
         return dict(zip(groups_by_manager, answers, strict=True))
@@ -126,7 +152,14 @@ class PairFollower:
     def end_turn(
         self, tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message]
     ) -> Sequence[str]:
-        """Plan the runs of sleeptime agents that follow this turn, and return their ids."""
+        """Plan the runs of sleeptime agents that follow this turn, and return their ids.
+
+        Args:
+            tx: The transaction that ends the turn.
+            turn: The turn.
+            run: Its run in its last state.
+            new: The messages of its last step, which are not yet in the turn's window.
+        """
         return sleeptime.end_turn(tx, turn, run, new)
 
 
@@ -140,7 +173,12 @@ def spec_beside(
 ) -> AgentSpec:
     """Return the spec of a new agent that uses the models of this agent.
 
-    `fields` are the other fields of the spec.
+    Args:
+        runtime: The running server, which may have a changed system prompt.
+        agent: The agent whose models, window and time zone are copied.
+        agent_type: The type of the new agent.
+        prompt_key: The name of its system prompt, as in `TypeTraits.prompt_key`.
+        **fields: The other fields of the spec, such as its name and blocks.
     """
     return AgentSpec(
         agent_type=agent_type,

@@ -220,7 +220,13 @@ def insert_group(tx: Transaction, group: Group) -> None:
 
 
 def change(tx: Transaction, group: Group, *, has_new_members: bool) -> None:
-    """Store a changed group, and its members if they are new."""
+    """Store a changed group.
+
+    Args:
+        tx: The transaction.
+        group: The group after the change; its blocks are not stored here.
+        has_new_members: Also store its members, who replace the earlier ones.
+    """
     _change(tx, group)
     if has_new_members:
         tx.run(delete(groups_agents).where(groups_agents.c.group_id == group.id))
@@ -258,7 +264,13 @@ def page(
 ) -> list[Group]:
     """Return one page of the groups in which the caller may use all agents.
 
-    `agent_id` selects the groups in which it is a member.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The part of the list.
+        shows_hidden: Include hidden groups.
+        agent_id: Only groups with this member; None for all.
+        **equal: Values that columns must have, such as `manager_type`; None for any.
     """
     members = select(groups_agents.c.group_id).where(groups_agents.c.agent_id == agent_id)
     conditions = [*_is_usable(scope), *([] if shows_hidden else [~groups.c.hidden])]
@@ -272,7 +284,13 @@ def count(tx: Transaction, scope: Scope) -> int:
 
 
 def of_manager(tx: Transaction, organization_id: str, agent_id: str) -> Group | None:
-    """Return the group that the agent manages, or None."""
+    """Return the group that the agent manages, or None.
+
+    Args:
+        tx: The transaction.
+        organization_id: The agent's organization.
+        agent_id: The manager.
+    """
     group = _GROUPS.first(
         tx, _OF_MANAGER, {"manager_agent_id": agent_id, "organization_id": organization_id}
     )
@@ -311,7 +329,13 @@ def at_turn_end(tx: Transaction, run: Run) -> EndedTurn | None:
 def of_managers(
     tx: Transaction, organization_id: str, agent_ids: Sequence[str]
 ) -> dict[str, Group]:
-    """Return the groups that these agents manage, by the manager's id."""
+    """Return the groups that these agents manage, by the manager's id.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization of the agents.
+        agent_ids: The agents; those without a group are left out of the result.
+    """
     statement = _GROUPS.select.where(
         groups.c.manager_agent_id.in_(agent_ids), groups.c.organization_id == organization_id
     ).order_by(groups.c.seq)

@@ -45,10 +45,19 @@ def create(
     id: str | None = None,
     rests: bool = False,
 ) -> Group:
-    """Create a group, with this id or a new one.
+    """Create a group.
 
-    `rests` creates a pair that is switched off, such as an imported one. Raises NotFound for
-    missing agents and blocks, Invalid, Conflict.
+    Args:
+        tx: The transaction.
+        scope: The caller, who may use its agents and see its blocks.
+        request: The members, the manager, the settings and the shared blocks.
+        id: The group's id; None for a new one.
+        rests: Create a pair that is switched off, such as an imported one.
+
+    Raises:
+        NotFound: if an agent or a block is missing.
+        Invalid: if the kind, the members or the settings are not possible.
+        Conflict: if the manager has another group, or a member works on another agent's memory.
     """
     manager_config = request.manager_config
     now = tx.clock.now()
@@ -90,7 +99,16 @@ def store_new(
 ) -> Group:
     """Store a group whose members are known, and set up its manager and members.
 
-    Raises Conflict, NotFound.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        group: The group with its members' ids; nothing about it is checked.
+        members: The agents of these ids.
+        block_ids: Blocks to attach to all agents of the group.
+
+    Raises:
+        NotFound: if a block is missing.
+        Conflict: if an agent has another block of the same label, or is named twice.
     """
     queries.insert_group(tx, group)
     if group.manager_agent_id:
@@ -103,7 +121,14 @@ def store_new(
 def change(tx: Transaction, scope: Scope, group_id: str, request: GroupUpdate) -> Group:
     """Change a group; fields that were not sent keep their values.
 
-    Raises NotFound, Invalid, Conflict.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        group_id: The group.
+        request: The changes. Given members and blocks replace all earlier ones.
+
+    Raises:
+        NotFound, Invalid, Conflict: as in `create`.
     """
     queries.lock(tx, group_id)
     before = queries.get(tx, scope, group_id)
@@ -148,7 +173,15 @@ def delete(tx: Transaction, scope: Scope, group_id: str) -> None:
 def attach(tx: Transaction, scope: Scope, group: Group, block_id: str) -> None:
     """Attach a block to all agents of the group; attaching it again has no effect.
 
-    Raises NotFound, Conflict.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        group: The group with its agents.
+        block_id: The block.
+
+    Raises:
+        NotFound: if the block or an agent is missing.
+        Conflict: if an agent has another block of the same label.
     """
     for agent_id in group.everyone:
         attach_block(tx, scope, agent_id, block_id)
@@ -156,7 +189,19 @@ def attach(tx: Transaction, scope: Scope, group: Group, block_id: str) -> None:
 
 
 def detach(tx: Transaction, scope: Scope, group: Group, block_id: str) -> None:
-    """Detach a block of the group from its agents. Raises NotFound."""
+    """Detach a block of the group from its agents.
+
+    A block that is not shared by the group stays attached to agents that have it.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        group: The group with its agents and blocks.
+        block_id: The block.
+
+    Raises:
+        NotFound: if the block is missing.
+    """
     blocks.get(tx, scope, block_id)
     if block_id not in group.block_ids:
         return
@@ -338,7 +383,14 @@ def _wake(tx: Transaction, scope: Scope, group: Group, member_ids: Iterable[str]
 
 
 def change_settings(tx: Transaction, scope: Scope, agent_id: str, **changes: Any) -> None:
-    """Change settings of an agent; a setting of None is removed."""
+    """Change settings of an agent; a missing agent changes nothing.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; only its organization matters.
+        agent_id: The agent, which is locked.
+        **changes: New values by the setting's name; None removes a setting.
+    """
     organization = Scope(scope.organization_id)
     agents.lock(tx, organization, agent_id)
     agent = agents.find(tx, organization, agent_id)

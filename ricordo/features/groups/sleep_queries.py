@@ -134,9 +134,15 @@ def count_turn(
 ) -> int:
     """Count a turn of this user, and return the count.
 
-    The count stays below `frequency`, then starts again at 0. `counted` is the count that the
-    caller read; None if no turn was counted yet. If another turn was counted since, the count is
-    read again.
+    The first turn has the count 0. The count stays below `frequency`, then starts again at 0.
+
+    Args:
+        tx: The transaction.
+        group_id: The group of the sleeptime agents.
+        user_id: The user of the turn, or None.
+        frequency: The number of turns from one run to the next, at least 1.
+        counted: The count that the caller read; None if no turn was counted yet. If another turn
+            was counted since, the count is read again.
     """
     counter_key = {"of_group": group_id, "of_user": user_id or NO_USER}
     if counted is None:
@@ -153,7 +159,13 @@ def count_turn(
 
 
 def is_paused(tx: Transaction, group_id: str, user_id: str | None) -> bool:
-    """Return True if the user said "not now"."""
+    """Return True if the user said "not now".
+
+    Args:
+        tx: The transaction.
+        group_id: The group of the sleeptime agents.
+        user_id: The user; None for conversations without a user.
+    """
     row = tx.first(_COUNTER, {"group_id": group_id, "user_id": user_id or NO_USER})
     return bool(row and row.is_paused)
 
@@ -169,6 +181,12 @@ def set_paused(tx: Transaction, group_id: str, user_id: str | None, *, is_paused
     """Stop or resume reading the user's messages from now on.
 
     Messages that were unread at the time of the call are never read.
+
+    Args:
+        tx: The transaction.
+        group_id: The group of the sleeptime agents.
+        user_id: The user; None for conversations without a user.
+        is_paused: True stops, False resumes.
     """
     _begin_counter(tx, group_id, user_id)
     tx.run(
@@ -178,7 +196,13 @@ def set_paused(tx: Transaction, group_id: str, user_id: str | None, *, is_paused
 
 
 def skip(tx: Transaction, group_id: str, user_id: str | None) -> None:
-    """Skip all messages that were not read yet."""
+    """Skip all messages that were not read yet.
+
+    Args:
+        tx: The transaction.
+        group_id: The group of the sleeptime agents.
+        user_id: The user of the messages; None for conversations without a user.
+    """
     tx.run(_SKIP, {"of_group": group_id, "of_user": user_id or NO_USER})
 
 
@@ -200,19 +224,38 @@ def read(tx: Transaction, mark: Mark, read_to: int) -> None:
 
 
 def unread(tx: Transaction, group_id: str, agent_id: str, user_id: str | None) -> list[Mark]:
-    """Return and lock the marks of conversations with unread messages, longest waiting first."""
+    """Return and lock the marks of conversations with unread messages, longest waiting first.
+
+    Args:
+        tx: The transaction.
+        group_id: The group of the sleeptime agents.
+        agent_id: The sleeptime agent.
+        user_id: The user of the conversations; None for conversations without a user.
+    """
     parameters = {"group_id": group_id, "agent_id": agent_id, "user_id": user_id or NO_USER}
     return _MARKS.all(tx, _UNREAD, parameters)
 
 
 def turns(tx: Transaction, group_ids: Sequence[str], user_id: str | None) -> Mapping[str, int]:
-    """Return the counted turns of this user by group."""
+    """Return the counted turns of this user by group; groups without a count are left out.
+
+    Args:
+        tx: The transaction.
+        group_ids: The groups.
+        user_id: The user; None for turns without a user.
+    """
     rows = tx.all(_TURNS, {"group_ids": list(group_ids), "user_id": user_id or NO_USER})
     return {row.group_id: row.turns for row in rows}
 
 
 def last_read(tx: Transaction, group_ids: Sequence[str], user_id: str | None) -> Mapping[str, str]:
-    """Return by group the id of this user's newest message that was read."""
+    """Return by group the id of this user's newest message that was read.
+
+    Args:
+        tx: The transaction.
+        group_ids: The groups; those of which no message was read are left out.
+        user_id: The user; None for conversations without a user.
+    """
     rows = tx.all(_LAST_READ, {"group_ids": list(group_ids), "user_id": user_id or NO_USER})
     if not rows:
         return {}

@@ -53,7 +53,13 @@ class SleepWork:
 def pair_of(tx: Transaction, scope: Scope, agent_id: str) -> Pair:
     """Return the pair to which this agent belongs, as either of its two agents.
 
-    Raises NotFound.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        agent_id: The agent or its sleeptime agent.
+
+    Raises:
+        NotFound: if the caller may not use the agent, or it has no sleeptime agent.
     """
     agent = agents.get(tx, scope, agent_id)
     if agent.is_asleep_for:
@@ -69,7 +75,14 @@ def pair_of(tx: Transaction, scope: Scope, agent_id: str) -> Pair:
 def set_paused(tx: Transaction, scope: Scope, agent_id: str, *, is_paused: bool) -> Pair:
     """Stop or resume reading the caller's messages from now on.
 
-    Raises NotFound.
+    Args:
+        tx: The transaction.
+        scope: The caller; without a user, the choice is for conversations without a user.
+        agent_id: Either agent of the pair.
+        is_paused: True stops, False resumes.
+
+    Raises:
+        NotFound: as in `pair_of`.
     """
     pair = pair_of(tx, scope, agent_id)
     sleep_queries.set_paused(tx, pair.group.id, scope.subject, is_paused=is_paused)
@@ -79,7 +92,11 @@ def set_paused(tx: Transaction, scope: Scope, agent_id: str, *, is_paused: bool)
 def work_of(tx: Transaction, scope: Scope, group: Group, page: Page) -> list[SleepWork]:
     """Return the work of the group's sleeptime agents.
 
-    A user sees only the work on the user's messages.
+    Args:
+        tx: The transaction.
+        scope: The caller; a user sees only the work on the user's messages.
+        group: The group of the sleeptime agents.
+        page: The part of the list of transcripts.
     """
     transcripts = sleep_queries.page_of_transcripts(
         tx, scope, page, group_id=group.id, user_id=scope.subject

@@ -33,7 +33,15 @@ from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import EventPart, Message
 from ricordo.domain.run import Run, StopReason
 from ricordo.domain.scope import Scope, background_scope
-from ricordo.errors import Busy, LeaseLost, ModelError, NotFound, RicordoError, Unavailable
+from ricordo.errors import (
+    Busy,
+    DatabaseFailed,
+    LeaseLost,
+    ModelError,
+    NotFound,
+    RicordoError,
+    Unavailable,
+)
 from ricordo.features.groups import queries, sleep_queries
 from ricordo.features.groups.queries import NO_USER
 from ricordo.features.groups.records import ASLEEP, Group
@@ -77,7 +85,14 @@ def _are_users(messages: Sequence[Message]) -> bool:
 def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message]) -> list[str]:
     """Store the turn's last message, and plan the runs that are due.
 
-    Returns the ids of the planned runs.
+    Args:
+        tx: The transaction that ends the turn.
+        turn: The turn of the manager.
+        run: Its run in its last state.
+        new: The messages of its last step, which are not yet in the turn's window.
+
+    Returns:
+        The ids of the planned runs.
     """
     if run.stop_reason == "requires_approval" or not turn.state.agent.has_sleeptime:
         return []
@@ -176,7 +191,13 @@ def _plan(
 
 
 def add_job(tx: Transaction, organization_id: str, member_id: str) -> None:
-    """Add the job that carries out a sleeptime agent's plans, if none waits."""
+    """Add the job that carries out a sleeptime agent's plans, if none waits.
+
+    Args:
+        tx: The transaction.
+        organization_id: The agent's organization.
+        member_id: The sleeptime agent.
+    """
     key = f"{KIND}:{member_id}"
     payload = {"agent_id": member_id}
     jobs.add(
@@ -190,6 +211,14 @@ async def carry_out(runtime: Runtime, job: Job, report: Report) -> None:
 
     If the run for one user fails, other users' runs still take place, and the job is repeated
     later.
+
+    Args:
+        runtime: The running server.
+        job: A job of `add_job`.
+        report: Counts the planned runs that were carried out.
+
+    Raises:
+        RicordoError: one of the errors of the failed runs; Busy only if no other error occurred.
     """
     agent_id = job.payload["agent_id"]
     finished = 0
@@ -222,6 +251,8 @@ async def _attempt(
 ) -> None:
     try:
         await work
+    except DatabaseFailed:
+        raise
     except Unavailable:
         if runtime.is_stopping:
             raise
@@ -547,6 +578,9 @@ async def sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
     """Add jobs again for sleeptime agents whose planned runs wait.
 
     Their earlier jobs used up all attempts.
+
+    Args:
+        runtime: The running server.
     """
 
     def look(tx: Transaction) -> None:

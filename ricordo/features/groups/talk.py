@@ -80,8 +80,18 @@ _GO_ON = "Nobody has said anything since. Continue."
 async def run_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> LiveTurn:
     """Start a talk with the group and return it.
 
-    The request names the group's leader and the conversation of talks (see `talk_conversation`).
-    Raises NotFound, Busy, Conflict, Invalid.
+    Args:
+        runtime: The running server.
+        group_id: The group.
+        request: The messages or the approval. It names the group's leader and the conversation of
+            talks (see `talk_conversation`).
+
+    Raises:
+        NotFound: if the caller may not use all agents of the group.
+        Invalid: without a message, or if the group cannot talk.
+        Conflict: while a member waits for an approval.
+        Busy: while another talk of this user with the group runs.
+        Unavailable: while the server shuts down.
     """
     if not (request.messages or request.approval) or not all(
         message.parts for message in request.messages
@@ -348,8 +358,14 @@ class Talk(LiveRun):
     ) -> TurnRequest:
         """Return the request for a turn of this talk.
 
-        `note` adds its run to the talk's record, in the transaction that starts the run. `callers`
-        are the agents that ask the speaker; there are none for a user's message.
+        Args:
+            speaker: The agent that takes the turn.
+            new_messages: The messages that it reads.
+            note: A function of the talk's record and the id of the turn's run. It returns the
+                record with this run, and is called in the transaction that starts the run.
+            overrides: The settings of the turn.
+            approval: The answer to waiting calls of the speaker, or None.
+            callers: The agents that ask the speaker; there are none for a user's message.
         """
 
         def also_save(tx: Transaction, run: Run, _messages: Sequence[Message]) -> None:
@@ -398,7 +414,16 @@ class Talk(LiveRun):
         return talk
 
     async def begin(self, request: TurnRequest) -> LiveTurn:
-        """Start a turn once its agent's present turn has ended."""
+        """Start a turn once its agent's present turn has ended.
+
+        Args:
+            request: The turn, from `request_for`.
+
+        Raises:
+            Busy: if the agent's conversation is still busy after `_PATIENCE`.
+            LeaseLost: if the talk has ended meanwhile.
+            RicordoError: if the turn cannot be started for another reason.
+        """
         until = time.monotonic() + _PATIENCE
 
         def wait_while_patient(busy: Busy) -> None:

@@ -83,10 +83,16 @@ class Entry:
 
 
 def named_member(answer: str, members: Sequence[Speaker], last_id: str | None) -> Speaker | None:
-    """Return the last member whose name or id occurs in the manager's answer.
+    """Return the member whose name or id occurs in the manager's answer.
 
-    The last speaker is never chosen. Case makes no difference. A name inside a member's longer name
-    does not count: the answer "Anna" does not name "Ann".
+    If several occur, it is the last of them in the order of `members`. Case makes no difference. A
+    name inside a member's longer name does not count: the answer "Anna" does not name "Ann" if both
+    are members.
+
+    Args:
+        answer: The manager's text.
+        members: All members of the group.
+        last_id: The last speaker, who is never chosen; None at the start of the talk.
     """
     text = normal_text(answer).casefold()
     named_ids: set[str] = set()
@@ -102,7 +108,12 @@ def named_member(answer: str, members: Sequence[Speaker], last_id: str | None) -
 
 
 def next_in_order(members: Sequence[Speaker], last_id: str | None) -> Speaker:
-    """Return the member after the last speaker, or else the first member."""
+    """Return the member after the last speaker, or else the first member.
+
+    Args:
+        members: The members in their order, at least one.
+        last_id: The last speaker; None at the start of the talk.
+    """
     ids = [member.id for member in members]
     index = ids.index(last_id) + 1 if last_id in ids else 0
     return members[index % len(members)]

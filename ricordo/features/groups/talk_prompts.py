@@ -67,9 +67,11 @@ def supervisor_instructions(plan: TalkPlan) -> str:
 
 
 def question_for_manager(names: Sequence[str], lines: Sequence[tuple[str, str]]) -> str:
-    """Return the question for the next speaker.
+    """Return the question for the next speaker, with the talk so far.
 
-    It shows the talk so far; `lines` are pairs of a name and a text.
+    Args:
+        names: The names of the members who may speak next.
+        lines: The talk as pairs of a speaker's name and a text.
     """
     history = "\n".join(f"{_one_line(name)}: {text}" for name, text in lines)
     return _ASK.strip().format(names=_listed(names), history=history)
@@ -83,6 +85,11 @@ def message_of_supervisor(name: str, agent_id: str, message: str) -> str:
     """Return the supervisor's message to a member.
 
     A bracket names the sender, and says that the answer goes back to the sender.
+
+    Args:
+        name: The supervisor's name.
+        agent_id: The supervisor's id.
+        message: The text that the supervisor wrote.
     """
     return (
         f"[Incoming message from agent {_one_line(name)} with ID '{agent_id}' to all agents of "

@@ -16,14 +16,22 @@ _OF_ANY_GROUP = select(talks.c.conversation_id)
 
 
 def add_talks(tx: Transaction, group_id: str, conversation_id: str) -> None:
-    """Record that the group's talks are in this conversation."""
+    """Record that the group's talks are in this conversation.
+
+    Args:
+        tx: The transaction.
+        group_id: The group.
+        conversation_id: A conversation of the group's leader; a known one changes nothing.
+    """
     tx.run(_ADD, {"group_id": group_id, "conversation_id": conversation_id})
 
 
 def unfinished(tx: Transaction, since: int) -> list[tuple[str, str]]:
     """Return organization and id of conversations whose last talk is unfinished.
 
-    The talk's last run ended after `since`.
+    Args:
+        tx: The transaction.
+        since: The talk's last run ended after this time, in microseconds.
     """
     return conversations.ended_with(tx, _OPEN_ENDS, since, among=_OF_ANY_GROUP)
 
@@ -34,6 +42,12 @@ def page_of_group_messages(
     """Return one page of a group's messages, without the members' copies.
 
     Copies have no step and are in no conversation of talks.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; only messages that the caller sees are returned.
+        page: The part of the list.
+        group_id: The group.
     """
     of_talks = select(talks.c.conversation_id).where(talks.c.group_id == group_id)
     is_original = message_lookup.IS_OF_STEP | message_lookup.is_in_conversations(of_talks)

@@ -92,6 +92,11 @@ class TalkRecord:
         """Return the record with this run added to a turn.
 
         The turn is new, or was interrupted by a kill.
+
+        Args:
+            number: The index of the turn in `turns`, or their number for a new turn.
+            entry: The turn, if it is new.
+            run_id: The run; a known run is not added again.
         """
         turns = list(self.turns)
         if number == len(turns):
@@ -102,7 +107,12 @@ class TalkRecord:
         return replace(self, turns=tuple(turns))
 
     def with_asked(self, agent_id: str, run_id: str) -> "TalkRecord":
-        """Return the record with this run of a member that the supervisor asked."""
+        """Return the record with this run of a member that the supervisor asked.
+
+        Args:
+            agent_id: The member.
+            run_id: Its run; a known run is not added again.
+        """
         entries = {entry.agent_id: entry for entry in self.asked}
         entry = entries.get(agent_id) or Entry(agent_id, "speaker")
         entries[agent_id] = replace(entry, run_ids=tuple(unique([*entry.run_ids, run_id])))
@@ -160,7 +170,13 @@ def answers_elsewhere(tx: Transaction, paused: Run) -> list[Run]:
 
 
 def resumable_by(tx: Transaction, organization_id: str, conversation_id: str) -> Run | None:
-    """Return the run whose end resumes the newest talk of a conversation, or None."""
+    """Return the run whose end resumes the newest talk of a conversation, or None.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization of the group.
+        conversation_id: A conversation of talks.
+    """
     scope = Scope(organization_id)
     newest = next(iter(runs.page(tx, scope, Page(limit=1), conversation_id=conversation_id)), None)
     if newest is None or not is_talk(newest):
@@ -176,7 +192,13 @@ def resumable_by(tx: Transaction, organization_id: str, conversation_id: str) ->
 
 
 def with_totals(tx: Transaction, run: Run, record: TalkRecord) -> Run:
-    """Return the talk's run with the usage of all its turns."""
+    """Return the talk's run with the usage of all its turns; nothing is stored.
+
+    Args:
+        tx: The transaction.
+        run: The talk's run, with the ids of its turns' runs.
+        record: The talk's record, which becomes the run's metadata.
+    """
     parts = runs.by_ids(tx, run.part_ids)
     usage = sum((part.usage for part in parts), Usage())
     counts = {name: getattr(usage, name) for name in runs.TOKENS}
@@ -192,7 +214,13 @@ def with_totals(tx: Transaction, run: Run, record: TalkRecord) -> Run:
 
 
 def utterances_in(message: Message, speaker: Speaker, group_id: str) -> list[Utterance]:
-    """Return the texts in an agent's message, without thoughts and tool calls."""
+    """Return the texts in an agent's message, without thoughts and tool calls.
+
+    Args:
+        message: A message that the agent wrote.
+        speaker: The agent, with the name that listeners see.
+        group_id: The group, for the messages to listeners.
+    """
     return [
         Utterance(
             speaker.id,
@@ -213,7 +241,13 @@ def utterances_in(message: Message, speaker: Speaker, group_id: str) -> list[Utt
 
 
 def utterances_of(tx: Transaction, plan: TalkPlan, entry: Entry) -> list[Utterance]:
-    """Return the texts of a turn, from all its runs."""
+    """Return the texts of a turn, from all its runs.
+
+    Args:
+        tx: The transaction.
+        plan: The talk's plan, which names the speaker.
+        entry: The turn.
+    """
     speaker = next(speaker for speaker in plan.everyone if speaker.id == entry.agent_id)
     if entry.run_ids:
         stored = messages.of_runs(tx, entry.run_ids)
@@ -230,7 +264,13 @@ def utterances_of(tx: Transaction, plan: TalkPlan, entry: Entry) -> list[Utteran
 
 
 def input_of_talk(tx: Transaction, plan: TalkPlan, run_id: str) -> list[Utterance]:
-    """Return the messages in this run's request, without answers to waiting calls."""
+    """Return the messages in this run's request, without answers to waiting calls.
+
+    Args:
+        tx: The transaction.
+        plan: The talk's plan.
+        run_id: The talk's run, which has the messages.
+    """
     return [
         Utterance(
             None,
@@ -266,7 +306,13 @@ class TalkHistory:
         return [utterance.message for utterance in since if utterance.speaker_id != agent_id]
 
     def add_turn(self, plan: TalkPlan, entry: Entry, utterances: Sequence[Utterance]) -> None:
-        """Add a turn. Members do not hear the manager of a dynamic group."""
+        """Add a turn. Members do not hear the manager of a group.
+
+        Args:
+            plan: The talk's plan, which names the manager.
+            entry: The turn.
+            utterances: Its texts, from `utterances_of`.
+        """
         heard_count = self.heard_counts.get(entry.agent_id, 0)
         self.heard_counts[entry.agent_id] = max(heard_count, len(self.utterances))
         if plan.manager is None or entry.agent_id != plan.manager.id:
@@ -278,7 +324,11 @@ def history_of_talk(
 ) -> TalkHistory:
     """Return the texts before this run, and those of its request.
 
-    `has_turns` adds the messages of the run's own turns.
+    Args:
+        tx: The transaction.
+        record: The talk's record.
+        run_id: The talk's run.
+        has_turns: Add also the texts of this run's turns.
     """
     history = TalkHistory()
     plan = record.plan
@@ -296,7 +346,18 @@ def history_of_talk(
 async def deliver(runtime: Runtime, scope: Scope, run: Run) -> list[str]:
     """Store the talk's texts with all agents that have not heard them.
 
-    Returns the ids of the agents that are busy now.
+    A supervisor's group has nothing to deliver, since its members have the supervisor's question.
+
+    Args:
+        runtime: The running server.
+        scope: The user of the talk.
+        run: The talk's run, ended or not.
+
+    Returns:
+        The ids of the agents that are busy now.
+
+    Raises:
+        RicordoError: if the texts cannot be stored for another reason.
     """
     record = TalkRecord.from_json(run.metadata)
     plan = record.plan

@@ -14,7 +14,17 @@ from ricordo.storage.engine.store import Transaction
 async def reset_talks(runtime: Runtime, scope: Scope, group_id: str) -> None:
     """Delete the messages of the group that the caller may delete.
 
-    Raises NotFound, Conflict, and Busy while a turn runs.
+    The conversations are reset one after the other, each in one transaction.
+
+    Args:
+        runtime: The running server.
+        scope: The caller.
+        group_id: The group.
+
+    Raises:
+        NotFound: if the caller may not use all agents of the group.
+        Busy: while a turn runs in one of the conversations.
+        Conflict: if a conversation cannot be changed now.
     """
 
     def find(tx: Transaction) -> list[str]:

@@ -61,7 +61,19 @@ TOOL = ServerTool(send_message_to_all_agents_in_group, "letta_multi_agent_core",
 
 
 async def ask_all(talk: "Talk", plan: TalkPlan, context: ToolContext, message: str) -> list[str]:
-    """Ask all members at once; return a JSON text for each, in their order."""
+    """Ask all members at once; return a JSON text for each, in their order.
+
+    Args:
+        talk: The running talk.
+        plan: Its plan, which names the members and the supervisor.
+        context: The supervisor's call of the tool. Its results become untrusted if an answer is.
+        message: The question that the supervisor wrote. A member that was asked before a kill
+            answers the earlier question.
+
+    Returns:
+        For each member an object with `agent_id`, and as `response` its texts. The last text
+        explains a failure.
+    """
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def ask(member: Speaker) -> Answer | list[str]:

@@ -1,6 +1,4 @@
-"""The numbered transcript for the agent that keeps a voice agent's memory.
-
-Pure.
+"""The numbered transcript for the agent that keeps a voice agent's memory. No I/O.
 
 Its format is that of the retired Letta V1 server. The lines can be read back from the text, so that
 pieces can be archived by line numbers.
@@ -39,7 +37,10 @@ def numbered_lines_of(message: Message) -> list[str]:
 def numbered_event(older: Sequence[str], newer: Sequence[str], kept_count: int) -> EventPart:
     """Return the event with these lines, numbered from 0.
 
-    At least `kept_count` messages remain in the agent's view.
+    Args:
+        older: The lines of messages that left the voice agent's view.
+        newer: The lines of messages that it still sees.
+        kept_count: The least number of messages that remain in its view.
     """
     numbered = [
         f"{_INDENT}{number}. {_indented(line)}" for number, line in enumerate([*older, *newer])
@@ -70,7 +71,12 @@ def lines_in(transcript: str) -> list[str]:
 
 
 def memory_text(lines: Iterable[str], context: str) -> str:
-    """Return a piece of a conversation as the XML text of a passage."""
+    """Return a piece of a conversation as the XML text of a passage.
+
+    Args:
+        lines: Lines of the transcript, as `lines_in` returns them.
+        context: A sentence by the model on the subject of the piece.
+    """
     messages = "".join(f"<message>{escape(line)}</message>" for line in lines)
     return f"<memory><messages>{messages}</messages><context>{escape(context)}</context></memory>"
 

@@ -116,7 +116,12 @@ class Statement:
 
 
 def planned_calls(view: LibrarianView, intents: Sequence[Intent]) -> list[LibrarianCall]:
-    """Return the calls to make now; none if it is time to answer."""
+    """Return the calls to make now; none if it is time to answer.
+
+    Args:
+        view: The notes, the tools, and the calls that were made in this turn.
+        intents: The intents of the person's message.
+    """
     if view.rounds and (view.may_call_in_parallel or view.rounds >= _MAX_ROUNDS):
         return _asking(view, intents)
     planned = (*_forgetting(view, intents), *_filing(view, intents), *_searching(view, intents))
@@ -133,6 +138,10 @@ def complete(call: LibrarianCall, schema: ToolSchema) -> LibrarianCall:
     """Return the call with arguments that match its schema.
 
     Missing required arguments are added, and unknown ones are dropped.
+
+    Args:
+        call: The planned call, with the newest names of arguments.
+        schema: The schema of the agent's tool, which may be an older one.
     """
     properties: dict[str, Any] = schema.parameters.get("properties") or {}
     arguments = {name: value for name, value in call.arguments.items() if name in properties}
@@ -153,7 +162,12 @@ def _smallest_value(name: str, schema: Mapping[str, Any]) -> object:
 
 
 def known_note(view: LibrarianView, statement: str) -> Note | None:
-    """Return the note that says the same thing as the statement, if there is one."""
+    """Return the note that says the same thing as the statement, if there is one.
+
+    Args:
+        view: The notes to search.
+        statement: One statement of the person; for a very long one there is no such note.
+    """
     # The start of a longer text does not show whether all of it is known.
     if len(statement) > READ_LENGTH or not (text := _plain(statement)):
         return None
@@ -180,6 +194,10 @@ def matching(view: LibrarianView, phrase: str) -> list[Statement]:
     """Return the statements of notes that match the words best.
 
     If several match equally well, all are returned.
+
+    Args:
+        view: The notes; those in read-only blocks are left out.
+        phrase: A wish or question in a person's words.
     """
     terms = topic(phrase)
     kinds = facts_asked(phrase) | facts_told(phrase)
@@ -219,7 +237,13 @@ def _is_said_in(wish: str, text: str) -> bool:
 
 
 def points_of(text: str, terms: frozenset[str], kinds: set[str]) -> int:
-    """Return one point for each shared term, and two for a shared kind of fact."""
+    """Return one point for each shared term, and two for a shared kind of fact.
+
+    Args:
+        text: The statement to rate.
+        terms: The terms of a question or wish, from `topic`.
+        kinds: The kinds of facts that it asks for or states, such as "home".
+    """
     return shared(terms, text) + 2 * bool(kinds & facts_told(text))
 
 
@@ -441,7 +465,12 @@ def _changed_line(
 
 
 def revised_words(old_words: str, statement: str) -> str:
-    """Return the note's text after this correction; "" if the statement corrects nothing in it."""
+    """Return the note's text after this correction; "" if the statement corrects nothing in it.
+
+    Args:
+        old_words: The note's text, without its date and quotes.
+        statement: The person's new statement.
+    """
     revised = revision_of([old_words], statement)
     return revised.line if revised else ""
 

@@ -194,8 +194,12 @@ async def deltas_of(
 ) -> AsyncGenerator[Json | None]:
     """Yield the deltas that the turn adds to the message, and None after a pause.
 
-    `noting` is called at the start and at the end. With `stops_when_left`, the turn is cancelled if
-    its client leaves the stream.
+    Args:
+        turn: The turn that answers.
+        reader: Collects the answer; it has the run and the whole message at the end.
+        noting: Called with the reader when the run starts, and when it ends without a failure.
+        keepalive: The seconds of silence after which None is yielded.
+        stops_when_left: Cancel the turn if its client leaves the stream.
     """
     async with aclosing(events_for_client(turn, keepalive, lambda: stops_when_left)) as events:
         async for event in events:
@@ -209,7 +213,12 @@ async def deltas_of(
 
 
 def completion_head(reader: AnswerReader, model: str) -> Json:
-    """Return the common fields of all pieces of an answer."""
+    """Return the common fields of all pieces of an answer.
+
+    Args:
+        reader: The reader of the answer. Before the run starts, the id is incomplete.
+        model: The model's name as the client sent it.
+    """
     return {
         "id": f"chatcmpl-{reader.run_suffix}",
         "created": reader.created_seconds,
@@ -220,7 +229,14 @@ def completion_head(reader: AnswerReader, model: str) -> Json:
 async def completion_chunks(
     model: str, deltas: AsyncGenerator[Json | None], reader: AnswerReader, *, has_usage: bool
 ) -> AsyncGenerator[bytes]:
-    """Yield the pieces of a chat completion as server-sent events."""
+    """Yield the pieces of a chat completion as server-sent events.
+
+    Args:
+        model: The model's name as the client sent it.
+        deltas: The deltas of `deltas_of`, with this reader.
+        reader: The reader, which has the outcome after the last delta.
+        has_usage: Send the token counts as a last piece, as `stream_options.include_usage` asks.
+    """
 
     def chunk(delta: Json, finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}

@@ -138,7 +138,12 @@ class ChatStates:
         self._exact = exact
 
     def after(self, answer: str, call_ids: Sequence[str] = ()) -> str:
-        """Return the exact key of the chat extended by this answer."""
+        """Return the exact key of the chat extended by this answer.
+
+        Args:
+            answer: The answer's text.
+            call_ids: The ids of its calls of the client's tools.
+        """
         exact = self._exact.copy()
         if answer.strip() or call_ids:
             exact.update(orjson.dumps(["assistant", answer.strip(), [], list(call_ids)]))
@@ -170,7 +175,13 @@ class ChatNotes:
     _noted: set[str] = field(default_factory=set)
 
     def save(self, tx: Transaction, run: Run, run_messages: Sequence[Message]) -> None:
-        """Record the run when it starts or ends, with the agent's messages."""
+        """Record the run when it starts or ends, with the agent's messages.
+
+        Args:
+            tx: The run's transaction, at its start or its end.
+            run: The run in its present state.
+            run_messages: All messages of the run at its end; none at its start or after a failure.
+        """
         texts = [
             message.text for message in run_messages if message.role == "assistant" and message.text
         ]
@@ -204,8 +215,18 @@ async def continue_chat(
 ) -> Continuation:
     """Return the conversation that continues the chat.
 
-    An unknown chat begins a conversation; its earlier messages are stored for recall. Raises
-    NotFound, and Invalid for results of unknown calls.
+    An unknown chat begins a conversation; its earlier messages are stored for recall.
+
+    Args:
+        context: The request's context.
+        chat: The chat as the client sent it, with at least one message.
+        states: The states of this chat.
+        client_tools: The names of the client's tools in this request. A waiting call of these is
+            denied if the client continues without its result.
+
+    Raises:
+        NotFound: if the caller may not use the agent.
+        Invalid: for results of unknown calls.
     """
     if answered := await _last_answered(context, chat, states.all):
         state = answered.state
@@ -265,7 +286,15 @@ async def continue_after(
 ) -> Continuation:
     """Return the conversation after this run; all messages of the chat are new in it.
 
-    Raises NotFound.
+    Args:
+        context: The request's context.
+        chat: The new messages.
+        run_id: The run that gave the earlier response.
+        client_tools: As in `continue_chat`.
+
+    Raises:
+        NotFound: if the caller does not see the run, it is another agent's, or its messages left
+            the context window.
     """
     run = await context.store.read(lambda tx: runs.get(tx, context.scope, run_id))
     tools = () if chat.is_answer else client_tools

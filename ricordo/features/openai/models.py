@@ -10,6 +10,7 @@ import orjson
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag
 
 from ricordo.api.models.base import Items, RequestModel, RequestPart, ResponseModel
+from ricordo.api.models.histories import FilledHistory
 from ricordo.domain.model import answer_schema
 from ricordo.domain.text import Json
 from ricordo.errors import Invalid
@@ -128,7 +129,7 @@ class ChatRequest(LenientRequest):
     """A chat to continue. `model` is an agent's name or id."""
 
     model: str
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=10_000)]
+    messages: FilledHistory[ChatMessage]
     stream: bool = False
     stream_options: StreamOptions | None = None
     tools: Items[ToolDefinition] | None = None
@@ -264,7 +265,7 @@ class ResponsesRequest(LenientRequest):
     """
 
     model: str
-    input: Annotated[list[InputItem], Field(min_length=1, max_length=10_000)] | str
+    input: FilledHistory[InputItem] | str
     instructions: str | None = None
     previous_response_id: str | None = None
     tools: Items[FunctionTool] | None = None

@@ -76,7 +76,12 @@ class AnsweredState:
 
 
 def answered_states(tx: Transaction, keys: Sequence[str]) -> Mapping[str, AnsweredState]:
-    """Return the runs that answered these states of chats, by key."""
+    """Return the runs that answered these states of chats, by key.
+
+    Args:
+        tx: The transaction.
+        keys: Digests of chats' states, as `note_run` stored them. Unknown ones are left out.
+    """
     states = {}
     for row in tx.all(_ANSWERED, {"keys": list(keys)}):
         is_last = row.ended_at is not None and row.ended_at == row.last_run_ended_at
@@ -95,12 +100,30 @@ def chat_summary(name: str) -> str:
 
 
 def runs_of_chat(tx: Transaction, agent_id: str, user_id: str | None, name: str) -> list[str]:
-    """Return the newest runs that answered in a user's chat of this name."""
+    """Return the newest runs that answered in a user's chat of this name.
+
+    The newest run is first. At most 2,000 are returned.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent that answered.
+        user_id: The chat's user; None for chats without a user.
+        name: The chat's id in the client.
+
+    Returns:
+        The ids of the runs.
+    """
     return message_lookup.runs_of_named(tx, agent_id, user_id, chat_summary(name))
 
 
 def note_run(tx: Transaction, keys: Sequence[str], run: Run) -> None:
-    """Store that this run answered these states of chats; it replaces earlier runs."""
+    """Store that this run answered these states of chats; it replaces earlier runs.
+
+    Args:
+        tx: The transaction.
+        keys: Digests of the chats' states.
+        run: The run, of which ids alone are stored.
+    """
     row: dict[str, Any] = {
         "conversation_id": run.conversation_id,
         "user_id": run.user_id,
@@ -128,7 +151,14 @@ def usable_agents(tx: Transaction, scope: Scope) -> list[NamedAgent]:
 def agent_of(tx: Transaction, scope: Scope, model: str) -> NamedAgent:
     """Return the agent with this id or name.
 
-    Raises UnknownModel, or Invalid if several agents have the name.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        model: An agent's id or name, as the client sent it. An id takes precedence.
+
+    Raises:
+        UnknownModel: if the caller may use no such agent.
+        Invalid: if several agents have the name.
     """
     rows = agent_lookup.named(tx, scope, model)
     rows = [row for row in rows if row.id == model] or rows

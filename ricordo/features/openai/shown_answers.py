@@ -30,7 +30,12 @@ def answer_key(text: str) -> str:
 
 
 def shown_before(chat: Sequence[ChatMessage], index: int) -> tuple[int, str]:
-    """Return the answer right before this index: the index of its first message, and its text."""
+    """Return the answer right before this index: the index of its first message, and its text.
+
+    Args:
+        chat: The client's messages, the oldest first.
+        index: The index of the message after the answer.
+    """
     start = index
     while start and chat[start - 1].role not in ("user", "system", "developer"):
         start -= 1
@@ -39,7 +44,7 @@ def shown_before(chat: Sequence[ChatMessage], index: int) -> tuple[int, str]:
 
 
 def answers_of(tx: Transaction, run_ids: Sequence[str]) -> Mapping[str, str]:
-    """Return the stored answers of these runs; for a run without an answer, ""."""
+    """Return the stored answers of these runs by id; for a run without an answer, ""."""
     answers = dict.fromkeys(run_ids, "")
     texts: dict[str, list[str]] = {}
     for message in messages.of_runs(tx, list(answers)) if answers else ():
@@ -51,7 +56,17 @@ def answers_of(tx: Transaction, run_ids: Sequence[str]) -> Mapping[str, str]:
 def own_answers(
     tx: Transaction, agent_id: str, user_id: str | None, name: str | None
 ) -> frozenset[str]:
-    """Return the keys of all answers that the agent gave in the chat of this name."""
+    """Return the keys of all answers that the agent gave in the chat of this name.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent.
+        user_id: The chat's user; None for chats without a user.
+        name: The chat's id in the client. Without one, no keys are returned.
+
+    Returns:
+        Keys as `answer_key` makes them.
+    """
     if not name:
         return frozenset()
     run_ids = runs_of_chat(tx, agent_id, user_id, name)
@@ -59,7 +74,12 @@ def own_answers(
 
 
 def unsaved_rest(stored: str, shown: str) -> str:
-    """Return the part of a shown answer that was not stored because the answer was stopped."""
+    """Return the part of a shown answer that was not stored because the answer was stopped.
+
+    Args:
+        stored: The answer's stored text; empty if nothing was stored.
+        shown: The text that the client shows, which begins with the stored text.
+    """
     if answer_key(stored) == answer_key(shown):
         return ""
     bare = shown.strip()

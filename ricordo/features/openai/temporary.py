@@ -1,4 +1,4 @@
-"""Temporary chats of Open WebUI, which are answered without being kept.
+"""Temporary chats of Open WebUI, which are answered but not stored.
 
 The agent answers from its prompt and the user's memory. It gets no tools, since tools could write.
 No message, fact or proposal is stored, only the cost of the answer.
@@ -84,10 +84,16 @@ async def temporary_turn(
 ) -> TemporaryTurn:
     """Return the turn that answers a temporary chat.
 
+    Args:
+        context: The call.
+        agent: The agent that answers.
+        body: The request, with the whole chat. Tools in it are ignored.
+
     Raises:
-        Invalid: if the last message is not the user's.
+        Invalid: if the last message is not the user's, or a picture cannot be read.
         NotFound: if there is no such agent or model.
         Unsupported: if the chat has parts that are not supported.
+        BudgetSpent: if the agent's budget is used up.
     """
     if body.messages[-1].role != "user":
         raise Invalid("The last message of a temporary chat must have the role user.")

@@ -58,7 +58,11 @@ class ChatTurn:
     request: TurnRequest
 
     async def note(self, reader: AnswerReader) -> None:
-        """Record the state of the chat that was read, if the client keeps it."""
+        """Record the state of the chat that was read, if the client stores it.
+
+        Args:
+            reader: The reader of the turn's answer, after its end.
+        """
         if self.notes:
             await self.notes.read(reader)
 
@@ -201,14 +205,20 @@ def chat_name(context: RequestContext, body: ChatRequest) -> str | None:
 
 
 def is_temporary(name: str | None) -> bool:
-    """Return whether this is the id of a temporary chat of Open WebUI, which must not be kept."""
+    """Return whether this is the id of a temporary chat of Open WebUI, which must not be stored.
+
+    Args:
+        name: The chat's id in the client; None for a chat without one.
+    """
     return name is not None and name.startswith(_TEMPORARY)
 
 
 def client_tools(context: RequestContext, body: ChatRequest) -> tuple[ToolSchema, ...]:
     """Return the tools that the client offers to run.
 
-    No tools are returned if the request or its connection's header switches tools off.
+    Args:
+        context: The call, whose connection may switch tools off by a header.
+        body: The request, which may switch tools off too.
     """
     if body.tool_choice == "none" or context.request.headers.get(TOOLS_HEADER, "").lower() == "off":
         return ()
@@ -218,7 +228,9 @@ def client_tools(context: RequestContext, body: ChatRequest) -> tuple[ToolSchema
 def parts_of(message: ChatMessage) -> tuple[Part, ...]:
     """Return the parts of a user's message.
 
-    Raises Unsupported for parts other than text and pictures.
+    Raises:
+        Unsupported: for parts other than text and pictures.
+        Invalid: for a picture of another type, or with broken data.
     """
     if not isinstance(message.content, list):
         return (TextPart(message.content or ""),)
@@ -228,7 +240,10 @@ def parts_of(message: ChatMessage) -> tuple[Part, ...]:
 def is_task(context: RequestContext, body: ChatRequest) -> bool:
     """Return True if Open WebUI asks for a title or something similar.
 
-    The header of its connection decides, otherwise the prompt does.
+    Args:
+        context: The call. A header of the connection decides, if it is there.
+        body: The request. Without the header, its `task` or the beginning of its last message
+            decides.
     """
     header = context.request.headers.get(TASK_HEADER)
     if header is not None:
@@ -240,6 +255,17 @@ async def task_reply(context: RequestContext, agent: NamedAgent, body: ChatReque
     """Return the model's reply to a task, without memory and tools.
 
     Only its cost is stored.
+
+    Args:
+        context: The call.
+        agent: The agent whose model replies, within the agent's budget.
+        body: The task as a chat, of which only the user's messages are sent.
+
+    Raises:
+        NotFound: if there is no such agent or model.
+        Invalid: if a picture cannot be read.
+        Unsupported: if a message has parts that are not supported.
+        ModelError: if the model fails, or the budget is used up (BudgetSpent).
     """
 
     def read(tx: Transaction) -> tuple[AgentState, Clearance]:
@@ -270,7 +296,9 @@ async def task_reply(context: RequestContext, agent: NamedAgent, body: ChatReque
 def state_within_budget(tx: Transaction, context: RequestContext, agent_id: str) -> AgentState:
     """Return the agent for an answer outside a turn.
 
-    Raises NotFound, and the refusal of `require_budget` if the budget is used up.
+    Raises:
+        NotFound: if there is no such agent.
+        BudgetSpent: if the agent's budget is used up.
     """
     settings = context.runtime.settings
     state = agents.load(tx, context.scope, agent_id)
@@ -280,7 +308,14 @@ def state_within_budget(tx: Transaction, context: RequestContext, agent_id: str)
 
 
 async def save_cost(context: RequestContext, agent_id: str, model: str, usage: Usage) -> None:
-    """Store the cost of an answer without a turn, by the handle of its model."""
+    """Store the cost of an answer without a turn.
+
+    Args:
+        context: The call, whose organization and user bear the cost.
+        agent_id: The agent that answered.
+        model: The handle of its model.
+        usage: The tokens of the answer.
+    """
     expense = Expense(
         context.scope.organization_id,
         purpose="other",

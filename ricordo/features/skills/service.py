@@ -51,7 +51,8 @@ class StoredSkill:
     """A stored skill: its block, and its content if the text follows the format.
 
     A pushed or merged text may violate the format. Then `problem` says why, and agents do not get
-    the skill. In lists `files` is empty, since they read only the beginnings of texts.
+    the skill. In lists `content` and `files` are empty, since they read only the beginnings of
+    texts. `waiting` is the number of proposals that wait for the owner.
     """
 
     block: Block
@@ -75,7 +76,18 @@ def open_owner(
 ) -> SkillOwner:
     """Return the owner of skills.
 
-    With `makes`, a missing chain or user is created. Raises NotFound, Invalid.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        kind: The kind of owner.
+        id: The user's id or identifier, or the agent's id. It is ignored for an organization, which
+            is always the caller's.
+        makes: Whether a missing user and a missing chain are created. Otherwise the chain of an
+            owner without one is not stored.
+
+    Raises:
+        NotFound: if there is no such user or agent.
+        Invalid: if the name of a new user is not allowed.
     """
     if kind == "user":
         memory = user_memory.open_memory(tx, scope, id, makes=makes)
@@ -110,7 +122,11 @@ def listed(tx: Transaction, owner: SkillOwner) -> list[StoredSkill]:
 
 
 def listed_skill(block: Block) -> StoredSkill:
-    """Return a skill without its content. It is read from the beginning of the block's text."""
+    """Return a skill without its content.
+
+    Args:
+        block: The skill's block. The beginning of its text is enough.
+    """
     try:
         front = read_front_matter(block.value)
     except Invalid as error:
@@ -121,7 +137,12 @@ def listed_skill(block: Block) -> StoredSkill:
 
 
 def stored_skill(block: Block, waiting: int = 0) -> StoredSkill:
-    """Return a skill with its content."""
+    """Return a skill with its content.
+
+    Args:
+        block: The skill's block with its whole text.
+        waiting: The number of proposals that wait for the owner.
+    """
     try:
         skill = parse_skill(block.value, name_of(block.label))
     except RicordoError as error:
@@ -132,7 +153,17 @@ def stored_skill(block: Block, waiting: int = 0) -> StoredSkill:
 
 
 def get(tx: Transaction, owner: SkillOwner, name: str) -> StoredSkill:
-    """Return the owner's skill with its content. Raises NotFound."""
+    """Return the owner's skill with its content.
+
+    Args:
+        tx: The transaction.
+        owner: The owner of the skill.
+        name: The skill's name.
+
+    Raises:
+        NotFound: if there is no such skill.
+        Invalid: if no skill can have this name.
+    """
     label = label_of(name)
     block = blocks.labelled(tx, owner.chain.id, label)
     if block is None:
@@ -157,12 +188,13 @@ def put(
         skill: The skill.
         edit: The author. If the author does not own the skill, its policy decides.
         expected: The version from which the skill was edited, in hex digits. Later changes are
-            merged.
+            merged. It is ignored if the skill does not exist.
         keeps_hidden_text: Whether the skill may contain invisible characters.
 
     Raises:
         Stale: Later changes conflict with the new text.
         Invalid: The skill has hidden text, or the merged text does not follow the format.
+        NotFound: The owner's chain is not stored.
         Forbidden, TooLong, Conflict: The reasons are those of memory blocks.
     """
     chain = _locked(tx, owner)
@@ -197,7 +229,22 @@ def propose_by_agent(
     """Propose an agent's new or changed skill, or write it if the skill's policy allows that.
 
     A new skill is always proposed, and so is every change from a step with untrusted content.
-    Raises Forbidden, Unchanged, Conflict, Invalid, TooLong.
+
+    Args:
+        tx: The transaction.
+        owner: The owner, whose chain is stored.
+        skill: The whole skill after the change.
+        metadata: The agent as the author, with its run, step and reason.
+        expires_after: The lifetime of a proposal in microseconds; None if it never expires.
+
+    Raises:
+        Forbidden: if the skill is read-only.
+        Unchanged: if the skill is like this already.
+        Conflict: if the label is like another one, or too many proposals wait.
+        Declined: if the owner recently rejected the same change.
+        Invalid: if the texts contain a secret or new hidden text.
+        TooLong: if the skill is longer than its limit.
+        NotFound: if the owner's chain is not stored.
     """
     chain = _locked(tx, owner)
     block = blocks.labelled(tx, chain.id, skill.label)
@@ -240,7 +287,16 @@ def set_policy(
 ) -> StoredSkill:
     """Set the policy for agents' changes.
 
-    Raises NotFound, and Forbidden unless the owner calls it.
+    Args:
+        tx: The transaction.
+        owner: The owner of the skill.
+        name: The skill's name.
+        policy: The new policy. A block that was marked read-only loses that mark.
+        by: The caller, who must own the skill.
+
+    Raises:
+        NotFound: if there is no such skill.
+        Forbidden: if the caller does not own it.
     """
     chain = _locked(tx, owner)
     skill = get(tx, owner, name)
@@ -254,7 +310,21 @@ def set_policy(
 
 
 def remove(tx: Transaction, owner: SkillOwner, name: str, edit: Submission) -> SubmissionOutcome:
-    """Delete the skill, or propose its deletion. Its history stays. Raises NotFound, Forbidden."""
+    """Delete the skill, or propose its deletion.
+
+    Its history stays.
+
+    Args:
+        tx: The transaction.
+        owner: The owner of the skill.
+        name: The skill's name.
+        edit: The author, the reason, and the lifetime of a proposal.
+
+    Raises:
+        NotFound: if there is no such skill.
+        Forbidden: if the policy does not let the author delete it.
+        Conflict: if too many proposals wait.
+    """
     _locked(tx, owner)
     return submission.remove(tx, get(tx, owner, name).block, edit)
 
@@ -264,7 +334,19 @@ def restore(
 ) -> SubmissionOutcome:
     """Restore a version of the skill, even after its deletion, or propose to restore it.
 
-    Raises NotFound, Conflict, and Invalid if the text of that version does not follow the format.
+    Args:
+        tx: The transaction.
+        owner: The owner of the skill.
+        name: The skill's name.
+        version_id: The version's id in hex digits, or its first digits (at least 7).
+        edit: The author, the reason, and the lifetime of a proposal.
+
+    Raises:
+        NotFound: if there is no such version, or the skill did not exist at it.
+        Conflict: if the id is not unique, the label is taken, or too many proposals wait.
+        Invalid: if the text of that version does not follow the format.
+        Forbidden: if the skill is read-only for the author.
+        TooLong: if the text is longer than the block's limit.
     """
     chain = _locked(tx, owner)
     label = label_of(name)
@@ -281,7 +363,18 @@ def approve(
 ) -> Approved | Conflicted:
     """Approve a proposal of this skill.
 
-    Raises the errors of `approval.approve`, and Invalid if the approved text is not a skill.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        owner: The owner of the skill.
+        name: The skill's name.
+        proposal_id: The proposal.
+        by: The owner who decides.
+
+    Raises:
+        NotFound: if the skill has no such proposal.
+        Invalid: if the approved text is not a skill.
+        Conflict, Forbidden, TooLong: as `approval.approve` does.
     """
     scope = _require_proposal(tx, scope, owner, name, proposal_id)
     outcome = approval.approve(tx, scope, proposal_id, by)
@@ -299,7 +392,22 @@ def reject(
     by: Actor,
     reason: str | None,
 ) -> Proposal:
-    """Reject a proposal of this skill. Raises the errors of `approval.reject`."""
+    """Reject a proposal of this skill.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        owner: The owner of the skill.
+        name: The skill's name.
+        proposal_id: The proposal.
+        by: The owner who decides.
+        reason: The reason that the agent reads; None if the owner gives none.
+
+    Raises:
+        NotFound: if the skill has no such proposal.
+        Conflict: if the proposal is already decided.
+        Forbidden: unless an owner decides.
+    """
     scope = _require_proposal(tx, scope, owner, name, proposal_id)
     return approval.reject(tx, scope, proposal_id, by, reason=reason)
 

@@ -48,6 +48,11 @@ def namespace_of(prefix: str, partition: str, model: str) -> str:
     """Return the namespace of a partition and a model.
 
     The name has at most 122 letters, digits, - and _. A hash in it makes it unique.
+
+    Args:
+        prefix: The beginning of all names of this installation.
+        partition: The partition of the search index.
+        model: The handle of the embedding model.
     """
     digest = hashlib.sha256("\0".join((prefix, partition, model)).encode()).hexdigest()[:24]
     return "-".join((_UNSAFE.sub("_", prefix)[:32], _UNSAFE.sub("_", partition)[:64], digest))
@@ -77,6 +82,11 @@ def by_size(items: Iterable[T], most_items: int, most_bytes: int) -> Iterator[li
     """Yield the items in batches, limited by number and by bytes as JSON.
 
     A single item that exceeds the limit makes a separate batch.
+
+    Args:
+        items: Items that can be written as JSON.
+        most_items: The most items of a batch.
+        most_bytes: The most bytes of a batch, with a byte for each separator.
     """
     batch: list[T] = []
     filled = 0
@@ -97,9 +107,16 @@ def floats(vector: Sequence[float]) -> list[float]:
 
 
 def library(module: str, title: str) -> Any:
-    """Import the service's client library. Raises Unavailable.
+    """Import the service's client library.
 
     The import is slow, so call it in a thread.
+
+    Args:
+        module: The full name of the library's module.
+        title: The service's title. In lower case it is the name of the extra.
+
+    Raises:
+        Unavailable: if the library is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -140,7 +157,16 @@ class ServiceIndex(ABC):
         self._lock = asyncio.Lock()
 
     async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
-        """Store the records, in as many requests as the service's limits need."""
+        """Store the records, in as many requests as the service's limits need.
+
+        Args:
+            partition: The partition of the search index.
+            model: The handle of the model that made the vectors.
+            records: The records. Of several for one document, the last is stored.
+
+        Raises:
+            Unavailable: if the service fails. Some records may be stored then.
+        """
         # Services refuse two records for one document in one request, so only the latest is sent.
         latest = {record.document: record for record in records}.values()
         namespace = namespace_of(self._prefix, partition, model)
@@ -165,9 +191,19 @@ class ServiceIndex(ABC):
         limit: int,
         vector_filter: VectorFilter,
     ) -> list[tuple[int, float]]:
-        """Return the nearest documents with their similarities, at most 10,000.
+        """Return the nearest documents with their similarities.
 
         Of two equally near documents, the older comes first.
+
+        Args:
+            partition: The partition of the search index.
+            model: The handle of the model that made the vectors.
+            vector: The vector of the query.
+            limit: The most documents; at most 10,000 are returned, and none below 1.
+            vector_filter: The conditions that documents must meet.
+
+        Raises:
+            Unavailable: if the service fails, or does not answer in time.
         """
         if limit < 1:
             return []
@@ -239,7 +275,9 @@ class ServiceIndex(ABC):
     def refused(self, status: int, message: str = "") -> Unavailable:
         """Return the error for an answer with this status.
 
-        The service's message is quoted only if it cannot concern the key.
+        Args:
+            status: The HTTP status.
+            message: The service's message, which is quoted only if it cannot concern the key.
         """
         problem = f"refused the request (status {status}){self._quote(message)}."
         if status in (401, 403):

@@ -95,7 +95,14 @@ class RemoteEmbedder:
     ) -> list[list[float]]:
         """Return one vector of length 1 for each text.
 
-        Queries get five seconds; after a failed one they fail at once for a while.
+        Queries get five seconds by default; after a failed one they fail at once for a while.
+
+        Args:
+            texts: The texts. Those without words get vectors of zeros, and long ones are cut.
+            purpose: "query" for a question of a search, "document" for a stored text.
+
+        Raises:
+            ModelError: if the provider fails, or a query takes too long.
         """
         if purpose == "document":
             return await self._embed_all(texts, purpose, self._policy)
@@ -212,7 +219,10 @@ def metered() -> Iterator[Counter[str]]:
 def count(handle: str, reported: Any) -> None:
     """Count a provider's reported tokens.
 
-    Reports without a number are ignored, and so are reports outside a `metered` block.
+    Args:
+        handle: The embedding model's handle.
+        reported: The number of tokens. Anything else is ignored, and so is a report outside a
+            `metered` block.
     """
     counter = _COUNTED.get()
     is_number = isinstance(reported, int) and not isinstance(reported, bool)
@@ -223,7 +233,14 @@ def count(handle: str, reported: Any) -> None:
 def unit(vector: Any, provider: str) -> list[float]:
     """Return the vector at length 1.
 
-    Zeros stay zeros. Raises ModelError if this is not a vector.
+    Zeros stay zeros.
+
+    Args:
+        vector: A provider's vector, in any form.
+        provider: The provider's name for errors.
+
+    Raises:
+        ModelError: if this is not a vector.
     """
     try:
         length = math.hypot(*vector)
@@ -292,7 +309,12 @@ def openai_embedder(
 def vectors_in(content: bytes, info: EmbeddingInfo) -> list[Any]:
     """Return the unchecked vectors of an answer, in the order of the texts.
 
-    Raises ModelError for any other answer.
+    Args:
+        content: The body of the answer.
+        info: The model that answered.
+
+    Raises:
+        ModelError: for any other answer.
     """
     json = read_json(content)
     if isinstance(json, dict):
@@ -330,6 +352,12 @@ def google_embedder(
     """Return an embedding model of Google AI.
 
     Its calls raise Unavailable if the extra is not installed.
+
+    Args:
+        info: The model. Its dimensions may be unknown.
+        connections: The HTTP client for the calls.
+        policy: The time limit and retries of a call.
+        provider: The provider with its API key.
     """
     building = asyncio.Lock()
     built: list[EmbeddingModel] = []

@@ -28,8 +28,16 @@ _VALUABLE_TABLES = ("agents", "api_keys", "blocks", "conversations", "archives",
 def back_up(path: Path, version: int, clock: Clock) -> Path:
     """Copy the database into `backups/` in its folder, and verify the copy.
 
+    Args:
+        path: The SQLite file.
+        version: The version of its schema, for the name of the copy.
+        clock: The clock whose time is in the name of the copy.
+
+    Returns:
+        The path of the copy.
+
     Raises:
-        Unavailable: if the copy is not sound.
+        Unavailable: The copy is not sound, or cannot be written.
     """
     target = path.parent / "backups" / f"{path.stem}-schema{version}-{_time(clock)}.db"
     make_private_folder(target.parent)
@@ -61,10 +69,18 @@ def back_up_postgres(
 ) -> Path | None:
     """Dump the database for `pg_restore`, and seal the dump.
 
-    Without pg_dump it logs a warning and returns None.
+    Args:
+        connection: A connection to the database; its transaction is rolled back.
+        folder: The folder of backups, which is made if it is missing.
+        version: The version of the schema, for the name of the dump.
+        clock: The clock whose time is in the name of the dump.
+
+    Returns:
+        The path of the dump. None, with a warning in the log, if pg_dump is missing or older than
+            the server.
 
     Raises:
-        Unavailable: if pg_dump fails.
+        Unavailable: pg_dump fails, or the dump cannot be written.
     """
     program = shutil.which("pg_dump")
     server = int(str(connection.exec_driver_sql("SHOW server_version_num").scalar_one())) // 10000

@@ -43,9 +43,14 @@ _COUNT_SERVERS = text(
 class DatabaseStatus:
     """The result of `check`.
 
-    `reason` says why a database is broken. `schema` is its version (0: none yet), `vectors` the
-    version of pgvector, and `servers` the number of connections of Ricordo servers (PostgreSQL
-    only).
+    Attributes:
+        reason: The fault of a broken database.
+        schema: The version of the schema; 0: none yet.
+        size: The size in bytes.
+        version: The version of the PostgreSQL server.
+        name: The name of the PostgreSQL database.
+        vectors: The version of pgvector; None if the server does not have it.
+        servers: The number of connections of Ricordo servers, on PostgreSQL.
     """
 
     state: Literal["absent", "in use", "sound", "shared", "broken"]
@@ -59,7 +64,16 @@ class DatabaseStatus:
 
 
 def open_store(settings: Settings, clock: Clock | None = None) -> Store:
-    """Open the database with its schema up to date. Raises Conflict, Unavailable."""
+    """Open the database with its schema up to date.
+
+    Args:
+        settings: The settings that name the database, with the quotas on memory.
+        clock: The clock of the store; None: that of the system.
+
+    Raises:
+        Conflict: Another process uses the SQLite database.
+        Unavailable: The database cannot be opened, used, backed up or migrated.
+    """
     store = _open(settings, clock)
     store.quotas = MemoryQuotas(
         block_kb=settings.max_block_kb,
@@ -101,9 +115,9 @@ def read_beside(settings: Settings) -> Iterator[Transaction]:
     """Read one snapshot while a server may run, without writing or locking.
 
     Raises:
-        NotFound: if there is no database.
-        Conflict: if its schema is not this Ricordo's.
-        Unavailable: if it cannot be read.
+        NotFound: There is no database.
+        Conflict: Its schema is not that of this Ricordo.
+        Unavailable: It cannot be read.
     """
     if settings.postgres_url is None:
         access = sqlite.read_only(settings.database_path)
@@ -134,9 +148,19 @@ def address(settings: Settings) -> str:
 def exclusive_access(
     settings: Settings, *, is_new: bool = False, force: bool = False
 ) -> Iterator[Connection]:
-    """Connect while no server uses the database; with `force` even if one does.
+    """Connect while no server uses the database.
 
-    `is_new` creates the database. Raises Conflict, NotFound, Unavailable.
+    Args:
+        settings: The settings that name the database.
+        is_new: Create the file of an SQLite database if it is missing. On PostgreSQL the database
+            must exist in any case.
+        force: Connect even while a server uses the database. Another program that opens or copies a
+            PostgreSQL database is still refused.
+
+    Raises:
+        Conflict: A server, or another such program, uses the database.
+        NotFound: There is no SQLite file, and `is_new` is not set.
+        Unavailable: The database cannot be opened or written, or its last writes are missing.
     """
     if settings.postgres_url is not None:
         with _exclusive_postgres(settings, settings.postgres_url, force=force) as connection:
@@ -256,7 +280,16 @@ async def require_savable(store: Store, settings: Settings) -> None:
 
 
 def require_current(connection: Connection, address: str) -> None:
-    """Raise Conflict or Unavailable unless the schema is this Ricordo's."""
+    """Raise an error unless the schema is that of this Ricordo.
+
+    Args:
+        connection: A connection to the database.
+        address: The database's address for the message, without a password.
+
+    Raises:
+        Conflict: The schema is older or newer.
+        Unavailable: The database is a half-finished copy, or too old to be migrated.
+    """
     version = schema_of(connection)
     newest = len(MIGRATIONS)
     if version == HALF_COPIED:

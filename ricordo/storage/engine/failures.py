@@ -52,7 +52,9 @@ _ADVICE: dict[DatabaseFailure, str] = {
 def kind_of(error: BaseException, path: Path | None = None) -> DatabaseFailure:
     """Return the kind of failure.
 
-    `path` is the file of an SQLite database, whose disk is checked too.
+    Args:
+        error: An error of the driver, or of SQLAlchemy with the driver's error in it.
+        path: The file of an SQLite database, whose disk is checked too; None on PostgreSQL.
     """
     cause = cause_of(error)
     code = getattr(cause, "sqlite_errorcode", None)
@@ -90,7 +92,7 @@ def _is_at_limit(path: Path) -> bool:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return the driver's own error."""
+    """Return the driver's error, without SQLAlchemy's error around it."""
     if isinstance(error, DBAPIError) and error.orig:
         return error.orig
     return error
@@ -106,9 +108,17 @@ def reason_of(error: BaseException) -> str:
 
 @contextmanager
 def plain_errors(driver: ModuleType, advice: str, path: Path | None = None) -> Iterator[None]:
-    """Translate a driver's errors into Collision, DatabaseFailed or Invalid.
+    """Translate a driver's errors inside the `with` block; our errors pass unchanged.
 
-    `advice` is for a database that is down.
+    Args:
+        driver: The module of the driver: `sqlite3` or `psycopg`.
+        advice: The advice in the message of a database that is down.
+        path: The file of an SQLite database, whose disk is checked too; None on PostgreSQL.
+
+    Raises:
+        Collision: A unique or foreign key does not allow the row.
+        DatabaseFailed: The database is down, full, read-only or damaged.
+        Invalid: A number is too large, or a text holds half a character.
     """
     try:
         yield

@@ -41,8 +41,15 @@ _HOW = "Copy a database with `ricordo backup`, or stop the server first."
 class DatabaseMark:
     """The content of the mark file, about the last server that used the database.
 
-    After a change of identity, `former` is the previous identity, which the file keeps until `-wal`
-    is written back.
+    Attributes:
+        identity: The identity of the database (`application_id`).
+        session: The number of the server's session.
+        phase: The phase of the session.
+        numbers: The sum of the highest row numbers that were assigned.
+        path: The absolute path of the database.
+        boot: An id of the machine's boot in which the mark was written.
+        former: After a change of identity, the previous identity, which the file has until `-wal`
+            is written back; 0: none.
     """
 
     identity: int
@@ -146,7 +153,12 @@ def find_missing_writes(path: Path) -> str:
 
 
 def begin(connection: sqlite3.Connection, path: Path) -> None:
-    """Note in the database that a session is opening."""
+    """Note in the database that a session is opening.
+
+    Args:
+        connection: A connection to the database.
+        path: The database's file. If it is a copy at another path, it gets a new identity.
+    """
     (identity,) = connection.execute("PRAGMA application_id").fetchone()
     mark = read_mark(path)
     # A copy at another path becomes a separate database, with a new identity.
@@ -165,7 +177,12 @@ def begin(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def enter(connection: sqlite3.Connection, phase: int) -> None:
-    """Note in the database the phase of its session."""
+    """Note in the database the phase of its session.
+
+    Args:
+        connection: A connection to the database.
+        phase: `OPENING`, `LIVE` or `CLOSED`.
+    """
     session, _ = _session(connection)
     connection.execute(f"PRAGMA user_version = {session * _PHASES + phase}")
 
@@ -175,8 +192,13 @@ def write_mark(
 ) -> None:
     """Write the mark file from the database.
 
-    `identity` is the identity that the database will get next, if it changes. On a full disk the
-    old mark stays. It is only older than the database.
+    On a full disk the old mark stays. It is only older than the database.
+
+    Args:
+        connection: A connection to the database.
+        path: The database's file; the mark is next to it.
+        identity: The identity that the database will get next; None: it keeps its identity.
+        former: The identity that it has until then. It is only used with `identity`.
     """
     session, phase = _session(connection)
     if identity is None:

@@ -311,8 +311,17 @@ def open_postgres(
 ) -> PostgresStore:
     """Open the database and migrate an older schema, one server at a time.
 
+    Args:
+        url: An address like postgresql://user:password@host/name.
+        connections: The number of worker threads, each with a connection.
+        durability: "full" waits for the disk at each commit, whatever the server's default is. Any
+            other value leaves that default.
+        backups: The folder for a dump before a migration.
+        clock: The clock of the store; None: that of the system.
+
     Raises:
-        Unavailable: with advice in its message.
+        Unavailable: The database cannot be opened, used, backed up or migrated; the message gives
+            advice.
     """
     clock = clock or SystemClock()
     engine = make_engine(url, durability)
@@ -333,9 +342,12 @@ def open_postgres(
 
 
 def make_engine(url: str, durability: str = "normal") -> Engine:
-    """Return an engine for an address like postgresql://user:password@host/name.
+    """Return an engine of the database; it opens no connection yet.
 
-    It opens no connection yet.
+    Args:
+        url: An address like postgresql://user:password@host/name.
+        durability: "full" waits for the disk at each commit, whatever the server's default is. Any
+            other value leaves that default.
     """
     engine = create_engine(
         driver_url(url),

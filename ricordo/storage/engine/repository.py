@@ -29,9 +29,14 @@ _COMPOUND: Mapping[str, tuple[Any, str]] = {"usage": (Usage, ""), "author": (Act
 class Page:
     """The requested part of a list.
 
-    It comes after the id `after`, or directly before the id `before`. With `from_start` it begins
-    at the start of the list. A bounded page ends at the byte limit of one list. The next page
-    continues after it.
+    Attributes:
+        limit: The most rows.
+        before: The id of a row. The page lies before it: directly before it, unless `after` or
+            `from_start` is set.
+        after: The id of a row. The page begins after it.
+        order: The order of the list, usually by creation.
+        from_start: The page begins at the start of the list, even if `before` is set.
+        is_bounded: The page ends at the byte limit of one list. The next page continues after it.
     """
 
     limit: int = 50
@@ -187,9 +192,16 @@ class Repository(Generic[V]):
     ) -> list[V]:
         """Return one page of the entities that meet all conditions.
 
-        None in `conditions` is ignored. `equal` has values by column, and None is ignored there
-        too. `caller` is the scope that may know the cursor, if the conditions replace the scope of
-        the rows. `marked` returns more conditions on the cursor's row.
+        Args:
+            tx: The transaction.
+            scope: Rows outside of it are left out. None: `conditions` limit the rows instead.
+            page: The part of the list.
+            *conditions: The conditions on a row; None is ignored.
+            by: The columns of the order; the last one is unique.
+            caller: The scope that may know the cursor's row, if `scope` is None.
+            marked: Gets the table under another name, and returns more conditions on the cursor's
+                row. If the row does not meet them, the page is empty.
+            **equal: Values by column; None is ignored.
         """
         conditions_of_rows = self._conditions(scope, conditions, equal)
         marks = known_to(self.table, scope or caller, marked)
@@ -224,8 +236,16 @@ class Repository(Generic[V]):
     ) -> list[str]:
         """Return the ids of the entities that `page` returns.
 
-        They are ordered by `position`, if given, and by `seq` at equal positions. `marked` returns
-        more conditions on the cursor's row.
+        Args:
+            tx: The transaction.
+            scope: Rows outside of it are left out.
+            page: The part of the list.
+            *conditions: The conditions on a row; None is ignored.
+            position: The expression by which rows are ordered, and by `seq` at equal positions;
+                None: by creation.
+            marked: Gets the table under another name, and returns more conditions on the cursor's
+                row. If the row does not meet them, the page is empty.
+            **equal: Values by column; None is ignored.
         """
         table: Any = self.table
         statement = sa.select(self.table.c.id).where(*self._conditions(scope, conditions, equal))
@@ -277,6 +297,11 @@ class Repository(Generic[V]):
         """Return a function that stores these columns of an entity.
 
         The function finds the row by id and condition, and returns the number of matched rows.
+
+        Args:
+            *names: Fields of the entity; a part of `author` or `usage` is named by its column.
+            where: A condition on the row, whose parameters the function takes by name; None: the id
+                alone.
         """
         this = self.table.c.id == sa.bindparam("this_id")
         statement = setter(self.table, *names, where=this if where is None else this & where)
@@ -301,11 +326,18 @@ def read_page(
     by: Sequence[str] = ("created_at", "seq"),
     marks: Callable[[str], Sequence[sa.ColumnElement[bool]]] | None = None,
 ) -> Sequence[sa.Row[Any]]:
-    """Return the rows of a page, ordered by these columns; the last column is unique.
+    """Return the rows of a page, in its order.
 
-    The page is empty if the cursor's row was deleted or does not meet `marks`. These are the
-    conditions under which the caller may know the row. Without these conditions, a cursor would
-    reveal the position of another user's row.
+    Args:
+        tx: The transaction.
+        statement: The select of all rows, without order and limit.
+        table: The table or subquery with the columns of `by` and the column `id`; the statement
+            reads from it.
+        page: The part of the list.
+        by: The columns of the order; the last one is unique.
+        marks: Returns the conditions under which the caller may know the cursor's row, by its id.
+            If the row was deleted or does not meet them, the page is empty. Without these
+            conditions, a cursor would reveal the position of another user's row.
     """
     columns = [table.c[name] for name in by]
     ascending = page.order == "asc"
@@ -350,6 +382,11 @@ def known_to(
     """Return conditions on a cursor's row, for the `marks` of `read_page`.
 
     They accept a row that the scope sees and that meets the conditions.
+
+    Args:
+        table: The table of the cursor's row.
+        scope: The caller; None accepts rows of any scope.
+        conditions: Gets the table under another name, and returns more conditions.
     """
 
     def marks(id: str) -> Sequence[sa.ColumnElement[bool]]:
@@ -377,6 +414,10 @@ def seen_by(table: sa.Table, subject_id: Any) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that a row is shared or about this user.
 
     The user is named by the row, by its chain or by its run. Other tables have no such condition.
+
+    Args:
+        table: The table, or an alias of it.
+        subject_id: The user's id, or a parameter with it. NOBODY selects shared rows only.
     """
     # An alias has no metadata, so use its table's.
     tables = getattr(table, "element", table).metadata.tables
@@ -405,6 +446,11 @@ def setter(table: sa.Table, *names: str, where: sa.ColumnElement[bool]) -> Updat
     """Return an UPDATE of these columns by parameters `new_<name>`.
 
     SQLAlchemy uses the bare names itself in an UPDATE.
+
+    Args:
+        table: The table.
+        *names: The columns.
+        where: The condition on the rows, with parameters of other names.
     """
     return (
         sa.update(table).where(where).values({name: sa.bindparam(f"new_{name}") for name in names})
@@ -416,7 +462,16 @@ def new_values(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_found(entity: V | None, kind: str, id: str) -> V:
-    """Return the entity, or raise NotFound if it is None."""
+    """Return the entity, or raise NotFound if it is None.
+
+    Args:
+        entity: The entity or row that was looked up.
+        kind: Its kind for the message, such as "Agent".
+        id: The id that was looked up.
+
+    Raises:
+        NotFound: The entity is None.
+    """
     if entity is None:
         raise NotFound(f"{kind} with ID {id} not found")  # wire fact
     return entity
@@ -427,7 +482,11 @@ def tagged_with(
 ) -> sa.ColumnElement[bool]:
     """Return the condition that the column's entity has any of these tags, or all of them.
 
-    `links` is the table of tags.
+    Args:
+        links: The table of tags, with the columns `tag` and `<entity>_id`.
+        column: The id of the entity, in a table with the plural of its name.
+        tags: The tags; without any, no entity meets the condition.
+        all_tags: The entity must have all of the tags.
     """
     owner = links.c[column.table.name.removesuffix("s") + "_id"]
     tagged = sa.select(owner).where(links.c.tag.in_(tags))

@@ -34,7 +34,13 @@ _CREATE = (
 
 
 def write_hashes(path: Path, hashes: Mapping[str, str], rows: Mapping[str, int]) -> None:
-    """Store the hashes of tables in a database that no one else uses."""
+    """Store the hashes of tables in a database that no other process uses.
+
+    Args:
+        path: The SQLite file of the backup, which is not sealed yet.
+        hashes: The hash of each table by its name. Older hashes are replaced.
+        rows: The number of rows of each of these tables.
+    """
     records = [(name, rows[name], digest) for name, digest in hashes.items()]
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(f"DROP TABLE IF EXISTS {TABLE}")

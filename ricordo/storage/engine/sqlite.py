@@ -151,7 +151,16 @@ def open_sqlite(
 ) -> SqliteStore:
     """Open the file for this process alone, and back up and migrate an older schema.
 
-    It takes the folder's lock. Raises Conflict, Unavailable.
+    Args:
+        path: The database's file, which is created if it is missing. The lock is next to it.
+        durability: "full" flushes to the disk at each commit. With any other value a crash of the
+            machine may lose the newest commits.
+        clock: The clock of the store; None: that of the system.
+
+    Raises:
+        Conflict: Another process uses the database.
+        Unavailable: The database cannot be opened, written, backed up or migrated, belongs to
+            another program, or has lost its last writes.
     """
     clock = clock or SystemClock()
     notice = file_mark.look_for_absent(path)

@@ -141,6 +141,10 @@ class Statements:
         """Return the statement prepared, or None if its SQL depends on the parameters.
 
         An example is a list of any length.
+
+        Args:
+            statement: The statement. It should be built once, since it is cached as an object.
+            parameters: Its first parameters. An insert of values uses their names as columns.
         """
         try:
             return self.prepared[statement]
@@ -151,7 +155,12 @@ class Statements:
     def bulk_insert(self, statement: Any, rows: Sequence[Row]) -> "BulkInsert | None":
         """Return the insert prepared for all of these rows at once.
 
-        Returns None if each row needs a statement of its own.
+        Args:
+            statement: The statement.
+            rows: The parameters of each row, all with the same names.
+
+        Returns:
+            None if each row needs a separate statement.
         """
         if not isinstance(statement, sa.Insert) or len(rows) < 2:
             return None
@@ -235,7 +244,11 @@ def bulk_insert(
 ) -> BulkInsert | None:
     """Return the insert of one row, compiled for many rows; None if it has no such form.
 
-    `names` are the row's columns, in order.
+    Args:
+        statement: An insert of the parameters of a row, or an insert from a select.
+        names: The names of a row's parameters in order. They are columns, unless the insert is from
+            a select.
+        dialect: The dialect of PostgreSQL.
     """
     if statement._values or statement._returning:
         return None

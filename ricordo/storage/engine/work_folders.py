@@ -69,10 +69,17 @@ class WorkFolder:
 def open_work_folder(
     data_dir: Path, kind: str, *, location: Path | None = None, mode: int = 0o700
 ) -> WorkFolder:
-    """Make a work folder, in `location` if that is set.
+    """Make a work folder.
+
+    Args:
+        data_dir: The data folder whose sweep finds the work folder after a kill.
+        kind: The beginning of its name, such as `COPY`, in lower-case letters.
+        location: The folder in which it is made, if another file system or user needs it. None: the
+            folder `ricordo.tmp` of the data folder.
+        mode: The permissions of the folder.
 
     Raises:
-        Unavailable: if it cannot be made.
+        Unavailable: The folder cannot be made, or another process holds the lock too long.
     """
     parent = data_dir / FOLDER
     name = f"{kind}-{token_hex(4)}"
@@ -103,7 +110,14 @@ def open_work_folder(
 def file_for(data_dir: Path, target: Path) -> Iterator[Path]:
     """Yield a path for a new file, which is moved to its target at the end of the block.
 
-    The file appears there whole, in one step. Raises Unavailable.
+    The file appears there whole, in one step. After an error in the block there is no file.
+
+    Args:
+        data_dir: The data folder whose sweep finds the remains after a kill.
+        target: The final path, in an existing folder.
+
+    Raises:
+        Unavailable: No work folder can be made.
     """
     folder = open_work_folder(data_dir, COPY)
     try:

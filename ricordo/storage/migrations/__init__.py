@@ -309,14 +309,18 @@ def migrate(
 ) -> int:
     """Bring the schema up to date, each migration in its own transaction.
 
-    `back_up` is called once with the current version, before the first change to a database that is
-    not empty.
+    Args:
+        connection: A connection. The caller holds the lock that keeps other servers out.
+        back_up: Called once with the current version, before the first change to a database that is
+            not empty. Its errors are passed on.
+        migrations: All migrations in order, of which the first creates the whole schema; tests pass
+            others.
 
     Returns:
         The new version.
 
     Raises:
-        Unavailable: if the schema is newer, or only half of a copy.
+        Unavailable: The schema is newer, too old, or only half of a copy.
     """
     with connection.begin():
         connection.exec_driver_sql(

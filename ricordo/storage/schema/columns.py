@@ -118,7 +118,13 @@ def tags_table(
 ) -> sa.Table:
     """Return a table with the tags of another table's rows, indexed by tag.
 
-    With the column `users_by` there is also an index by the user that a row is about.
+    Args:
+        name: The name of the table.
+        parent: The name of the table with the rows, in the plural.
+        *more: Further columns.
+        users_by: A column of `more`. If it is set, rows also name the user that they are about, and
+            there is an index by this column and the user.
+        erasure: The default rule of the table's columns.
     """
     row = reference(f"{parent.removesuffix('s')}_id", parent)
     tag: sa.Column[str] = sa.Column("tag", NormalTag, nullable=False)
@@ -196,7 +202,7 @@ def flag(name: str) -> sa.Column[bool]:
 
 
 def strings(*names: str, null: bool = True, erasure: Erasure | None = None) -> list[sa.Column[str]]:
-    """Return columns of text that is kept byte for byte.
+    """Return columns of text that is stored byte for byte.
 
     For example ids, kinds, hashes, programs, and texts of versions.
     """

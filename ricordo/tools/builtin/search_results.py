@@ -56,8 +56,17 @@ def results_of(
 ) -> tuple[dict[str, Any], list[Message]]:
     """Return the call's result and the messages that it quotes.
 
-    The result has at most `limit` bytes. `facts` are known facts about the user that fit the query.
-    The result shows them with the hits, each with the user's sentence.
+    Args:
+        all_hits: The hits, the best first.
+        query: The query, whose words mark lines of the hits.
+        agent: The agent, which is named as the speaker of its messages. An eighth of its context
+            window limits the result too.
+        timezone: The time zone of times in the result.
+        now: The time of the search in microseconds UTC.
+        limit: About the most bytes of the result. One hit is shown in any case, with shortened
+            texts.
+        facts: Known facts about the user that fit the query. The result shows as many as a quarter
+            of the room can hold, each with the user's sentence.
     """
     room = min(RESULT_BYTES, limit, agent.context_window * _TOKEN // _SHARE)
     headline = "Showing {} results:"
@@ -200,9 +209,13 @@ class _ResultWriter:
 
 
 def matching_lines(text: str, query_words: Set[str]) -> list[str]:
-    """Return those lines of a longer text that have the most query words.
+    """Return the lines of a longer text that have the most query words.
 
     They are in the order of the text. A text of one line has none.
+
+    Args:
+        text: The text of a hit.
+        query_words: The words of the query in the form of the index, as `query_terms` returns them.
     """
     lines = [line.strip() for line in _lines(text) if line.strip()]
     if len(lines) < 2 or not query_words:

@@ -43,7 +43,14 @@ _BUSY_ATTEMPTS = 25
 async def answer_batch(runtime: Runtime, job: Job, report: Report) -> None:
     """Answer the waiting requests, and end the batch.
 
-    Raises Invalid if no request was answered.
+    Args:
+        runtime: The server's parts.
+        job: The batch.
+        report: Gets the number of ended requests, and of all.
+
+    Raises:
+        Invalid: No request was answered.
+        Unavailable: The database failed or the server shuts down, so the job has to be repeated.
     """
     numbers_by_agent = await runtime.store.read(lambda tx: queries.waiting(tx, job.id))
     total = job.payload["requests"]
@@ -127,7 +134,15 @@ async def _turn(runtime: Runtime, job: Job, request: TurnRequest) -> Run:
 async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
     """Send the callback of an ended batch, and store its outcome.
 
-    Raises an error if the callback was not accepted.
+    Args:
+        runtime: The server's parts.
+        job: The job; `batch_id` in its payload names the batch, which has the address.
+        _report: Not used, since there is one request.
+
+    Raises:
+        NotFound: The batch was deleted.
+        Invalid: The address is not allowed.
+        Unavailable: The batch has not ended, or the callback was not accepted.
     """
     batch = await runtime.store.read(
         lambda tx: jobs.get(tx, Scope(job.organization_id), job.payload["batch_id"])

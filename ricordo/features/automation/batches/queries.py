@@ -58,7 +58,13 @@ def waiting(tx: Transaction, job_id: str) -> dict[str, list[int]]:
 
 
 def request(tx: Transaction, job_id: str, number: int) -> dict[str, Any] | None:
-    """Return a request; None if it was deleted together with its agent."""
+    """Return a request; None if it was deleted together with its agent.
+
+    Args:
+        tx: The transaction, or a read.
+        job_id: The batch.
+        number: The position of the request in the batch, from 0.
+    """
     row = tx.first(select(_c.request).where(_c.job_id == job_id, _c.number == number))
     return None if row is None else dict(row.request)
 
@@ -66,7 +72,17 @@ def request(tx: Transaction, job_id: str, number: int) -> dict[str, Any] | None:
 def save(
     tx: Transaction, job_id: str, number: int, *, run_id: str | None, problem: str | None
 ) -> None:
-    """Store the end of a request: its run, or its problem."""
+    """Store the end of a request: its run, or its problem.
+
+    The content of the request is emptied.
+
+    Args:
+        tx: The transaction.
+        job_id: The batch.
+        number: The position of the request in the batch, from 0.
+        run_id: The run that answered it; None if no run began.
+        problem: The sentence that says why it failed; None if it was answered.
+    """
     columns: dict[str, Any] = {
         "status": "failed" if problem else "completed",
         "run_id": run_id,
@@ -98,7 +114,15 @@ def problems(tx: Transaction, job_id: str) -> list[dict[str, Any]]:
 def page_of_messages(
     tx: Transaction, scope: Scope, page: Page, job_id: str, agent_id: str | None
 ) -> list[Message]:
-    """Return one page of agents' messages in a batch: texts, calls and results."""
+    """Return one page of agents' messages in a batch: texts, calls and results.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        page: The page.
+        job_id: The batch.
+        agent_id: The only agent whose messages are returned; None for all agents.
+    """
     run_ids = select(_c.run_id).where(_c.job_id == job_id, _c.run_id.is_not(None))
     conditions = (message_lookup.is_of_runs(run_ids), message_lookup.IS_OF_STEP)
     return messages.page(tx, scope, page, *conditions, agent_id=agent_id)

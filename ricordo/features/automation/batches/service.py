@@ -31,6 +31,14 @@ def create(
 ) -> Job:
     """Store a new batch, or return the equal batch that the client sent before.
 
+    Args:
+        tx: The transaction.
+        scope: The caller, in whose scope the requests run.
+        request: The batch.
+        body_hash: The hash of the request's body, which is stored to recognize a retry.
+        is_retry: The client marked the request as a retry. A recent batch of the same caller with
+            an equal body is then returned.
+
     Raises:
         Conflict: Too many batches have not ended.
         Forbidden: The caller is a browser's session, which expires by itself.
@@ -122,6 +130,12 @@ def add_callback(tx: Transaction, job: Job) -> None:
 
 
 def note_callback(tx: Transaction, batch: Job, changes: Mapping[str, Any]) -> None:
-    """Store the outcome of the batch's callback."""
+    """Store the outcome of the batch's callback.
+
+    Args:
+        tx: The transaction.
+        batch: The batch.
+        changes: The result that `callbacks.deliver` returned.
+    """
     callback = {**batch.payload["callback"], **changes}
     jobs.save_payload(tx, replace(batch, payload={**batch.payload, "callback": callback}))

@@ -32,7 +32,17 @@ _CHECK_INTERVAL = 30 * SECOND
 async def send(runtime: Runtime, job: Job, _report: Report) -> None:
     """Start the turn of this due time.
 
-    While the conversation is busy, the job is retried for an hour.
+    While the conversation is busy, the job is retried for an hour. Errors that no retry can change
+    are stored with the schedule.
+
+    Args:
+        runtime: The server's parts.
+        job: The job; its payload has `schedule_id`, `due_at` (microseconds), and the `run_id` of a
+            turn that it has to check.
+        _report: Not used.
+
+    Raises:
+        RicordoError: The turn could not start now, for example because another turn runs.
     """
     store = runtime.store
     schedule_id = job.payload["schedule_id"]
@@ -98,7 +108,13 @@ async def _start_run(
 
 
 async def take_up(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Plan the schedules whose jobs were lost."""
+    """Plan the schedules whose jobs were lost.
+
+    Args:
+        runtime: The server's parts.
+        _job: Not used.
+        _report: Not used.
+    """
 
     def plan(tx: Transaction) -> None:
         service.take_up(tx)

@@ -81,7 +81,17 @@ save = _ROWS.updates("next_at", "due_at", "problem")
 
 
 def get(tx: Transaction, scope: Scope, agent_id: str, schedule_id: str) -> ScheduledMessage:
-    """Return the schedule of this agent. Raises NotFound."""
+    """Return the schedule of this agent.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        agent_id: The agent.
+        schedule_id: The schedule.
+
+    Raises:
+        NotFound: The caller may not see such a schedule of this agent.
+    """
     row = _ROWS.get(tx, scope, schedule_id)
     if row.agent_id != agent_id:
         raise NotFound(f"Schedule with ID {schedule_id} not found")

@@ -8,12 +8,13 @@ from typing import Any
 from uuid import UUID
 
 from ricordo.agents import deferred
+from ricordo.domain import cron
 from ricordo.domain.clock import DAY, SECOND, zone
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid
-from ricordo.features.automation.schedules import cron, queries
+from ricordo.features.automation.schedules import queries
 from ricordo.features.automation.schedules.models import ScheduleRequest, next_time
 from ricordo.features.automation.schedules.queries import ScheduledMessage
 from ricordo.storage import agents, jobs, users
@@ -29,6 +30,13 @@ def create(
     tx: Transaction, scope: Scope, agent_id: str, request: ScheduleRequest
 ) -> ScheduledMessage:
     """Store a new schedule with the job of its first time.
+
+    Args:
+        tx: The transaction.
+        scope: The caller, in whose scope the messages are sent.
+        agent_id: The agent.
+        request: The messages and their times. Without a time zone, recurring times are in the zone
+            of the caller's user, or else of the agent.
 
     Raises:
         Invalid: The schedule has no time in the future, or a message cannot be sent later.
@@ -90,7 +98,18 @@ def _default_timezone(tx: Transaction, scope: Scope, agent_id: str) -> str:
 
 
 def delete(tx: Transaction, scope: Scope, agent_id: str, schedule_id: str) -> None:
-    """Delete the schedule and its unsent message. Raises NotFound, Forbidden."""
+    """Delete the schedule and its unsent message.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        agent_id: The agent.
+        schedule_id: The schedule.
+
+    Raises:
+        NotFound: There is no such agent, or it has no such schedule.
+        Forbidden: The schedule is shared or another user's.
+    """
     agents.require(tx, scope, agent_id)
     row = queries.get(tx, scope, agent_id, schedule_id)
     scope.require_owns(row.user_id)
@@ -103,6 +122,12 @@ def job_of(
     """Return the job of this due time.
 
     Its id is a hash of its payload, so it is added only once.
+
+    Args:
+        row: The schedule.
+        due_at: The time of the message, in microseconds.
+        not_before: The earliest time to run the job, in microseconds.
+        more: Further fields of the payload; they make it another job of the same due time.
     """
     payload = {"schedule_id": row.id, "due_at": due_at, **(more or {})}
     digest = sha256(repr(sorted(payload.items())).encode()).digest()
@@ -122,6 +147,11 @@ def begin(tx: Transaction, schedule_id: str, due_at: int) -> ScheduledMessage | 
     """Mark this time as being sent, and plan the next time. A second call changes nothing.
 
     Returns None if the schedule is deleted, or if a later time is already due.
+
+    Args:
+        tx: The transaction.
+        schedule_id: The schedule.
+        due_at: The time of the message, in microseconds.
     """
     row = queries.lock(tx, schedule_id)
     if row is None:
@@ -140,6 +170,13 @@ def finish(tx: Transaction, schedule_id: str, due_at: int, problem: str | None =
 
     A one-time schedule is deleted after its message. If the message failed, the schedule stays and
     shows the problem.
+
+    Args:
+        tx: The transaction.
+        schedule_id: The schedule; a deleted one is ignored.
+        due_at: The time of the message, in microseconds. It is ignored if another time is being
+            sent.
+        problem: The sentence that says why it failed; None if it was sent.
     """
     row = queries.lock(tx, schedule_id)
     if row is None or row.due_at != due_at:
@@ -154,6 +191,10 @@ def take_up(tx: Transaction, silent_for: int = 3600 * SECOND) -> None:
     """Plan the next time of schedules whose jobs were deleted or failed.
 
     The message that they missed is not sent later.
+
+    Args:
+        tx: The transaction.
+        silent_for: The microseconds after which a missed time counts as lost.
     """
     now = tx.clock.now()
     for row in queries.left_behind(tx, now - silent_for):

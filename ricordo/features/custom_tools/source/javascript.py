@@ -30,7 +30,13 @@ class NodeCall:
 def javascript_call(source: str, source_type: str, function: str) -> NodeCall:
     """Return the call that runs the function of this source.
 
-    Raises Unavailable if Node is missing or too old.
+    Args:
+        source: The source of the tool, a module.
+        source_type: "javascript" or "typescript".
+        function: The name of the function in the source.
+
+    Raises:
+        Unavailable: Node is missing or too old.
     """
     is_typed = source_type == "typescript"
     node, readable = node_command(is_typed=is_typed)

@@ -65,7 +65,18 @@ class CustomTools:
     async def run(
         self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]
     ) -> ToolOutput:
-        """Run one call; its standard output is streamed to the turn's readers."""
+        """Run one call; its standard output is streamed to the turn's readers.
+
+        Args:
+            tool: The stored tool.
+            context: The context of the call, with its agent and its memory so far.
+            arguments: The arguments by name, as the model gave them.
+
+        Raises:
+            Invalid: The arguments are nested too deeply.
+            Unsupported: The tool has no source, or uses a client of a server that has no port.
+            Unavailable: Its packages, its language or the sandbox are missing.
+        """
         caller = Caller(context.scope, context.state, context.memory.blocks())
         call = call_of(tool, arguments, caller)
         call = await self.prepare(context.store, call)
@@ -100,7 +111,16 @@ def custom_tools_of(runtime: Runtime) -> CustomTools:
 
 
 def call_of(tool: Tool, arguments: Mapping[str, Any], caller: Caller) -> ToolCall:
-    """Return a call of a stored tool. Raises Unsupported if it has no source."""
+    """Return a call of a stored tool.
+
+    Args:
+        tool: The tool.
+        arguments: The arguments by name.
+        caller: The scope of the call, and the calling agent.
+
+    Raises:
+        Unsupported: The tool has no source.
+    """
     if not tool.source_code:
         raise Unsupported(
             f"{tool.name} has no source code, and no installed plugin runs it. Install its plugin, "
@@ -122,7 +142,22 @@ def call_of(tool: Tool, arguments: Mapping[str, Any], caller: Caller) -> ToolCal
 async def run_call(
     sandbox: Sandbox, settings: Settings, call: ToolCall, report: Any = None
 ) -> ToolOutput:
-    """Run a call in the sandbox. Raises Unavailable if code cannot run here."""
+    """Run a call in the sandbox.
+
+    An error of the tool's code is an output, too.
+
+    Args:
+        sandbox: The sandbox of the server.
+        settings: The settings of the server, for its address and the key of secrets.
+        call: The prepared call.
+        report: Gets pieces of the call's standard output as text, without secrets; None for no
+            reader.
+
+    Raises:
+        Invalid: The arguments are nested too deeply.
+        Unsupported: The tool uses a client of a server that has no port.
+        Unavailable: Code cannot run here, or the tool's language is missing.
+    """
     tool_settings = CustomToolsSettings()
     limits = SandboxLimits(
         memory_mb=tool_settings.tool_memory_mb,

@@ -43,8 +43,14 @@ def tool_by_name(tx: Transaction, scope: Scope, name: str) -> Tool | None:
 def schema_for(request: ToolCreateRequest, *, renames: bool = False) -> ToolSchema:
     """Return the tool's schema, which was sent or is read from the source.
 
-    For a long source this takes some time. With `renames`, the name in the schema may differ from
-    the function's name.
+    For a long source this takes some time.
+
+    Args:
+        request: The request for a tool, with its source.
+        renames: The name in the schema may differ from the function's name.
+
+    Raises:
+        Invalid: The schema or the source cannot be used, or a name is missing.
     """
     whole = request.json_schema
     arguments = request.args_json_schema
@@ -166,7 +172,22 @@ def change(
     request: ToolUpdateRequest,
     schema: ToolSchema | None,
 ) -> Tool:
-    """Change a tool; `schema` is its new schema, None to keep the old one."""
+    """Change a tool.
+
+    Args:
+        tx: The transaction.
+        scope: The caller, who is recorded as the author of the change.
+        tool_id: The tool.
+        request: The changes; a field that is null or was not sent keeps its value.
+        schema: The new schema, as `new_schema` returns it; None to keep the old one. Another name
+            in it renames the tool.
+
+    Raises:
+        NotFound: There is no such tool.
+        Unsupported: The tool belongs to the server or a plugin, and the change needs its source.
+        Conflict: A tool has the new name, or an agent has a rule about the old one.
+        Invalid: The source defines no function.
+    """
     tools.lock(tx, scope)
     tool = tools.get(tx, scope, tool_id)
     changes = {
@@ -199,7 +220,16 @@ def change(
 
 
 def new_schema(tool: Tool, update: ToolUpdateRequest) -> ToolSchema | None:
-    """Return the tool's schema after a change; None if the change does not affect it."""
+    """Return the tool's schema after a change; None if the change does not affect it.
+
+    Args:
+        tool: The tool before the change.
+        update: The changes.
+
+    Raises:
+        Unsupported: The tool belongs to the server or a plugin.
+        Invalid: The schema or the source cannot be used.
+    """
     schema_fields = update.model_fields_set & {
         "source_code",
         "source_type",
@@ -313,7 +343,13 @@ def search_candidates(
 ) -> list[Tool]:
     """Return the tools of these types that have one of the tags.
 
-    Without tags all of these types are returned.
+    Only the newest 1,000 tools of these types are examined.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        types: Types of tools; empty for all types.
+        tags: Tags of which a tool must have one; empty for all tools of these types.
     """
     rows = tools.page(tx, scope, Page(_MOST_SEARCHED), tools.ToolFilter(types=tuple(types)))
     return [tool for tool in rows if not tags or set(tags) & set(tool.tags)]

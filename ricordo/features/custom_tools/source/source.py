@@ -58,9 +58,16 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def read_source(source: str, name: str | None = None, description: str | None = None) -> ToolSchema:
-    """Return the schema of the function `name`, or else of the last public function.
+    """Return the schema of a function in the source.
 
-    Raises Invalid, which names the missing part.
+    Args:
+        source: The source in Python.
+        name: The name of the function. If it is None or missing in the source, the last public
+            function is read.
+        description: The description of the tool; None or "" takes it from the docstring.
+
+    Raises:
+        Invalid: The source cannot be read, or a docstring, a type or a name is missing.
     """
     tree = _parsed(source)
     function = function_of(tree, name)
@@ -76,7 +83,16 @@ def read_source(source: str, name: str | None = None, description: str | None = 
 
 
 def function_name(source: str, name: str | None = None) -> str:
-    """Return the name of the tool's function. Raises Invalid if there is none."""
+    """Return the name of the tool's function.
+
+    Args:
+        source: The source in Python.
+        name: The name that is preferred. If it is None or missing in the source, the last public
+            function is chosen.
+
+    Raises:
+        Invalid: The source cannot be read, or defines no function.
+    """
     return function_of(_parsed(source), name).name
 
 
@@ -111,6 +127,10 @@ def needs_of(source: str, name: str) -> frozenset[str]:
     """Return the extra parameters of a call: "agent_state" and "client".
 
     "client" is also needed if the source uses a client, imports its package or names its variables.
+
+    Args:
+        source: The source in Python. Without a function, nothing is needed.
+        name: The name of the tool's function.
     """
     try:
         tree = _parsed(source)

@@ -66,8 +66,16 @@ def way_to_server(
 ) -> Iterator[tuple[str, str]]:
     """Yield this server's local address and a temporary key.
 
-    The key has the caller's scope until the block ends. Raises Unsupported for a server without a
-    port, which programs cannot call.
+    The key has the caller's scope until the block ends.
+
+    Args:
+        sandbox: The sandbox, which issues the key.
+        settings: The settings of the server, for its host and port.
+        caller: The scope of the call.
+        tool: The name of the tool, for the key and the error.
+
+    Raises:
+        Unsupported: The server has no port, so programs cannot call it.
     """
     if settings.port == NO_PORT:
         raise Unsupported(

@@ -48,8 +48,14 @@ class WebPage:
 async def fetch(url: str, *, allow_private: bool = False, lookup: Lookup | None = None) -> WebPage:
     """Return the page at an address, after checking each redirect.
 
-    Raises Invalid if the address may not be called, and Unavailable if no readable page arrives in
-    time.
+    Args:
+        url: The address.
+        allow_private: Also call addresses in private networks.
+        lookup: Finds the IP addresses of a host; None asks the system.
+
+    Raises:
+        Invalid: The address may not be called.
+        Unavailable: No readable page arrives in time.
     """
     try:
         async with asyncio.timeout(_SECONDS):
@@ -186,7 +192,17 @@ async def search(
 ) -> list[dict[str, str]]:
     """Return the results of the configured search engine.
 
-    Raises Unavailable if none is configured, or it fails.
+    Each result has, as far as the engine says it, `title`, `url`, `snippet` and `published_date`.
+
+    Args:
+        settings: The settings, which choose the engine.
+        query: The text to search for.
+        count: The most results to return.
+        included: Domains to which the search is limited; empty for all.
+        excluded: Domains to leave out.
+
+    Raises:
+        Unavailable: No engine is configured, or it fails.
     """
     engine = ENGINES.get(settings.web_search)
     key = settings.web_search_key.get_secret_value() if settings.web_search_key else ""

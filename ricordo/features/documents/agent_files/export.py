@@ -3,8 +3,8 @@
 The file begins with the parts that other servers read (`.af` of the retired Letta V1 server
 0.16.8). The part `ricordo` then contains the complete agent. Ids are local to the file.
 Conversations, passages, blocks and folders about one user are left out, since files are passed on
-to others. The exported messages are those of the caller's default conversation. The file contains
-the names of secrets but not their values.
+to others. Hidden conversations are left out too. The agent's messages are those of the chosen or
+the caller's default conversation. The file contains the names of secrets but not their values.
 """
 
 from collections.abc import Iterable, Sequence
@@ -124,8 +124,16 @@ def export(
 ) -> Json:
     """Return the agent's file, with the group that it manages and the group's members.
 
-    The messages are those of this conversation (None: the caller's default one). With `scrubs`
-    there are none. Raises NotFound.
+    Args:
+        tx: The transaction, or a read.
+        context: The caller's context.
+        agent_id: The agent.
+        conversation_id: The conversation whose messages are exported as the agent's; None for the
+            caller's default one.
+        scrubs: Leave out messages, other conversations and schedules.
+
+    Raises:
+        NotFound: The caller may not use the agent, the conversation or a member of the group.
     """
     ids = LocalIds()
     agents.require(tx, context.scope, agent_id)
@@ -252,7 +260,15 @@ def outline(
     blocks: Sequence[Block],
     detached: Sequence[Block] = (),
 ) -> Json:
-    """Return a file with the agent's settings, prompt and tools, and with these blocks."""
+    """Return a file with the agent's settings, prompt and tools, and with these blocks.
+
+    Args:
+        context: The caller's context.
+        ids: The ids of the file, which get those of the agent, its tools and its blocks added.
+        state: The agent with all its attachments.
+        blocks: The blocks in the agent's prompt.
+        detached: Further blocks of the file, which are not linked to the agent.
+    """
     fields = agent_json(context, state)
     agent = {
         **{name: fields.get(name) for name in AGENT_FIELDS},
@@ -289,7 +305,7 @@ def outline(
 def _block(context: CallContext, ids: LocalIds, block: Block) -> Json:
     """Return a block. Its egress policy includes those of its schema's fields.
 
-    The file has no schema, so their lines cannot be told apart after the import.
+    The file has no schema, so an import cannot find the lines of these fields.
     """
     spans = spans_of(context.runtime.settings.data_dir, block)
     egress = join(block.egress, *(span.label for span in spans))

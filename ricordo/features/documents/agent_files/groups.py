@@ -39,6 +39,11 @@ def mend_groups(groups: list[Json], content: Json, notes: ImportNotes) -> list[J
     """Return the groups whose agents are all in the file.
 
     Other groups are left out and noted.
+
+    Args:
+        groups: The groups in the file, each with an id.
+        content: The mended file, with its agents and blocks.
+        notes: Gets notes on the changes.
     """
     agent_ids = {agent["id"] for agent in content["agents"]}
     block_ids = {block["id"] for block in content["blocks"]}
@@ -75,8 +80,14 @@ def insert_groups(
 ) -> None:
     """Create the groups of a file.
 
-    `ids` are the new ids of the file's agents and blocks. A group that cannot be created is left
-    out and noted.
+    A group that cannot be created is left out and noted.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        content: The mended file, with its groups and agents.
+        ids: The new ids of the file's agents, blocks and groups, by the ids in the file.
+        notes: Gets notes on groups that are left out.
     """
     without_sleeptime = {
         ids[agent["id"]] for agent in content["agents"] if agent["enable_sleeptime"] is False

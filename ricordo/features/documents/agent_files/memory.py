@@ -1,8 +1,7 @@
 """Export and import an agent's memory: versions, detached blocks and proposals.
 
-Anybody can write a file. So the authors that it names are stored as remote authors, and the
-importing user is stored as the approver. Ids of versions are computed from their content, so equal
-histories get equal ids.
+A file may name any authors. So they are stored as remote authors, and the importing user is stored
+as the approver. Ids of versions are computed from their content, so equal histories get equal ids.
 """
 
 import re
@@ -52,7 +51,15 @@ def own_blocks(tx: Transaction, scope: Scope, agent_id: str) -> list[Block]:
 def detached_blocks(
     tx: Transaction, scope: Scope, agent_id: str, attached: Sequence[Block]
 ) -> list[Block]:
-    """Return the blocks on the agent's chain that are not in its prompt."""
+    """Return the blocks on the agent's chain that are not in its prompt.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        agent_id: The agent.
+        attached: The blocks in its prompt. A block with the label of one of them is left out, since
+            labels are unique in a file.
+    """
     chain = versions.of_owner(tx, scope, "agent", agent_id)
     attached_labels = {block.label for block in attached}
     of_chain = blocks.BlockFilter(chain_id=chain.id if chain else "")
@@ -68,7 +75,17 @@ def memory_json(
     attached: Sequence[Block],
     detached: Sequence[Block],
 ) -> Json:
-    """Return the versions and proposals of these blocks and of the agent's chain."""
+    """Return the versions and proposals of these blocks and of the agent's chain.
+
+    If there are too many versions, they and the proposals are left out, and a number says so.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        agent_id: The agent.
+        attached: Blocks in the prompt. The versions of a shared one get its present label.
+        detached: Blocks as `detached_blocks` returns them.
+    """
     chain = versions.of_owner(tx, scope, "agent", agent_id)
     limit = MOST_VERSIONS + 1
     if chain:
@@ -278,7 +295,16 @@ class ImportedMemory:
         """Store the history, its blocks and its proposals; return the agent's spec with them.
 
         If a block of the spec differs from its history, the difference becomes one more version, by
-        the importing user. Raises Invalid.
+        the importing user.
+
+        Args:
+            tx: The transaction.
+            context: The caller's context.
+            spec: The spec with the blocks of the file. The returned spec names the stored blocks
+                instead, and the agent's id.
+
+        Raises:
+            Invalid: A block cannot be stored, or the history is too large.
         """
         scope = context.scope
         self.chain = replace(self.chain, organization_id=scope.organization_id)

@@ -128,7 +128,12 @@ class MendedFile:
 def mend(content: Any, notes: ImportNotes) -> MendedFile:
     """Return the file without the parts that cannot be stored.
 
-    Raises Invalid if it contains no agent.
+    Args:
+        content: The decoded JSON of the file.
+        notes: Gets notes on the changes.
+
+    Raises:
+        Invalid: It contains no agent.
     """
     content = storable(content, notes)
     if not isinstance(content, dict) or not isinstance(content.get("agents"), list):
@@ -625,7 +630,13 @@ def custom_tool(
 ) -> tuple[ToolCreateRequest, ToolSchema]:
     """Return the request and the schema for a tool with source code.
 
-    Raises Invalid if the source cannot be run here.
+    Args:
+        tool: The tool's fields as the file or another database has them, with its `source_code`.
+        name: The name of the tool, for the notes.
+        notes: Gets notes on the changes.
+
+    Raises:
+        Invalid: The source cannot be run here.
     """
     fields = {
         field_name: tool[field_name]

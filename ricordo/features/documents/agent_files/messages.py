@@ -1,6 +1,6 @@
 """Convert messages of agent files.
 
-There are two formats: `.af` of the retired Letta V1 server 0.16.8, and this server's own format of
+There are two formats: `.af` of the retired Letta V1 server 0.16.8, and this server's format of
 stored messages.
 """
 
@@ -50,7 +50,12 @@ _PARTS = TypeAdapter(tuple[Part, ...], config=ConfigDict(revalidate_instances="a
 
 
 def whole(message: Message, id: str) -> Json:
-    """Return all fields of the message."""
+    """Return all fields of the message, in this server's format.
+
+    Args:
+        message: The message.
+        id: The id of the message in the file.
+    """
     fields = {
         name: value for name in _FIELDS if (value := getattr(message, name)) not in (None, False)
     }
@@ -68,7 +73,16 @@ class Home:
 
 
 def from_whole(file_message: FileMessage, id: str, home: Home) -> Message:
-    """Convert a message from this server's format. Raises Invalid."""
+    """Convert a message from this server's format.
+
+    Args:
+        file_message: The message in the file.
+        id: The id of the new message.
+        home: The conversation that gets it.
+
+    Raises:
+        Invalid: A part of the message cannot be read.
+    """
     try:
         parts = parts_from_json(file_message.parts)
         _PARTS.validate_python(parts)
@@ -96,7 +110,17 @@ def _listed_pieces(content: Any) -> list[Json]:
 
 
 def from_af(raw: Mapping[str, Any], id: str, home: Home, now: int) -> Message:
-    """Convert a message from the format of other servers. Raises Invalid."""
+    """Convert a message from the format of other servers.
+
+    Args:
+        raw: The message as the file has it. Parts of unknown types are dropped.
+        id: The id of the new message.
+        home: The conversation that gets it.
+        now: The time in microseconds of a message without `created_at`.
+
+    Raises:
+        Invalid: The role, the content or the time cannot be read.
+    """
     role = raw.get("role")
     if role not in _ROLES:
         raise Invalid(
@@ -131,6 +155,10 @@ def with_own_otids(raw_messages: list[Json], notes: ImportNotes) -> list[Json]:
     """Return the messages; drop otids that an earlier message already has.
 
     An otid is unique in its conversation.
+
+    Args:
+        raw_messages: The messages of one conversation, in order.
+        notes: Gets notes on the dropped otids.
     """
     seen_otids: set[str] = set()
     unique = []
@@ -147,7 +175,12 @@ def with_own_otids(raw_messages: list[Json], notes: ImportNotes) -> list[Json]:
 
 
 def readable(raw_messages: list[Json], notes: ImportNotes) -> list[Json]:
-    """Return the messages that can be stored; note the others."""
+    """Return the messages that can be stored; note the others.
+
+    Args:
+        raw_messages: The messages of one conversation in this server's format, each with an id.
+        notes: Gets notes on the others.
+    """
     storable = []
     for message in with_own_otids(raw_messages, notes):
         try:

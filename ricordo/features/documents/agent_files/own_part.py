@@ -20,7 +20,12 @@ def read_own_part(
 ) -> dict[str, FileAgent]:
     """Return the agents' parts by their ids in the file.
 
-    `labels` maps labels in the file to mended ones.
+    A broken part is mended, or left out and noted.
+
+    Args:
+        content: The mended file, with its agents and its part `ricordo`.
+        labels: The mended labels, by the invalid labels in the file.
+        notes: Gets notes on the changes.
     """
     part = content.get("ricordo")
     if part is None:

@@ -71,7 +71,16 @@ def read(
 ) -> AgentImport:
     """Check and mend the whole file before anything is stored.
 
-    Raises Invalid if it is not an agent file.
+    Args:
+        runtime: The server's parts.
+        content: The decoded JSON of the file.
+        options: The options of the import. Its `name` is only for the first agent, which is the one
+            that was exported.
+        notes: Gets notes on the changes; None makes new ones, which the result has.
+
+    Raises:
+        Invalid: It is not an agent file, or an agent in it cannot be created.
+        ValidationError: An option, such as the name, cannot be used.
     """
     notes = notes or ImportNotes()
     file = mend(content, notes)
@@ -127,7 +136,17 @@ def insert(
 ) -> list[str]:
     """Store everything in the file, and return the ids of its agents.
 
-    Raises Conflict, Forbidden, Invalid.
+    Args:
+        tx: The transaction, which stores all of it.
+        context: The caller's context.
+        file: The file that `read` returned; its notes get more notes.
+        options: The options that `read` got.
+        infos: The descriptions of the agents' models, in the file's order.
+
+    Raises:
+        Conflict: A name or a label exists already.
+        Forbidden: The caller may not create tools or schedules, which the file contains.
+        Invalid: A part cannot be stored, for example because it is too large.
     """
     imported = insert_shared(tx, context, file, overrides=options.overrides_tools)
     imported.ids |= {group["id"]: new_id("group") for group in file.content["groups"]}
@@ -172,7 +191,23 @@ def insert(
 def insert_shared(
     tx: Transaction, context: CallContext, file: AgentImport, *, overrides: bool
 ) -> ImportedIds:
-    """Store the tools and folders of the file. Raises Conflict, Forbidden, Invalid."""
+    """Store the tools and folders of the file.
+
+    Args:
+        tx: The transaction.
+        context: The caller's context.
+        file: The file that `read` returned; its notes get more notes.
+        overrides: A custom tool in the file replaces the stored one of the same name. Otherwise the
+            stored one is used.
+
+    Returns:
+        The new ids of tools and folders.
+
+    Raises:
+        Conflict: A name exists already.
+        Forbidden: The caller may not create the file's tools.
+        Invalid: A file of a folder cannot be stored.
+    """
     imported = ImportedIds()
     _insert_tools(tx, context, file, imported, overrides=overrides)
     _insert_folders(tx, context, file.content, imported)

@@ -44,7 +44,15 @@ def _managers(content: Json) -> set[str | None]:
 def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptions) -> AgentSpec:
     """Return the spec of an agent in the file, with its blocks.
 
-    Raises ValidationError, Invalid.
+    Args:
+        runtime: The server's parts.
+        agent: The agent in the file.
+        content: The file, for its blocks and groups.
+        options: The options of the import, which override the file.
+
+    Raises:
+        ValidationError: A field of the agent cannot be used.
+        Invalid: A field of the agent is not supported.
     """
     blocks_by_id = {block["id"]: block for block in content.get("blocks") or ()}
     fields = {

@@ -42,9 +42,14 @@ class ImportNotes:
         self.counts[sentence] += 1
 
     def add_unknown(self, kind: str, path: str, value: Any) -> None:
-        """Note an unknown field, and keep its value in `unread`.
+        """Note an unknown field, and store its value in `unread` if there is room.
 
         An empty field is ignored.
+
+        Args:
+            kind: The part of the file, for the note, such as "Blocks".
+            path: The path of the field in the file, with dots; its last name is the field's.
+            value: The value of the field, whose secrets are removed.
         """
         if value in _EMPTY:
             return
@@ -82,7 +87,15 @@ class ImportNotes:
 def without_unknown(
     fields: Mapping[str, Any], known_names: Iterable[str], kind: str, path: str, notes: ImportNotes
 ) -> Json:
-    """Return the known fields; note the others."""
+    """Return the known fields; note the others.
+
+    Args:
+        fields: The fields of one object, which are not changed.
+        known_names: The names of the known fields.
+        kind: The part of the file, for the notes, such as "Blocks".
+        path: The path of the object in the file, or its id.
+        notes: Gets a note on each unknown field that is not empty.
+    """
     names = set(known_names)
     for name, value in fields.items():
         if name not in names:
@@ -93,7 +106,15 @@ def without_unknown(
 def fitted(model: type[BaseModel], fields: Json, kind: str, path: str, notes: ImportNotes) -> Json:
     """Return the fields that the model accepts.
 
-    Each part that it refuses is left out separately and noted.
+    Each part that it refuses is left out separately and noted. If it refuses the whole, the result
+    is empty.
+
+    Args:
+        model: The pydantic model.
+        fields: The fields of one object, which are not changed.
+        kind: The part of the file, for the notes, such as "Blocks".
+        path: The path of the object in the file, or its id.
+        notes: Gets notes on the refused parts.
     """
     accepted = deepcopy(fields)
     for _ in range(_MOST_ROUNDS):
@@ -179,8 +200,12 @@ _MOST_INTEGER = 2**63
 def storable(content: Any, notes: ImportNotes) -> Any:
     """Return JSON without values that a database cannot store.
 
-    These are NUL characters, lone surrogates, integers beyond 64 bits, and nesting beyond 100
-    levels.
+    NUL characters are removed, and lone surrogates become "?". Integers beyond 64 bits become None;
+    so do levels beyond 100 in a content that is nested too deeply for JSON.
+
+    Args:
+        content: Decoded JSON, which is not changed.
+        notes: Gets a note if something was removed.
     """
     try:
         text = orjson.dumps(content)

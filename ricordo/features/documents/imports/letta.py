@@ -1,9 +1,9 @@
 """Import the agents of a database of the retired Letta V1 server.
 
 Their memory, messages, archives, tools, folders and users are imported too. Each item is imported
-and recorded in one transaction; messages and passages are imported in batches. Ids are kept, or
-computed from ids in that database. So after a kill, the next run continues the import. An imported
-item is never changed again, since users may have edited it here.
+and recorded in one transaction; messages and passages are imported in batches. Ids stay the same,
+or are computed from ids in that database. So after a kill, the next run continues the import. An
+imported item is never changed again, since users may have edited it here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,7 +71,19 @@ async def import_letta(
 ) -> dict[str, Any]:
     """Import all items that are not imported yet, and return the report.
 
-    `model` replaces the model of every agent. Raises Invalid, Unavailable.
+    Args:
+        runtime: The server's parts.
+        scope: The caller, whose organization gets the items.
+        letta: The opened database. If it has several organizations, its `organization` chooses one.
+        report: Gets the number of examined rows, and of all.
+        model: The handle of a model that replaces the model of every agent; None keeps their
+            models.
+        key: The LETTA_ENCRYPTION_KEY of that server, which decrypts secrets. Without it their
+            values are left out.
+
+    Raises:
+        Invalid: The database has agents of several organizations.
+        Unavailable: The database cannot be read.
     """
     run = LettaRun(runtime, scope, letta, report)
     await run.begin(_COUNTED_TABLES)
@@ -136,7 +148,11 @@ async def import_agents(
 ) -> None:
     """Import the agents with their conversations and messages.
 
-    `model` replaces the model of every agent; `key` decrypts their secrets.
+    Args:
+        run: The import.
+        blocks_of: The Letta ids of each agent's blocks, by the Letta id of the agent.
+        model: The handle of a model that replaces the model of every agent, or None.
+        key: The LETTA_ENCRYPTION_KEY of that server, or None.
     """
     tool_names = {row["id"]: str(row["name"]) for row in await run.rows("tools", "id name")}
     for row in await run.rows("agents", _AGENT, order="created_at id"):

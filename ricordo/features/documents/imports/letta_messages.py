@@ -42,7 +42,13 @@ class _Thread:
 
 
 async def import_messages(run: LettaRun, agent: Row, threads: Sequence[Row]) -> None:
-    """Import the messages of an imported agent, and fill its context windows."""
+    """Import the messages of an imported agent, and fill its context windows.
+
+    Args:
+        run: The import.
+        agent: The agent's row, with `id`, `name` and `message_ids` (its window).
+        threads: The rows of its other conversations, whose rows here exist already.
+    """
     id = run.id("agent", agent["id"])
     item = f"{agent['id']}/messages"
     if item in run.done:

@@ -65,19 +65,45 @@ class LettaRun:
     async def batches(
         self, table: str, columns: str, *, order: str = "", size: int = BATCH, **equal: str
     ) -> AsyncIterator[list[Row]]:
-        """Yield rows as `LettaTables.rows` does, in lists of at most `size`."""
+        """Yield rows as `LettaTables.rows` does, in lists of at most `size`.
+
+        Args:
+            table: The name of the table.
+            columns: The names of the columns, separated by blanks.
+            order: The names of the columns to sort by, separated by blanks; "" for any order.
+            size: The most rows of a list.
+            **equal: Values that the rows must have, by column.
+
+        Raises:
+            Unavailable: The database cannot be read.
+        """
         rows = self._letta.rows(table, columns, order=order, **equal)
         while batch := await asyncio.to_thread(_next_batch, rows, size):
             yield batch
 
     async def rows(self, table: str, columns: str, *, order: str = "", **equal: str) -> list[Row]:
-        """Return all rows of a query that yields few rows."""
+        """Return all rows of a query that yields few rows.
+
+        Args:
+            table: The name of the table.
+            columns: The names of the columns, separated by blanks.
+            order: The names of the columns to sort by, separated by blanks; "" for any order.
+            **equal: Values that the rows must have, by column.
+
+        Raises:
+            Unavailable: The database cannot be read.
+        """
         return await asyncio.to_thread(
             lambda: [*self._letta.rows(table, columns, order=order, **equal)]
         )
 
     def id(self, kind: str, letta_id: str) -> str:
-        """Return the id that a Letta item has on this server."""
+        """Return the id that a Letta item has on this server.
+
+        Args:
+            kind: The prefix of the id here, such as "source" for a folder.
+            letta_id: The id of the item in the Letta database.
+        """
         return queries.kept_id(self.organization, kind, letta_id)
 
     def step(self, count: int = 1) -> None:
@@ -88,6 +114,12 @@ class LettaRun:
         """Import an item in one transaction, if it was not imported before.
 
         Returns False if it cannot be imported; the reason is noted.
+
+        Args:
+            item: The name of the item in the records, such as its Letta id.
+            kind: The kind of the item in the report, such as "agents".
+            name: The name of the item for people.
+            work: Imports the item in the transaction, and counts it in the outcome.
         """
         if item in self.done:
             return True

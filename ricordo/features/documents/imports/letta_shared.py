@@ -146,7 +146,7 @@ async def import_folders(run: LettaRun) -> None:
         if not text:
             outcome.leave("files", name, "that server did not keep its text")
             return
-        # If the format was parsed, that server kept only the text.
+        # If the format was parsed, that server stored only the text.
         is_parsed = PurePosixPath(name).suffix.lower() in PARSED
         file_name = f"{name}.txt" if is_parsed else name
         upload = folders.Upload(
@@ -281,7 +281,14 @@ async def import_blocks(run: LettaRun) -> dict[str, list[str]]:
 
 
 async def texts_of(run: LettaRun, ids: Sequence[str]) -> list[BlockTexts]:
-    """Return these blocks with their earlier texts."""
+    """Return these blocks with their earlier texts.
+
+    A block that is missing or deleted there is left out.
+
+    Args:
+        run: The import.
+        ids: The Letta ids of the blocks.
+    """
     texts: list[BlockTexts] = []
     for id in ids:
         for row in await run.rows("block", _BLOCK, id=id):
@@ -297,7 +304,15 @@ async def texts_of(run: LettaRun, ids: Sequence[str]) -> list[BlockTexts]:
 def insert_blocks(
     tx: Transaction, run: LettaRun, chain: Chain, texts: Sequence[BlockTexts], outcome: Outcome
 ) -> list[Block]:
-    """Store the blocks on a new chain, with one version for each text."""
+    """Store the blocks on a new chain, with one version for each text.
+
+    Args:
+        tx: The transaction.
+        run: The import, for the ids of the blocks.
+        chain: A new chain, which is stored with the blocks.
+        texts: The blocks with their earlier texts; if there are none, the chain is not stored.
+        outcome: Counts the blocks, and notes labels that had to be replaced.
+    """
     if not texts:
         return []
     newest = []

@@ -76,9 +76,19 @@ class LettaTables:
         self._connection.close()
 
     def rows(self, table: str, columns: str, *, order: str = "", **equal: str) -> Iterator[Row]:
-        """Yield the rows with these columns, in this order. Raises Unavailable.
+        """Yield the rows with these columns, in this order.
 
-        The server sends them in batches.
+        The server sends them in batches. If the table lacks a column of `equal`, there are none.
+
+        Args:
+            table: The name of the table.
+            columns: The names of the columns, separated by blanks. A missing one is read as None.
+            order: The names of the columns to sort by, separated by blanks; missing ones are
+                ignored.
+            **equal: Values that the rows must have, by column.
+
+        Raises:
+            Unavailable: The table cannot be read.
         """
         table_columns = self._columns.get(table, set())
         if not table_columns or not table_columns.issuperset(equal):
@@ -140,7 +150,12 @@ class LettaTables:
 def decrypt(value: str, key: str) -> str:
     """Decrypt a value with the LETTA_ENCRYPTION_KEY of its server.
 
-    Raises Invalid if the value was encrypted with another key.
+    Args:
+        value: Base64 of salt, nonce and ciphertext.
+        key: The LETTA_ENCRYPTION_KEY.
+
+    Raises:
+        Invalid: The value was encrypted with another key, or has another form.
     """
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

@@ -90,6 +90,11 @@ def made_id(organization_id: str, kind: str, *names: str) -> str:
     """Return an id that is computed from an item's name in its source.
 
     The same name always has the same id.
+
+    Args:
+        organization_id: The organization that gets the item.
+        kind: The prefix of the id, such as "agent".
+        *names: The parts of the name.
     """
     hashed = uuid5(NAMESPACE_URL, "/".join((organization_id, kind, *names)))
     return f"{kind}-{UUID(bytes=hashed.bytes, version=4)}"
@@ -98,7 +103,12 @@ def made_id(organization_id: str, kind: str, *names: str) -> str:
 def kept_id(organization_id: str, kind: str, id: str) -> str:
     """Return the item's id in its source if this server can use it, else a computed id.
 
-    Ids are unique among all organizations.
+    Ids are unique among all organizations, so only the local organization gets ids of a source.
+
+    Args:
+        organization_id: The organization that gets the item.
+        kind: The prefix of the id, such as "agent".
+        id: The id in the source; another form than this server's is replaced.
     """
     is_kept = organization_id == LOCAL_ORGANIZATION and is_id(id, kind)
     if is_kept:
@@ -107,7 +117,13 @@ def kept_id(organization_id: str, kind: str, id: str) -> str:
 
 
 def done_items(tx: Transaction, organization_id: str, source: str) -> dict[str, str]:
-    """Return the items imported from a source, each with its state at the time of import."""
+    """Return the items imported from a source, each with its state at the time of import.
+
+    Args:
+        tx: The transaction, or a read.
+        organization_id: The organization that got the items.
+        source: The source, such as "letta".
+    """
     rows = tx.all(_ITEMS, {"organization_id": organization_id, "source": source})
     return {row.item: row.outcome["state"] for row in rows}
 
@@ -124,7 +140,17 @@ def insert_item(
 ) -> None:
     """Record that the item was imported in this state.
 
-    Raises Collision if it was recorded before; that undoes the transaction.
+    Args:
+        tx: The transaction that imports the item.
+        scope: The caller, whose organization gets the item.
+        source: The source, such as "letta".
+        item: The name of the item in the source.
+        outcome: The counts, and the parts that were left out.
+        state: A text that a later import compares, to see whether the item changed there.
+        user_id: The user with whom the record is erased, or None.
+
+    Raises:
+        Collision: It was recorded before; that undoes the transaction.
     """
     row = {
         "id": made_id(scope.organization_id, "import", source, item),
@@ -141,7 +167,14 @@ def insert_item(
 def forget_items(
     tx: Transaction, organization_id: str, source: str, item: str | None = None
 ) -> None:
-    """Delete the record of this item, or of all items of the source."""
+    """Delete the record of this item, or of all items of the source.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization that got the items.
+        source: The source, such as "letta".
+        item: The name of the item in the source; None for all.
+    """
     statement = delete(imported_items).where(imported_items.c.organization_id == organization_id)
     statement = statement.where(imported_items.c.source == source)
     if item is not None:
@@ -152,7 +185,13 @@ def forget_items(
 def note_refused(tx: Transaction, scope: Scope, source: str, refused: Outcome) -> None:
     """Record the items that the last run could not import.
 
-    The next run tries them again.
+    They replace those of the run before. The next run tries them again.
+
+    Args:
+        tx: The transaction.
+        scope: The caller, whose organization gets the items.
+        source: The source, such as "letta".
+        refused: The items with the reasons.
     """
     forget_items(tx, scope.organization_id, source, _REFUSED)
     insert_item(tx, scope, source, item=_REFUSED, outcome=refused, user_id=scope.subject)
@@ -197,7 +236,13 @@ def report_text(report: dict[str, Any]) -> str:
 
 
 def insert_parts(tx: Transaction, job: Job, upload: bytes) -> None:
-    """Store the upload of a job; delete uploads of jobs that have ended."""
+    """Store the upload of a job; delete uploads of jobs that have ended.
+
+    Args:
+        tx: The transaction.
+        job: The job that imports the upload.
+        upload: The bytes of the upload, which are stored in rows of 1 MB.
+    """
     tx.run(_DELETE_LEFT)
     starts = range(0, max(len(upload), 1), _PART)
     owner_fields = {"job_id": job.id, "user_id": job.user_id}

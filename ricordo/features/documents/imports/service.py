@@ -79,7 +79,12 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 async def scope_for(runtime: Runtime, user: str | None) -> Scope:
-    """Return the scope of the server's operator, acting for this user."""
+    """Return the scope of the server's operator, acting for this user.
+
+    Args:
+        runtime: The running server.
+        user: A user's id or name; an unknown user is created. None means no user.
+    """
     if user is None:
         return Scope()
     user_id = await runtime.store.write(lambda tx: users.find_or_make(tx, Scope(), user))
@@ -87,10 +92,20 @@ async def scope_for(runtime: Runtime, user: str | None) -> Scope:
 
 
 async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | None) -> Target:
-    """Return the target of an export of this kind. Raises NotFound.
+    """Return the agent and the user that an export of this kind is imported for.
 
-    If no agent is named, one is created, except for a list. Raises Invalid for a list without a
-    user.
+    If no agent is named, one is created with an id computed from the kind and the user. A pasted
+    list needs no agent.
+
+    Args:
+        runtime: The running server.
+        scope: The caller, with the user whom the import is for.
+        kind: A key of `TITLES`, such as "chatgpt", or "pasted" for a list of memories.
+        agent_id: An existing agent; None or "" for the agent of this kind of import.
+
+    Raises:
+        NotFound: if the caller may not use the agent, or no model is found for a new one.
+        Invalid: for a pasted list without a user.
     """
     organization = scope.organization_id
     user = scope.subject or ""
@@ -129,7 +144,17 @@ async def import_chats(
 ) -> dict[str, Any]:
     """Import the chats of the file, and return the report.
 
-    Raises Invalid if the file cannot be read to its end, or if none of its chats can be read.
+    Args:
+        runtime: The running server.
+        target: The agent and the user, from `target_of`.
+        file: The exported file, at its beginning: JSON, or a zip file; for a pasted list, its text.
+        report: Counts the entries; until the end, the total is one more than the count.
+
+    Returns:
+        The outcome of all imports from this source, as `queries.report_of` gives it.
+
+    Raises:
+        Invalid: if the file cannot be read to its end, or no entry of it can be read.
     """
     organization = target.scope.organization_id
     refused = Outcome()
@@ -319,6 +344,8 @@ def _insert(
     """
     scope = target.scope
     id = _conversation_id(target, chat)
+    # The lock keeps the egress policy until the messages with its label are stored.
+    conversations.lock(tx, id)
     conversation = conversations.get(tx, id)
     if conversation is None:
         state = agents.load(tx, scope, target.agent_id)
@@ -348,7 +375,11 @@ def _insert(
         insert_messages(tx, [replace(prompt, created_at=at)])
     stored = messages.by_ids(tx, [message.id for message in batch])
     stored_ids = {message.id for message in stored}
-    new = [message for message in batch if message.id not in stored_ids]
+    new = [
+        replace(message, egress=conversation.egress)
+        for message in batch
+        if message.id not in stored_ids
+    ]
     insert_messages(tx, new)
     if new:
         conversations.add_past(tx, id, len(new), new[-1].created_at)

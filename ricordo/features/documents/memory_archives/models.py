@@ -9,14 +9,14 @@ archives of later servers can be read.
 import hashlib
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from ricordo.api.models.memory import ProposalResponse, UserBlockResponse, VersionResponse
 from ricordo.domain.block import Block, Policy
 from ricordo.domain.clock import stamp, to_micros
-from ricordo.domain.egress import LABEL
+from ricordo.domain.egress import LABEL, NOBODY_AT_ALL
 from ricordo.domain.scope import Actor, ActorKind
 from ricordo.domain.text import Json
 from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal, ProposalStatus
@@ -48,6 +48,8 @@ _GitId = Annotated[str, AfterValidator(_git_id)]
 
 class _Record(BaseModel):
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+    later_words: ClassVar[Mapping[str, Any]] = {}
+    """For fields whose words a later server may add to: the value to take for an unknown word."""
 
 
 class ArchivedUser(_Record):
@@ -97,7 +99,12 @@ class VersionRecord(_Record):
 
     @staticmethod
     def of(version: BlockVersion, text: str | None) -> Json:
-        """Return the record of a version: the fields of the API, the author's name and the text."""
+        """Return the record of a version: the fields of the API, the author's name and the text.
+
+        Args:
+            version: The version, with its author.
+            text: The block's whole text in this version; None if the version deleted the block.
+        """
         return {
             **VersionResponse.of(version),
             "author_name": version.author.name,
@@ -135,6 +142,9 @@ class VersionRecord(_Record):
 class BlockRecord(_Record):
     """The settings of a block. Its text is in the record of its version."""
 
+    # Under an unknown policy each change waits for approval, and no model sees the block.
+    later_words = {"policy": "propose", "egress": NOBODY_AT_ALL}
+
     id: _Name
     label: _Name
     version: _GitId
@@ -161,7 +171,12 @@ class BlockRecord(_Record):
 
     @staticmethod
     def of(block: Block, pending: int) -> Json:
-        """Return the record of a block: the fields of the API except the text, and others."""
+        """Return the record of a block: the fields of the API except the text, and others.
+
+        Args:
+            block: The stored block.
+            pending: The number of proposals that wait for its owner.
+        """
         response = UserBlockResponse.of(block, pending=pending)
         return {
             **{name: field for name, field in response.items() if name != "body"},
@@ -176,7 +191,13 @@ class BlockRecord(_Record):
         }
 
     def block(self, organization_id: str, chain_id: str, text: str) -> Block:
-        """Return the block, with this text, in this chain."""
+        """Return the recorded block in this chain.
+
+        Args:
+            organization_id: The organization of the importing user.
+            chain_id: The chain that receives the block.
+            text: The block's text, from the record of the version in `version`.
+        """
         return Block(
             id=self.id,
             organization_id=organization_id,
@@ -209,6 +230,9 @@ class BlockRecord(_Record):
 
 class ProposalRecord(_Record):
     """A proposal with its texts and its outcome."""
+
+    # A proposal with an unknown status must not become one that can be approved.
+    later_words = {"status": "expired"}
 
     id: _Name
     label: _Name
@@ -245,7 +269,12 @@ class ProposalRecord(_Record):
         }
 
     def proposal(self, organization_id: str, chain_id: str) -> Proposal:
-        """Return the proposal in this chain."""
+        """Return the recorded proposal in this chain.
+
+        Args:
+            organization_id: The organization of the importing user.
+            chain_id: The chain that receives the proposal.
+        """
         return Proposal(
             id=self.id,
             organization_id=organization_id,
@@ -336,7 +365,14 @@ class ManifestBuilder:
         self._hashes[name] = digest
 
     def manifest(self, user: ArchivedUser, head: bytes | None, made_at: int, made_by: str) -> Json:
-        """Return the manifest as JSON. `made_at` is in microseconds."""
+        """Return the manifest of the files that were added.
+
+        Args:
+            user: The person to whom the memory belongs.
+            head: The id of the newest version as 20 bytes; None if there are no versions.
+            made_at: The time of the export in microseconds.
+            made_by: The program that wrote the archive, such as "Ricordo 1.0".
+        """
         return {
             "format": FORMAT,
             "version": FORMAT_VERSION,
@@ -350,7 +386,11 @@ class ManifestBuilder:
 
 
 def content_hash(hashes: Mapping[str, str]) -> str:
-    """Return the SHA-256 over the sorted lines `<hash>  <name>`, as `sha256sum` prints them."""
+    """Return the SHA-256 over the sorted lines `<hash>  <name>`, as `sha256sum` prints them.
+
+    Args:
+        hashes: The SHA-256 of each file, in hex digits, by its name.
+    """
     lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(hashes.items()))
     return hashlib.sha256(lines.encode()).hexdigest()
 

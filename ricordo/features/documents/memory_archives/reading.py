@@ -2,6 +2,10 @@
 
 An archive is untrusted. Each size has a limit, each file must have the hash in the manifest, and
 each record is checked by its class. Errors name the file and the line.
+
+A later server may write words that are unknown here, such as a new policy of a block. A record's
+class may define `later_words`: for each such field the value to take instead. It is the most
+careful one, and the archive's `notes` tell of it. All other unknown words are refused.
 """
 
 import hashlib
@@ -9,8 +13,9 @@ import re
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
+import orjson
 from pydantic import BaseModel, ValidationError
 
 from ricordo.domain.zips import ZIP_FAULTS
@@ -29,6 +34,8 @@ _LONGEST_LINE = 64 * 1024 * 1024
 # A NUL that is escaped in JSON; stored texts cannot contain it. If its backslash is itself escaped,
 # it is plain text.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+# Pydantic's types of the error for a word that is not among the known ones.
+_UNKNOWN_WORD = frozenset({"literal_error", "string_pattern_mismatch"})
 _NO_ARCHIVE = (
     "This is not an archive of a person's memory. Send the memory.zip that a Ricordo server "
     "exported."
@@ -46,6 +53,7 @@ class MemoryArchive:
     Attributes:
         manifest: The manifest.
         names: The names of its other files.
+        notes: A sentence for each field of a read record whose word is unknown here.
     """
 
     def __init__(self, archive: zipfile.ZipFile, most_bytes: int | None) -> None:
@@ -60,6 +68,7 @@ class MemoryArchive:
             TooLong: if its files are larger than allowed.
         """
         self._archive = archive
+        self.notes: list[str] = []
         # Tools that pack folders also write an entry for each folder.
         members = {member.filename: member for member in archive.infolist() if not member.is_dir()}
         if MANIFEST not in members:
@@ -100,7 +109,7 @@ class MemoryArchive:
         changed.
         """
         for number, line in self._lines(name):
-            yield _parsed(record, line, name, number)
+            yield _parsed(record, line, name, number, self.notes)
 
     def _lines(self, name: str) -> Iterator[tuple[int, bytes]]:
         if name not in self._sizes:
@@ -145,15 +154,60 @@ def opened_archive(file: IO[bytes], most_bytes: int | None = None) -> Iterator[M
         yield MemoryArchive(archive, most_bytes)
 
 
-def _parsed(record: type[R], line: bytes, name: str, number: int) -> R:
+def _parsed(
+    record: type[R], line: bytes, name: str, number: int, notes: list[str] | None = None
+) -> R:
+    """Return the record in this line.
+
+    Args:
+        record: The class of the record.
+        line: The record as JSON.
+        name: The file that contains the line.
+        number: The number of the line in the file, from 1.
+        notes: The list to which unknown words are added; with None, none is accepted.
+
+    Raises:
+        Invalid: if the line is no such record, or has an unknown word without a substitute.
+    """
     if _NUL.search(line):
         raise Invalid(f"{name}, line {number}: a text holds a NUL character.")
     try:
         return record.model_validate_json(line)
     except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in fault["loc"]) or "the record"
-        raise Invalid(f"{name}, line {number}: {place}: {fault['msg']}.") from None
+        substitutes = {} if notes is None else _substitutes(record, error)
+        if notes is None or not substitutes:
+            raise _faulty(error, name, number) from None
+    values = orjson.loads(line)
+    for field, substitute in substitutes.items():
+        used = "nothing" if substitute is None else f'"{substitute}"'
+        notes.append(
+            f"{name}, line {number}: {field} is {str(values[field])[:80]!r}, which this server "
+            f"does not know. It was restored with {used} instead."
+        )
+    # Pydantic reads dates from JSON differently from Python's values, so it gets JSON again.
+    mended = orjson.dumps({**values, **substitutes})
+    return _parsed(record, mended, name, number)
+
+
+def _substitutes(record: type[BaseModel], error: ValidationError) -> dict[str, Any]:
+    """Return the values to take for unknown words, by field; empty if anything else is wrong."""
+    later_words = getattr(record, "later_words", {})
+    fields = {
+        ".".join(map(str, fault["loc"])): fault["type"]
+        for fault in error.errors(include_url=False, include_input=False)
+    }
+    if not later_words.keys() >= fields.keys() or not set(fields.values()) <= _UNKNOWN_WORD:
+        return {}
+    return {field: later_words[field] for field in fields}
+
+
+def _faulty(error: ValidationError, name: str, number: int) -> Invalid:
+    fault = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in fault["loc"]) or "the record"
+    advice = ""
+    if fault["type"] in _UNKNOWN_WORD:
+        advice = " A later server may know it. Update this server first."
+    return Invalid(f"{name}, line {number}: {place}: {fault['msg']}.{advice}")
 
 
 def _check_manifest(manifest: Manifest) -> None:

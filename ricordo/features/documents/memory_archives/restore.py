@@ -108,7 +108,7 @@ def restore(
         blocks=len(stored_blocks),
         proposals=count,
         records=counts,
-        left_out=tuple(left_out),
+        left_out=(*left_out, *archive.notes),
     )
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-from ricordo.agents.lifecycle import AgentSpec, BlockSpec, new_block, rules_of
+from ricordo.agents.lifecycle import AgentSpec, BlockSpec, model_fields, new_block, rules_of
 from ricordo.agents.memory_variables import fill_variables
 from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.block import Block, Chain
@@ -28,7 +28,6 @@ from ricordo.features.documents.templates.queries import Template, TemplateVersi
 from ricordo.features.documents.templates.service import MARK, read
 from ricordo.features.files.folders import queries as files
 from ricordo.features.files.folders.service import TOOLS
-from ricordo.llm.provider_table import with_usual_thinking
 from ricordo.memory import submission
 from ricordo.memory.proposals import ProposalDraft, Unchanged, expiry_of, propose
 from ricordo.memory.submission import Submission
@@ -69,6 +68,11 @@ def job_of(template: Template, author: Actor, options: TemplateSaveRequest) -> J
     """Return the job that brings the template's agents to its newest version.
 
     Jobs of one template never overlap.
+
+    Args:
+        template: The template after its newest version was saved.
+        author: The author of the changes in the agents' memory.
+        options: The parts of the agents that the migration replaces or leaves.
     """
     version_fields = {"name": template.name, "template_id": template.id, "number": template.version}
     payload = {**version_fields, "author": asdict(author), "options": options.model_dump()}
@@ -76,7 +80,19 @@ def job_of(template: Template, author: Actor, options: TemplateSaveRequest) -> J
 
 
 async def migrate(runtime: Runtime, job: Job, report: Report) -> None:
-    """Bring the template's older agents to the version. Raises Unavailable."""
+    """Bring the template's older agents to the version of the job.
+
+    A deleted template ends the job without an error.
+
+    Args:
+        runtime: The running server.
+        job: A job of `job_of`.
+        report: Counts the agents.
+
+    Raises:
+        NotFound, Invalid: if the version's model or agent file can no longer be used.
+        Unavailable: if some agents could not be changed. The others have the new version.
+    """
     payload = job.payload
     scope = Scope(job.organization_id)
     name = payload["name"]
@@ -137,7 +153,18 @@ def bring(
 ) -> None:
     """Bring one agent to the version that the mark names.
 
-    A second call changes nothing.
+    A second call changes nothing; neither does a call for a deleted agent.
+
+    Args:
+        tx: The transaction of this one agent.
+        runtime: The running server.
+        migration: The version's content and the options.
+        mark: The agent setting `MARK` without its variables and deployment: `template_id` (of the
+            version), `version` (its number) and `entity_id`.
+        agent_id: The agent to change.
+
+    Raises:
+        RicordoError: if one of the changes is refused.
     """
     scope = migration.scope
     agents.lock(tx, scope, agent_id)
@@ -165,7 +192,19 @@ def rework(
     settings: Json,
     variables: Mapping[str, str],
 ) -> None:
-    """Apply the migration to a locked agent, and also store these settings."""
+    """Apply the migration to a locked agent, and also store these settings.
+
+    Args:
+        tx: The transaction that locked the agent.
+        runtime: The running server.
+        migration: The version's content and the options.
+        state: The agent before the change, from `agents.load_whole`.
+        settings: Agent settings that replace those of the same names.
+        variables: The values of `{{name}}` in the texts of the template's blocks, by name.
+
+    Raises:
+        RicordoError: if one of the changes is refused.
+    """
     scope = migration.scope
     agent_id = state.agent.id
     _migrate_blocks(tx, state.agent, migration, variables)
@@ -199,9 +238,7 @@ def _changed_agent(tx: Transaction, agent: Agent, migration: Migration) -> Agent
         system=spec.system or "",
         description=spec.description,
         metadata={**agent.metadata, **spec.metadata},
-        model=info.handle,
-        context_window=spec.context_window or info.context_window,
-        model_settings=with_usual_thinking(spec.model_settings, info),
+        **model_fields(spec, info),
         clears_buffer=agent.clears_buffer if spec.clears_buffer is None else spec.clears_buffer,
         settings={**old_settings, **spec.settings, "secrets": secrets},
         updated_by=migration.edit.author.id,

@@ -65,9 +65,16 @@ def find(tx: Transaction, scope: Scope, name: str) -> Template | None:
 
 
 def get(tx: Transaction, scope: Scope, name: str, *, locks: bool = False) -> Template:
-    """Return the template. Raises NotFound.
+    """Return the template with this name.
 
-    With `locks`, the row stays locked until this transaction ends.
+    Args:
+        tx: The transaction.
+        scope: The caller, whose organization is searched.
+        name: The whole name.
+        locks: Lock the row until this transaction ends.
+
+    Raises:
+        NotFound: if there is none.
     """
     if locks:
         tx.lock(_LOCK, {"organization_id": scope.organization_id, "name": name})
@@ -96,7 +103,13 @@ def insert_version(tx: Transaction, version: TemplateVersion, content: Json) -> 
 def read_version(
     tx: Transaction, template_id: str, number: int
 ) -> tuple[TemplateVersion, Json] | None:
-    """Return the version with its content."""
+    """Return the version with its content; None if there is none.
+
+    Args:
+        tx: The transaction.
+        template_id: The template.
+        number: The version's number, from 1.
+    """
     statement = select(*_VERSIONS.columns, template_versions.c.content)
     row = tx.first(
         statement.where(
@@ -109,7 +122,13 @@ def read_version(
 
 
 def is_saved(tx: Transaction, template_id: str, digest: str) -> bool:
-    """Return True if a version has this content."""
+    """Return True if a version has this content.
+
+    Args:
+        tx: The transaction.
+        template_id: The template.
+        digest: The hash of the content, as in `TemplateVersion.digest`.
+    """
     statement = select(template_versions.c.seq).where(
         template_versions.c.template_id == template_id, template_versions.c.digest == digest
     )
@@ -121,7 +140,13 @@ def delete_template(tx: Transaction, template_id: str) -> None:
 
 
 def agents_before(tx: Transaction, template: Template, number: int) -> list[str]:
-    """Return the ids of the template's agents with an older version, oldest first."""
+    """Return the ids of the template's agents with an older version, oldest first.
+
+    Args:
+        tx: The transaction.
+        template: The template.
+        number: A version's number; agents with this version are left out.
+    """
     return agent_lookup.of_older_version(tx, template.organization_id, template.id, number)
 
 

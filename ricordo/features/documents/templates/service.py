@@ -56,7 +56,17 @@ async def read(
 ) -> tuple[AgentImport, ModelInfo]:
     """Check an agent file as an import does; return it with its model.
 
-    Nothing is stored. Raises NotFound, Invalid.
+    Nothing is stored.
+
+    Args:
+        runtime: The running server.
+        scope: The caller, whose organization chooses the models.
+        content: The decoded JSON of an agent file, or the content of a template; it is not trusted.
+        options: The options of the import, such as another model.
+
+    Raises:
+        NotFound: if a model is unknown.
+        Invalid: if it is no agent file, or has more or fewer than one agent.
     """
     file = await offload(lambda: agent_files.read(runtime, content, options), SMALL + 1)
     if (count := len(file.specs)) != 1:
@@ -73,7 +83,15 @@ def store_file(
 ) -> Json:
     """Store the tools and folders of a file, and return the file as content for a template.
 
-    Raises Conflict, Forbidden, Invalid.
+    Args:
+        tx: The transaction.
+        context: The caller and the server.
+        file: The file from `read`, with one agent.
+        overrides: Replace custom tools of the same name that have another source.
+
+    Raises:
+        Forbidden: if a tool has to be stored and the caller lacks the scope tools:write.
+        Conflict, Invalid: if a block, a tool or a folder of the file cannot be stored.
     """
     chain = Chain(new_id("chain"), context.scope.organization_id, "agent", "")
     require_distinct_labels(
@@ -86,9 +104,17 @@ def store_file(
 
 
 def snapshot(tx: Transaction, context: CallContext, agent_id: str) -> Json:
-    """Return the agent as content for a template. Raises NotFound.
+    """Return the agent as content for a template.
 
     Messages, archives, and all data of users are left out.
+
+    Args:
+        tx: The transaction.
+        context: The caller and the server.
+        agent_id: The agent.
+
+    Raises:
+        NotFound: if the caller may not use the agent.
     """
     state = agents.load_whole(tx, context.scope, agent_id)
     all_folders = files.folders_of_agent(tx, Scope(context.scope.organization_id), agent_id)
@@ -131,9 +157,18 @@ def _pick_fields(fields: Json, names: Sequence[str]) -> Json:
 def create(
     tx: Transaction, context: CallContext, name: str | None, content: Json, agent_id: str | None
 ) -> Template:
-    """Store a template with its first version. Raises Invalid, Conflict.
+    """Store a template with its first version.
 
-    If an agent is passed, the template follows it.
+    Args:
+        tx: The transaction.
+        context: The caller and the server.
+        name: The name; None for a free name made from that of the agent in `content`.
+        content: The content of the first version, from `snapshot` or `store_file`.
+        agent_id: The agent that the template follows, or None.
+
+    Raises:
+        Invalid: if the name has other letters than allowed.
+        Conflict: if the name is taken.
     """
     now = tx.clock.now()
     name = _free_name(tx, context.scope, name, str(content["agents"][0]["name"]))
@@ -188,7 +223,18 @@ def current(tx: Transaction, context: CallContext, template: Template) -> Json:
 def save(
     tx: Transaction, context: CallContext, template: Template, content: Json, message: str | None
 ) -> Template:
-    """Save this content as the next version, and as the present content."""
+    """Save this content as the next version, and as the present content.
+
+    Args:
+        tx: The transaction.
+        context: The caller, who becomes the author, and the server.
+        template: The template before the change, read in this transaction.
+        content: The content of the version.
+        message: A note on the version, shown in its list, or None.
+
+    Returns:
+        The template with the new version's number.
+    """
     version = TemplateVersion(
         id=new_id("template"),
         template_id=template.id,
@@ -212,7 +258,13 @@ def put(
 ) -> Template:
     """Replace the content of a template; it then follows no agent.
 
-    If `saves` has a message, unsaved content is first saved as a version.
+    Args:
+        tx: The transaction.
+        context: The caller and the server.
+        template: The template before the change, read in this transaction.
+        content: The new content. It is not saved as a version.
+        saves: The message of a version that first saves the present content, unless a version has
+            it. With None or "", unsaved content is lost.
     """
     if saves:
         present = current(tx, context, template)
@@ -238,7 +290,16 @@ def _digest(content: Json) -> str:
 
 
 def version_of(tx: Transaction, template: Template, version: str) -> tuple[TemplateVersion, Json]:
-    """Return the saved version with this number, or "latest". Raises NotFound."""
+    """Return the saved version and its content.
+
+    Args:
+        tx: The transaction.
+        template: The template.
+        version: A number in digits, or "latest".
+
+    Raises:
+        NotFound: if there is no such version.
+    """
     number = None
     if version == "latest":
         number = template.version
@@ -261,7 +322,16 @@ async def make_agent(
 ) -> tuple[str, str]:
     """Create an agent from a version; return its id and its deployment's id.
 
-    Raises NotFound, Invalid.
+    Args:
+        context: The caller and the server.
+        name: The template's name.
+        version: A version's number or "latest"; "current" or "dev" for the present content.
+        body: The agent's name, users, tags, and the values of its variables and secrets.
+
+    Raises:
+        NotFound: if the template, the version or a model is missing.
+        Invalid: if a variable has no value, or the content cannot be used.
+        Conflict: if the template was saved or replaced during the call.
     """
 
     def find(tx: Transaction) -> tuple[Template, TemplateVersion | None, Json]:

@@ -46,7 +46,12 @@ def delete_file(tx: Transaction, file: File) -> None:
 async def ingest(runtime: Runtime, job: Job, report: Report) -> None:
     """Bring the file to `completed`, or to `error` with the reason.
 
-    After a kill, the job continues with the next portion.
+    After a kill, the job continues with the next portion. A deleted file ends the job.
+
+    Args:
+        runtime: The running server.
+        job: A job of `add_ingestion`.
+        report: Counts the stored chunks.
     """
     store = runtime.store
     file_id = job.payload["file_id"]
@@ -87,7 +92,12 @@ async def ingest(runtime: Runtime, job: Job, report: Report) -> None:
 
 
 async def purge(runtime: Runtime, job: Job, _report: Report) -> None:
-    """Delete the rows of a hidden file, its chunks first."""
+    """Delete the rows of a hidden file, its chunks first.
+
+    Args:
+        runtime: The running server.
+        job: A job of `delete_file`.
+    """
     file_id = job.payload["file_id"]
     count = await runtime.store.read(lambda tx: queries.chunks_of_hidden(tx, file_id))
     for begin in range(0, count, _PURGED):
@@ -106,6 +116,10 @@ def chunk_id(file_id: str, number: int) -> str:
     """Return the id of the passage for this chunk.
 
     It is always the same, so that no chunk is stored twice.
+
+    Args:
+        file_id: The file's id, "file-" and a UUID.
+        number: The chunk's number in the file, from 0.
     """
     return f"passage-{uuid5(UUID(file_id.removeprefix('file-')), str(number))}"
 

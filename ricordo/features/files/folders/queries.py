@@ -51,6 +51,7 @@ update_file = _FILES.updates(
 )
 _FIND = _FILES.select.where(equal(files, "id"), _EXISTS)
 _LOCK = _FIND.with_for_update()
+_LOCK_FOLDER = select(folders.c.id).where(equal(folders, "id")).with_for_update(key_share=True)
 _HIDE = (
     update(files)
     .where(one_of(files.c.id, "file_ids"))
@@ -92,7 +93,15 @@ def page_of_folders(
     name: str | None = None,
     user_id: str | None = None,
 ) -> list[Folder]:
-    """Return a page of folders; with `user_id`, only this user's folders."""
+    """Return a page of folders that the caller sees.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The part of the list.
+        name: Only folders with exactly this name; None for any.
+        user_id: Only this user's folders; None for all.
+    """
     return _FOLDERS.page(tx, scope, page, name=name, user_id=user_id)
 
 
@@ -114,7 +123,14 @@ def count_folders(tx: Transaction, scope: Scope) -> int:
 def find_folder(
     tx: Transaction, organization_id: str, name: str, user_id: str | None
 ) -> Folder | None:
-    """Return the user's folder with exactly this name; for None, the organization's folder."""
+    """Return the folder of this owner with exactly this name.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization.
+        name: The folder's name.
+        user_id: The owner; None for a folder of the organization.
+    """
     if user_id:
         is_owned = folders.c.user_id == user_id
     else:
@@ -126,7 +142,13 @@ def find_folder(
 
 
 def hide_folder(tx: Transaction, folder_id: str, organization_id: str) -> None:
-    """Move the folder to the organization for deleted rows, and free its name."""
+    """Move the folder to the organization for deleted rows, and free its name.
+
+    Args:
+        tx: The transaction.
+        folder_id: The folder.
+        organization_id: The organization for deleted rows (`deletion.DELETED`).
+    """
     tx.run(
         update(folders)
         .where(folders.c.id == folder_id)
@@ -140,7 +162,14 @@ def agents_of(tx: Transaction, folder: Folder) -> list[str]:
 
 
 def page_of_agents(tx: Transaction, scope: Scope, folder_id: str, page: Page) -> list[str]:
-    """Return one page of the ids of the agents that have the folder attached."""
+    """Return one page of the ids of the agents that have the folder attached.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; agents that the caller may not use are left out.
+        folder_id: The folder. This function does not check that the caller sees it.
+        page: The part of the list, by agents' ids.
+    """
     return agent_lookup.page_of_ids(tx, scope, page, _agents_with(folder_id))
 
 
@@ -152,7 +181,17 @@ def _agents_with(folder_id: str) -> Select[Any]:
 
 
 def get_file(tx: Transaction, scope: Scope, file_id: str, folder_id: str | None = None) -> File:
-    """Return the file. Raises NotFound, also if the file is in another folder."""
+    """Return the file.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        file_id: The file.
+        folder_id: The folder that must contain it; None for any folder.
+
+    Raises:
+        NotFound: if the caller does not see it, or it is deleted or in another folder.
+    """
     file = _FILES.get(tx, scope, file_id)
     if file.deleted_at is not None or folder_id not in (None, file.folder_id):
         raise NotFound(f"File with ID {file_id} not found")
@@ -170,7 +209,14 @@ def is_file_there(tx: Transaction, file_id: str) -> bool:
 
 
 def page_of_users_files(tx: Transaction, scope: Scope, user_id: str, page: Page) -> list[File]:
-    """Return a page of the files in this user's folders."""
+    """Return a page of the files in this user's folders.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; only files that the caller sees are returned.
+        user_id: The owner of the folders.
+        page: The part of the list.
+    """
     return _FILES.page(tx, scope, page, _EXISTS, user_id=user_id)
 
 
@@ -236,7 +282,13 @@ def find_by_name(tx: Transaction, folder_id: str, name: str) -> File | None:
 
 
 def names_in(tx: Transaction, folder_id: str, start: str) -> set[str]:
-    """Return the names of the folder's files that begin with this text."""
+    """Return the names of the folder's files that begin with this text.
+
+    Args:
+        tx: The transaction.
+        folder_id: The folder.
+        start: The beginning of the names; it has no wildcards.
+    """
     begins = files.c.name.startswith(start, autoescape=True)
     return {
         row.name
@@ -260,6 +312,10 @@ def pieces_of_text(file_id: str, text: str) -> list[FilePiece]:
     """Cut a text into pieces at line ends.
 
     Only a line longer than a piece is cut.
+
+    Args:
+        file_id: The file, for the pieces.
+        text: Its whole text, with line feeds as line ends.
     """
     pieces: list[FilePiece] = []
     start = line = 0
@@ -299,8 +355,12 @@ def read_lines(
 ) -> tuple[str, bool]:
     """Return the lines from `start` to before `end`, and whether text is missing.
 
-    Lines count from 0; `end` None means to the last line. At most `limit` characters are returned,
-    so a long line may be cut.
+    Args:
+        tx: The transaction.
+        file_id: A file of any user.
+        start: The first line, counted from 0.
+        end: The line after the last one; None for the end of the text.
+        limit: The most characters. A long line may be cut.
     """
     piece_limit = limit // PIECE + 3
     parameters = {
@@ -324,7 +384,13 @@ def read_lines(
 
 
 def beginnings_of(tx: Transaction, file_ids: Sequence[str], limit: int) -> dict[str, str]:
-    """Return the first `limit` characters of each file's text, at most its first piece."""
+    """Return the first `limit` characters of each file's text, at most its first piece.
+
+    Args:
+        tx: The transaction.
+        file_ids: The files; those without a text are left out of the result.
+        limit: The most characters of each text.
+    """
     if file_ids:
         rows = tx.all(_BEGINNINGS, {"file_ids": list(file_ids), "limit": limit})
     else:
@@ -368,7 +434,13 @@ def delete_upload(tx: Transaction, file_id: str) -> None:
 def purge_chunks(tx: Transaction, ids: Sequence[str], before: BeforePurge) -> bool:
     """Delete a portion of these passages.
 
-    Returns False if none were left.
+    Args:
+        tx: The transaction.
+        ids: Ids of passages; those that no longer exist are skipped.
+        before: Called with rows before their deletion, such as `agents.deletion.before_purge`.
+
+    Returns:
+        False if none were left.
     """
     return deletion.purge_passages(tx, ids, before)
 
@@ -376,7 +448,13 @@ def purge_chunks(tx: Transaction, ids: Sequence[str], before: BeforePurge) -> bo
 def purge_file(tx: Transaction, file_id: str, before: BeforePurge) -> bool:
     """Delete a portion of the rows that depend on the file; the file comes last.
 
-    Returns False at the end.
+    Args:
+        tx: The transaction.
+        file_id: The file.
+        before: Called with rows before their deletion, such as `agents.deletion.before_purge`.
+
+    Returns:
+        False if nothing was left.
     """
     return purge(tx, files, "id", keys=[file_id], before=before, counts=Counter())
 
@@ -441,6 +519,11 @@ def set_egress(tx: Transaction, folder_id: str, label: str | None) -> None:
     tx.run(update(folders).where(folders.c.id == folder_id).values(egress=label))
 
 
+def lock_folder(tx: Transaction, folder_id: str) -> None:
+    """Lock a folder for a change of its policy, which `egress_of` waits for."""
+    tx.lock(_LOCK_FOLDER, {"id": folder_id})
+
+
 def egress_of(tx: Transaction, folder_id: str) -> str | None:
     """Return the folder's egress label, which cannot change until this transaction ends."""
     statement = select(folders.c.egress).where(folders.c.id == folder_id)
@@ -479,7 +562,10 @@ def newest_files(
 ) -> tuple[list[File], dict[str, int]]:
     """Return the newest files, and the number of files per folder.
 
-    At most `limit` files per folder and user are returned.
+    Args:
+        tx: The transaction.
+        folder_ids: The folders; those without files are left out of the counts.
+        limit: The most files per folder and user.
     """
     rows = tx.all(_NEWEST, {"folder_ids": list(folder_ids), "limit": limit})
     return [_FILES.of(row[:-1]) for row in rows], {row.folder_id: row[-1] for row in rows}
@@ -503,8 +589,12 @@ def page_of_agents_folders(
 def opened_by_agent(tx: Transaction, agent_id: str, user_id: str | None) -> list[AgentFile]:
     """Return the agent's windows for this user, least recently used first.
 
-    A window is a file that the agent has or had open; the file may be deleted. With None, the
-    windows of turns without a user are returned.
+    A window is a file that the agent has or had open; the file may be deleted.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent.
+        user_id: The user of the turns; None for turns without a user.
     """
     windows = _OPENED.all(tx, _OF_AGENT, {"agent_id": agent_id})
     return [window for window in windows if window.user_id == user_id]

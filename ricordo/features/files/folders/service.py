@@ -42,7 +42,9 @@ class Upload:
 def require_may_write(scope: Scope, user_id: str | None) -> None:
     """Raise Forbidden unless the caller may change this user's folders.
 
-    None means the organization's.
+    Args:
+        scope: The caller.
+        user_id: The owner of the folders; None for those of the organization.
     """
     scope.require_owns(user_id)
     if user_id is None and not scope.may("archives:write"):
@@ -55,7 +57,14 @@ def require_may_write(scope: Scope, user_id: str | None) -> None:
 def create_folder(tx: Transaction, scope: Scope, folder: Folder) -> Folder:
     """Store a new folder with its archive.
 
-    A folder without an id gets one. Raises Conflict if its name is taken.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        folder: The folder. If its id is "", it gets one; its archive and times are set here.
+
+    Raises:
+        Forbidden: if the caller may not create folders of this owner.
+        Conflict: if the owner has a folder of this name.
     """
     require_may_write(scope, folder.user_id)
     id = folder.id or new_id(FOLDER.rstrip("-"))
@@ -111,6 +120,15 @@ def delete_folder(tx: Transaction, scope: Scope, folder_id: str) -> None:
     """Detach the folder from its agents and hide it at once.
 
     A job purges its contents.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        folder_id: The folder.
+
+    Raises:
+        NotFound: if the caller does not see the folder.
+        Forbidden: if the caller may not delete it.
     """
     folder = queries.get_folder(tx, scope, folder_id)
     require_may_write(scope, folder.user_id)
@@ -125,7 +143,20 @@ def delete_folder(tx: Transaction, scope: Scope, folder_id: str) -> None:
 def add_file(tx: Transaction, scope: Scope, folder_id: str, upload: Upload) -> File:
     """Store an upload, and add the job that ingests it.
 
-    Raises Conflict if the name is taken and `duplicates` is "error".
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        folder_id: The folder.
+        upload: The file. Its name may be a path, of which the last part counts.
+
+    Returns:
+        The new file; with `duplicates` "skip", an existing file of this name.
+
+    Raises:
+        NotFound: if the caller does not see the folder.
+        Forbidden: if the caller may not change it.
+        Invalid: if the upload has no name, or a name that is too long.
+        Conflict: if the name is taken and `duplicates` is "error".
     """
     folder = queries.get_folder(tx, scope, folder_id)
     require_may_write(scope, folder.user_id)
@@ -172,7 +203,18 @@ def remove_file(tx: Transaction, scope: Scope, folder_id: str, file_id: str) -> 
 def attach_folders(tx: Transaction, scope: Scope, agent_id: str, folder_ids: Sequence[str]) -> None:
     """Attach these folders to the agent, with the tools that read them.
 
-    A caller without `agents:write` may attach only its own folders.
+    Folders that are attached already stay so.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; without `agents:write`, only folders of the caller's user can be
+            attached.
+        agent_id: The agent.
+        folder_ids: The folders, in any number; repeated ids have no effect.
+
+    Raises:
+        NotFound: if the caller does not see the agent or a folder.
+        Forbidden: if the caller may not attach a folder.
     """
     agents.lock(tx, scope, agent_id)
     state = agents.load(tx, scope, agent_id)
@@ -187,7 +229,17 @@ def attach_folders(tx: Transaction, scope: Scope, agent_id: str, folder_ids: Seq
 
 
 def set_folders(tx: Transaction, scope: Scope, agent_id: str, folder_ids: Sequence[str]) -> None:
-    """Attach these folders to the agent, and detach the others that the caller sees."""
+    """Attach these folders to the agent, and detach the others that the caller sees.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        agent_id: The agent.
+        folder_ids: All folders that remain or become attached.
+
+    Raises:
+        NotFound, Forbidden: as `attach_folders` does, also for the folders to detach.
+    """
     agents.require(tx, scope, agent_id)
     for folder in queries.folders_of_agent(tx, scope, agent_id):
         if folder.id not in folder_ids:
@@ -198,7 +250,19 @@ def set_folders(tx: Transaction, scope: Scope, agent_id: str, folder_ids: Sequen
 def detach_folder(tx: Transaction, scope: Scope, agent_id: str, folder_id: str) -> None:
     """Detach the folder from the agent.
 
-    Detaching the last folder also detaches the tools that read files.
+    Detaching the last folder also detaches the tools that read files. A folder that is not attached
+    changes nothing.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; without `agents:write`, only folders of the caller's user can be
+            detached.
+        agent_id: The agent.
+        folder_id: The folder.
+
+    Raises:
+        NotFound: if the caller does not see the agent or the folder.
+        Forbidden: if the caller may not detach it.
     """
     agents.lock(tx, scope, agent_id)
     agents.require(tx, scope, agent_id)

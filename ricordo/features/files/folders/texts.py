@@ -60,6 +60,9 @@ class FileText:
         """Return the file's type with the guessed encoding, and a note.
 
         The note is None if the guess is certain.
+
+        Args:
+            type: The MIME type that the file's name shows, or None.
         """
         if self.encoding is None:
             return type, None
@@ -93,6 +96,10 @@ def is_readable(name: str, content: bytes) -> bool:
     """Return True if a file of this name can be read.
 
     It must be of a known type, or look like text.
+
+    Args:
+        name: The file's name, of which the suffix counts.
+        content: The file, or at least its first 8,192 bytes.
     """
     sample = content[:_SAMPLE]
     return (
@@ -105,7 +112,14 @@ def is_readable(name: str, content: bytes) -> bool:
 async def text_of(sandbox: Sandbox, name: str, content: bytes) -> FileText:
     """Return the text of a file, with line feeds as line ends.
 
-    Raises Invalid or Unavailable with the reason if there is no text.
+    Args:
+        sandbox: The sandbox that parses documents. Text files are decoded without it.
+        name: The file's name; its suffix decides how the content is read.
+        content: The whole file.
+
+    Raises:
+        Invalid: if there is no text, or more than `MOST_CHARACTERS`.
+        Unavailable: if the sandbox or the extra for this type is missing.
     """
     kind = PARSED.get(PurePosixPath(name).suffix.lower())
     encoding = None
@@ -183,9 +197,9 @@ def _is_text(content: bytes) -> bool:
 
 
 def _tidy(text: str) -> str:
-    """Drop characters that cannot be stored, and use line feeds as line ends.
+    """Remove characters that cannot be stored, and use line feeds as line ends.
 
-    These are NULs, which PostgreSQL does not store, and lone surrogates.
+    NULs, which PostgreSQL does not store, are dropped. Lone surrogates become question marks.
     """
     text = text.replace("\0", "").encode("utf-8", "replace").decode()
     return _LINE_ENDS.sub("\n", text)

@@ -115,6 +115,12 @@ def untouched_windows(
 
     The first of them are open, so that `max_files_open` windows are open together with the stored
     ones.
+
+    Args:
+        view: The agent's folders in turns with one user.
+        stored: The stored windows of the view, with their files.
+        newest: The newest files of its folders, newest first; files with a stored window are
+            skipped.
     """
     stored_ids = {file.id for _, file in stored}
     fresh = [file for file in newest if file.id not in stored_ids and file.status in READABLE]
@@ -139,7 +145,18 @@ def open_windows(
 ) -> tuple[list[tuple[File, AgentFile | None]], list[File]]:
     """Open these files at these lines; close the least recently used files beyond the limit.
 
-    Returns each file with its previous window, if that was open, and the files that were closed.
+    Args:
+        tx: The transaction.
+        view: The agent's folders in turns with one user.
+        ranges: For each file its first line, counted from 0, and the line after its last one. None
+            means the file's beginning or end. The files are readable and in the view.
+        closes_others: Close all other files, not only those beyond the limit.
+
+    Returns:
+        Each file with its previous window, if that was open, and the files that were closed.
+
+    Raises:
+        Invalid: for more files than the agent may have open (`max_files_open`).
     """
     limit = view.agent.max_files_open
     if len(ranges) > limit:
@@ -174,7 +191,13 @@ def open_windows(
 
 
 def close_windows(tx: Transaction, view: View, file_id: str | None = None) -> list[File]:
-    """Close this file, or all if None; return the files that were open."""
+    """Close files of this view, and return the files that were open.
+
+    Args:
+        tx: The transaction.
+        view: The agent's folders in turns with one user.
+        file_id: The file to close; None for all.
+    """
     is_open = [(window, file) for window, file in windows_of(tx, view) if window.is_open]
     closed = [(window, file) for window, file in is_open if file_id in (None, file.id)]
     ids = {file.id for _, file in closed}
@@ -185,7 +208,13 @@ def close_windows(tx: Transaction, view: View, file_id: str | None = None) -> li
 
 
 def touch(tx: Transaction, view: View, file_ids: Iterable[str]) -> None:
-    """Record that these files were just looked at, if they have windows."""
+    """Record that these files were just looked at, if they have windows.
+
+    Args:
+        tx: The transaction.
+        view: The agent's folders in turns with one user.
+        file_ids: The files; those without a window are skipped.
+    """
     ids = {*file_ids}
     now = tx.clock.now()
     stored = _stored_windows(tx, view)
@@ -205,7 +234,14 @@ def touch(tx: Transaction, view: View, file_ids: Iterable[str]) -> None:
 def find_file(tx: Transaction, view: View, name: str) -> File:
     """Return the file with this path, or the only file with this name.
 
-    Raises NotFound, or Conflict if several folders have a file of this name.
+    Args:
+        tx: The transaction.
+        view: The agent's folders in turns with one user.
+        name: A path as `View.path_of` gives it, or a file's name alone.
+
+    Raises:
+        NotFound: if there is none.
+        Conflict: if several folders have a file of this name, or the file has no text.
     """
     path = normal_name(name).removeprefix("/")
     for folder in view.folders:
@@ -235,9 +271,11 @@ def _examples(tx: Transaction, view: View) -> str:
 
 
 def require_readable(view: View, file: File) -> File:
-    """Return the file.
+    """Return the file if the view shows it and it has a text.
 
-    Raises NotFound if it is in none of the view's folders, and Conflict if it has no text yet.
+    Raises:
+        NotFound: if it is in none of the view's folders.
+        Conflict: if it is not read yet, or could not be read.
     """
     if file.folder_id not in view.folder_ids:
         raise NotFound(f"File with ID {file.id} is in no folder of this agent")
@@ -257,6 +295,13 @@ def beginnings_of(tx: Transaction, windows: Iterable[tuple[AgentFile, int]]) -> 
     """Return the first characters of files whose open window starts at the first line.
 
     Each window has its limit of characters. Windows with a limit above one piece are left out.
+
+    Args:
+        tx: The transaction.
+        windows: Windows, each with the most characters that are shown of its file.
+
+    Returns:
+        The texts by the files' ids, cut at the largest of the limits.
     """
     limits = {
         window.file_id: limit
@@ -273,10 +318,15 @@ def _is_whole(window: AgentFile) -> bool:
 def render_window(
     tx: Transaction, file: File, window: AgentFile, limit: int, beginning: str | None = None
 ) -> str:
-    """Render an open file for a prompt: a heading, then numbered lines.
+    """Render an open file for a prompt: a heading with the line range, then numbered lines.
 
-    The heading has the line range. `beginning` contains the file's first characters, if they are
-    known and the whole file is shown.
+    Args:
+        tx: The transaction.
+        file: The window's file.
+        window: The lines to show.
+        limit: The most characters of the result. A longer text ends with a note that it was cut.
+        beginning: The file's first characters, from `beginnings_of`. It saves a query if the window
+            shows the file from its first line to its last; otherwise it is not used.
     """
     start = min(window.start_line or 0, file.lines)
     if window.end_line is None:
@@ -376,7 +426,7 @@ def _windows_of(
     files: Mapping[str, File],
     named: Sequence[File],
 ) -> list[tuple[AgentFile, File]]:
-    """Return the agent's windows with their files, the last used first.
+    """Return the agent's windows with their files, least recently used first.
 
     `opened` are the stored windows by agent. `named` are files that the prompt names; a file
     without a stored window gets a new one.

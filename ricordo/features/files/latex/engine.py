@@ -101,9 +101,16 @@ def find_engine() -> tuple[str, ...]:
 
 
 async def render(sandbox: Sandbox, title: str, content: str) -> tuple[bytes, dict[str, Any]]:
-    """Return the PDF, with its pages and warnings.
+    r"""Return the PDF, and details about it: its pages, bytes and warnings.
 
-    Raises Invalid with the faulty lines, Unavailable without an engine.
+    Args:
+        sandbox: The sandbox in which LaTeX runs.
+        title: The title as plain text; not used if `content` is a whole document.
+        content: LaTeX: a body, or a whole document that begins with `\documentclass`.
+
+    Raises:
+        Invalid: with the faulty lines, or if LaTeX exceeded a limit of the sandbox.
+        Unavailable: without an engine.
     """
     if not (command := find_engine()):
         raise Unavailable(
@@ -146,7 +153,12 @@ async def render(sandbox: Sandbox, title: str, content: str) -> tuple[bytes, dic
 
 
 def document(title: str, content: str) -> str:
-    """Return a complete document; the body's first line is the document's second line."""
+    r"""Return a complete document; the body's first line is the document's second line.
+
+    Args:
+        title: Plain text, which is escaped.
+        content: LaTeX that belongs between \begin{document} and \end{document}.
+    """
     letters = (
         _ESCAPED.get(letter, letter) for letter in " ".join(title.split()) if letter.isprintable()
     )
@@ -157,7 +169,12 @@ def document(title: str, content: str) -> str:
 
 
 def errors(log: str, is_whole: bool) -> list[str]:
-    """Return the errors in the log, each with its line in the content."""
+    """Return the errors in the log, each with its line in the content.
+
+    Args:
+        log: The engine's whole log.
+        is_whole: True if the content is a whole document, so its lines have the numbers of the log.
+    """
     sentences: dict[str, None] = {}
     lines = log.splitlines()
     for number, line in enumerate(lines):

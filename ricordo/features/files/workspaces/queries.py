@@ -183,12 +183,30 @@ def used(tx: Transaction, space: Space) -> tuple[int, int]:
 
 
 def has_within(tx: Transaction, space: Space, folder: str) -> bool:
-    """Return whether a file is in this folder."""
+    """Return whether a file is in this folder.
+
+    Args:
+        tx: The transaction.
+        space: The workspace.
+        folder: The folder's path, without a slash at its end. Folders below it count too.
+    """
     return tx.first(_WITHIN[space.is_shared], {**_values(space), "begin": f"{folder}/"}) is not None
 
 
 def put(tx: Transaction, space: Space, path: str, content: bytes) -> WorkspaceFile:
-    """Store the content of a file, which is created if it does not exist. Raises Forbidden."""
+    """Store the content of a file, which is created if it does not exist.
+
+    Quotas are not checked.
+
+    Args:
+        tx: The transaction.
+        space: The workspace, with the rights of the writer.
+        path: A path from `service.path_of`.
+        content: The whole content.
+
+    Raises:
+        Forbidden: if only teachers may change the file.
+    """
     space.require_may_change(path)
     stored = find(tx, space, path)
     now = tx.clock.now()
@@ -212,7 +230,16 @@ def put(tx: Transaction, space: Space, path: str, content: bytes) -> WorkspaceFi
 
 
 def remove(tx: Transaction, space: Space, path: str) -> bool:
-    """Delete the file; return False if it does not exist. Raises Forbidden."""
+    """Delete the file; return False if it does not exist.
+
+    Args:
+        tx: The transaction.
+        space: The workspace, with the rights of the writer.
+        path: A path from `service.path_of`.
+
+    Raises:
+        Forbidden: if only teachers may change the file.
+    """
     space.require_may_change(path)
     return tx.run(_DELETE[space.is_shared], _values(space, path)) > 0
 

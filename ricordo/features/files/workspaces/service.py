@@ -51,7 +51,12 @@ def mode_of(agent: Agent) -> Mode:
 def space_of(agent: Agent, user_id: str | None) -> Space:
     """Return the agent's workspace in a conversation with this user.
 
-    Raises Invalid if there is none.
+    Args:
+        agent: The agent, whose course sets the mode.
+        user_id: The user of the conversation, or None. A shared workspace needs none.
+
+    Raises:
+        Invalid: if the agent has no workspace, or the conversation no user.
     """
     mode = mode_of(agent)
     if mode == "shared":
@@ -144,8 +149,19 @@ def write(
 ) -> WorkspaceFile:
     """Store the whole file.
 
-    `expected` is the digest of its present content ("": no file). Raises TooLong, Invalid, and
-    PreconditionFailed if the file has another digest.
+    Args:
+        tx: The transaction.
+        space: The workspace, with the rights of the writer.
+        path: A path from `path_of`.
+        content: The whole content.
+        expected: The digest that the present content must have, as in `WorkspaceFile.digest`; "" if
+            there must be no file, None for any content.
+
+    Raises:
+        PreconditionFailed: if the file has another digest.
+        TooLong: if the file or the workspace becomes too large.
+        Invalid: if the path is a folder, or a file is in its way.
+        Forbidden: if only teachers may change the file.
     """
     stored = queries.find(tx, space, path)
     digest = stored.digest if stored else ""
@@ -163,8 +179,20 @@ def edit(
 ) -> int:
     """Replace text in a text file, and return the number of replacements.
 
-    The old text must occur once, unless `everywhere` is set. The texts are compared in normal form,
-    but the file keeps its form and line ends. Raises NotFound, Invalid, TooLong.
+    The texts are compared in normal form, but the file keeps its form and line ends.
+
+    Args:
+        tx: The transaction.
+        space: The workspace, with the rights of the writer.
+        path: A path from `path_of`.
+        old: The text to find. It must occur once, unless `everywhere` is set.
+        new: The text that replaces it. If all lines of the file end with CRLF, its lines do too.
+        everywhere: Replace every occurrence.
+
+    Raises:
+        NotFound: if there is no file.
+        Invalid: if the file is not UTF-8 text, or `old` is missing or occurs more than once.
+        TooLong, Forbidden: as `write` does.
     """
     text = read_text(tx, space, path)
     spans = spans_of(text, old)
@@ -189,7 +217,17 @@ def edit(
 
 
 def remove(tx: Transaction, space: Space, path: str) -> None:
-    """Delete the file. Raises NotFound."""
+    """Delete the file.
+
+    Args:
+        tx: The transaction.
+        space: The workspace, with the rights of the writer.
+        path: A path from `path_of`.
+
+    Raises:
+        NotFound: if there is no file.
+        Forbidden: if only teachers may change the file.
+    """
     if not queries.remove(tx, space, path):
         raise NotFound(f'There is no file "{path[:80]}" in this workspace.')
 
@@ -245,7 +283,16 @@ def save_changes(
 
 
 def free_path(tx: Transaction, space: Space, path: str) -> str:
-    """Return an unused path like this one: "draft.md" becomes "draft (conflict 1).md"."""
+    """Return an unused path like this one: "draft.md" becomes "draft (conflict 1).md".
+
+    Args:
+        tx: The transaction.
+        space: The workspace.
+        path: A path from `path_of`.
+
+    Raises:
+        Invalid: if there are too many such files.
+    """
     folder, slash, name = path.rpartition("/")
     stem = name
     suffix = ""

@@ -35,9 +35,22 @@ def create(
 ) -> tuple[ApiKey, str]:
     """Store a token, and return it with its secret, which is not stored.
 
-    The token allows these pairs of an agent's id and an access. It acts for the caller's user, or
-    for the user on whose behalf the caller acts. Without a user it sees only shared data. Raises
-    Forbidden, NotFound, Invalid, Conflict.
+    The token acts for the caller's user, or for the user on whose behalf the caller acts. Without a
+    user it sees only shared data.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; a token has no scope that the caller lacks.
+        secret: The server's key for hashes of tokens.
+        origin: The origin of the web page that may use the token, stored as its name.
+        pairs: The rights: pairs of an agent's id and a key of `ACCESSES`.
+        expires_at: The token's end in microseconds; None for five minutes from now.
+
+    Raises:
+        Forbidden: if the caller is a browser token itself, or lacks a scope.
+        NotFound: if the caller or the token's user may not use an agent.
+        Invalid: if the end is past, or more than 30 days from now.
+        Conflict: if the organization has too many tokens.
     """
     if scope.reach:
         raise Forbidden("A browser token cannot create tokens. Use a key.")

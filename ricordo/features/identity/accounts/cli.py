@@ -250,7 +250,13 @@ def list_organizations(server: str | None = _SERVER) -> None:
 
 
 def every(client: "Client", path: str, query: Mapping[str, Any]) -> list[Json]:
-    """Return all items of a list, the oldest first."""
+    """Return all items of a list, the oldest first.
+
+    Args:
+        client: A client of the server.
+        path: The path of the list, which takes `limit`, `order` and `after`.
+        query: Other parameters of the query.
+    """
     entries: list[Json] = []
     page_query: Json = {"limit": 1000, "order": "asc", **query}
     while page := client.ask("GET", path, query=page_query):

@@ -194,10 +194,17 @@ def require_operator(scope: Scope) -> None:
 
 
 def scope_in(tx: Transaction, scope: Scope, organization: str | None) -> Scope:
-    """Return the caller's scope in the named organization, by default the caller's.
+    """Return the caller's scope in an organization.
 
-    Raises NotFound, and Forbidden unless the caller is an administrator; for another organization,
-    unless the caller is the operator.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        organization: The id or name of the organization; None for the caller's.
+
+    Raises:
+        Forbidden: unless the caller is an administrator; for a named organization, unless the
+            caller is the operator.
+        NotFound: if there is no such organization.
     """
     require_administrator(scope)
     if organization is None:
@@ -211,7 +218,14 @@ def scope_in(tx: Transaction, scope: Scope, organization: str | None) -> Scope:
 def draft_of(body: KeyRequest, caller: Scope, now: int) -> KeyDraft:
     """Return the requested key.
 
-    Raises Invalid, and Forbidden if it could do more than the caller.
+    Args:
+        body: The request.
+        caller: The scope of the administrator who creates the key, in the key's organization.
+        now: The time in microseconds, from which `expires_in` counts.
+
+    Raises:
+        Invalid: if a scope is unknown, or the fields contradict each other.
+        Forbidden: if the key could do more than the caller.
     """
     if unknown := sorted(set(body.scopes) - ALL_SCOPES):
         raise Invalid(

@@ -60,7 +60,13 @@ def begin(next: str, *, stays: bool = False) -> LoginAttempt:
 def read_attempt(secret: bytes, cookie: str, state: str) -> LoginAttempt:
     """Return the login that this browser began.
 
-    Raises Invalid if the browser began no login with this state, or did so too long ago.
+    Args:
+        secret: The key with which the cookie was signed.
+        cookie: The cookie's value, from `LoginAttempt.sign`; "" without a cookie.
+        state: The `state` that the provider sent back.
+
+    Raises:
+        Invalid: if the browser began no login with this state, or did so too long ago.
     """
     text, _, signature = cookie.encode().rpartition(b".")
     is_ours = hmac.compare_digest(hmac.digest(secret, text, "sha256").hex().encode(), signature)
@@ -98,7 +104,15 @@ class LoginProvider:
         self._fresh_until = 0.0
 
     async def address(self, attempt: LoginAttempt, redirect_uri: str) -> str:
-        """Return the address where the browser logs in."""
+        """Return the address where the browser logs in.
+
+        Args:
+            attempt: The new login.
+            redirect_uri: The address of this server to which the provider sends the browser back.
+
+        Raises:
+            Unavailable: if the provider's document cannot be read.
+        """
         document = await self._discover()
         challenge = (
             urlsafe_b64encode(sha256(attempt.verifier.encode()).digest()).rstrip(b"=").decode()
@@ -120,7 +134,14 @@ class LoginProvider:
     async def claims(self, attempt: LoginAttempt, code: str, redirect_uri: str) -> Json:
         """Return the provider's claims about the person with this code.
 
-        Raises Forbidden, Unavailable.
+        Args:
+            attempt: The login, from the browser's cookie.
+            code: The `code` that the provider sent back; it works once.
+            redirect_uri: The same address as in `address`.
+
+        Raises:
+            Forbidden: if the code or the provider's token is not valid.
+            Unavailable: if the provider cannot be asked, or answers wrongly.
         """
         document = await self._discover()
         form = {
@@ -249,7 +270,18 @@ def open_session(
 ) -> tuple[str, Scope]:
     """Return the key of a new session of this person, with its scope.
 
-    A new person becomes a user. Raises Forbidden, Invalid.
+    A new person becomes a user.
+
+    Args:
+        tx: The transaction.
+        secret: The server's key for hashes of keys.
+        identifier: The person's identifier, from `LoginProvider.identifier`.
+        claims: The provider's claims, for the user's name and e-mail address.
+        seconds: The lifetime of the session.
+
+    Raises:
+        Forbidden: if the user is disabled.
+        Invalid: if no user can have this identifier or e-mail address.
     """
     everybody = Scope()
     user = users.named(tx, everybody.organization_id, identifier)

@@ -25,7 +25,13 @@ class Expected:
 def verify_token(token: str, jwks: Sequence[Any], expected: Expected) -> Json:
     """Return the claims of the token.
 
-    Raises Forbidden if none of the keys signed it, or if it belongs to another login.
+    Args:
+        token: The ID token, a signed JWT.
+        jwks: The provider's public keys as it sent them; keys of other kinds are skipped.
+        expected: The claims that the token must have.
+
+    Raises:
+        Forbidden: if none of the keys signed it, or if it belongs to another login.
     """
     try:
         claims = read_token(

@@ -15,6 +15,10 @@ async def begin_login(runtime: Runtime, job: Job, _report: Report) -> None:
     """Make login links for an address that a person typed.
 
     A job does this, so that the response takes the same time whether or not the address is known.
+
+    Args:
+        runtime: The running server.
+        job: A job with the encrypted e-mail address as `address`.
     """
     secret = await _secret(runtime)
     address = secret.decrypt(job.payload["address"])
@@ -22,7 +26,15 @@ async def begin_login(runtime: Runtime, job: Job, _report: Report) -> None:
 
 
 async def send(runtime: Runtime, job: Job, _report: Report) -> None:
-    """Send a link to its user; if it cannot be sent, record why."""
+    """Send a link to its user; if it cannot be sent, record why.
+
+    Args:
+        runtime: The running server.
+        job: A job of `service.add_mail`.
+
+    Raises:
+        RicordoError: if the e-mail was not sent.
+    """
     settings = NotificationSettings.current()
     secret = await _secret(runtime)
     link_id = job.payload["link_id"]

@@ -53,7 +53,16 @@ def invite(
 ) -> list[NewInvitation]:
     """Invite all people, or nobody if one cannot be invited; new people become users.
 
-    Raises Invalid with a line for each person who cannot be invited, Forbidden.
+    Args:
+        tx: The transaction.
+        scope: The caller, who may see all users.
+        secret: The server's secret, from which the links' tokens are derived.
+        people: The people, each with a role and perhaps a course.
+        lifetime: The time for which the links work, in microseconds.
+
+    Raises:
+        Invalid: with a line for each person who cannot be invited.
+        Forbidden: if the caller may not see all users.
     """
     users.require_all_users(scope)
     invitations: list[NewInvitation] = []
@@ -139,7 +148,18 @@ def add_link(
     until: int,
     course: str | None = None,
 ) -> tuple[SignInLink, str]:
-    """Store a link of this user; return it with its token."""
+    """Store a link of this user; return it with its token.
+
+    Args:
+        tx: The transaction.
+        scope: The caller, recorded as the link's creator.
+        secret: The server's secret, from which the token is derived.
+        user: The user who signs in with the link.
+        kind: "invitation" or "login"; a link works only on the page of its kind.
+        role: The role of the session that it opens.
+        until: The time at which it expires, in microseconds.
+        course: The course whose chat opens first, or None.
+    """
     link_id = new_id("link")
     token = one_time_links.derived_token(secret, LINK_PURPOSE, link_id)
     link = SignInLink(
@@ -174,7 +194,14 @@ def add_mail(tx: Transaction, link: SignInLink) -> None:
 def open_link(tx: Transaction, token: str, kind: Kind) -> tuple[SignInLink, User]:
     """Return the link with its user; opening changes nothing.
 
-    Raises NotFound for an unknown link, and Conflict for one that was used or has expired.
+    Args:
+        tx: The transaction.
+        token: The token of the link's address.
+        kind: The kind of the page that was opened.
+
+    Raises:
+        NotFound: for an unknown link, or one of another kind.
+        Conflict: for one that was used or has expired.
     """
     link = queries.with_token(tx, one_time_links.hash_of(token))
     if link is None or link.kind != kind:
@@ -193,7 +220,15 @@ def accept(
 ) -> tuple[str, Scope, SignInLink]:
     """Use the link up, and return the key and scope of the session that it opens.
 
-    Raises as `open_link` does.
+    Args:
+        tx: The transaction.
+        token: The token of the link's address.
+        kind: The kind of the page that was opened.
+        secret: The server's key for hashes of keys.
+        seconds: The lifetime of the session.
+
+    Raises:
+        NotFound, Conflict: as `open_link` does.
     """
     link, user = open_link(tx, token, kind)
     if not queries.use(tx, link):
@@ -220,7 +255,13 @@ def landing_page(tx: Transaction, link: SignInLink) -> str:
 
 
 def begin_logins(tx: Transaction, secret: Secret, address: str) -> None:
-    """Create a login link for each user with this address who does not have too many."""
+    """Create a login link for each user with this address who does not have too many.
+
+    Args:
+        tx: The transaction.
+        secret: The server's secret, from which the tokens are derived.
+        address: An e-mail address; for an unknown one nothing happens.
+    """
     now = tx.clock.now()
     for user in users.enabled_with_email(tx, address):
         if user.id == LOCAL_USER:
@@ -238,7 +279,17 @@ def begin_logins(tx: Transaction, secret: Secret, address: str) -> None:
 def prepare_mail(
     tx: Transaction, link_id: str, secret: Secret, settings: NotificationSettings
 ) -> EmailMessage | None:
-    """Return the e-mail with the link; None if the link is no longer needed."""
+    """Return the e-mail with the link; None if the link is no longer needed.
+
+    Args:
+        tx: The transaction.
+        link_id: The link.
+        secret: The server's secret, from which the link's token is derived again.
+        settings: The mail server, and this server's public address.
+
+    Raises:
+        Invalid: if the user has no e-mail address, or the server no public address.
+    """
     link = queries.by_id(tx, link_id)
     if link is None or link.mailed_at is not None:
         return None

@@ -105,8 +105,16 @@ async def sources_for(
 ) -> list[Source]:
     """Return sources that may answer a question about the user, best first.
 
-    `view` returns a block as the reader of the sources may see it. `may_read` returns whether the
-    reader may see a fact with this id, label and text.
+    Args:
+        store: The database.
+        recall: The searches, as the reader of the sources may use them.
+        scope: The caller, with the user whom the question is about.
+        question: The question as text.
+        view: Returns a block as the reader may see it.
+        may_read: Returns whether the reader may see a fact with this id, egress label and sentence.
+
+    Raises:
+        NotFound: if the scope has no user.
     """
     user_id = scope.subject
     if user_id is None:
@@ -180,9 +188,21 @@ async def answer_of_honcho(scope: Scope, question: str) -> CitedAnswer | None:
 async def ask(
     runtime: Runtime, scope: Scope, question: str, handle: str | None = None
 ) -> CitedAnswer:
-    """Answer a question about the user of the scope. Raises NotFound, ModelError.
+    """Answer a question about the user of the scope.
 
-    The cost is booked as an expense of the organization.
+    The cost is booked as an expense of the organization. If Honcho is configured, it answers,
+    without sources.
+
+    Args:
+        runtime: The running server.
+        scope: The caller, with the user whom the question is about.
+        question: The question as text.
+        handle: The model that answers; None for the server's default model.
+
+    Raises:
+        NotFound: if the scope has no user, or the model is unknown.
+        BudgetSpent: if the organization's budget is used up.
+        ModelError: if the model failed.
     """
     if answer := await answer_of_honcho(scope, question):
         return answer

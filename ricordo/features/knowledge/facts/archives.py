@@ -1,12 +1,13 @@
 """Export and restore a user's facts, as a file of the memory archive."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ricordo.domain.clock import to_micros
-from ricordo.domain.egress import LABEL
+from ricordo.domain.egress import LABEL, NOBODY_AT_ALL, shared_label
 from ricordo.domain.scope import Scope, User
 from ricordo.domain.text import Json
 from ricordo.errors import Conflict
@@ -41,6 +42,15 @@ class FactRecord(BaseModel):
     """A fact in an archive: the fields of the API, and the user who decided on it."""
 
     model_config = ConfigDict(extra="ignore")
+    # A fact in an unknown state stays in the history, and is not shown to models.
+    later_words: ClassVar[Mapping[str, Any]] = {
+        "kind": "who",
+        "state": "ended",
+        "relation": None,
+        "precision": None,
+        "source": "model",
+        "egress": NOBODY_AT_ALL,
+    }
 
     id: str = Field(max_length=_LONGEST)
     sentence: str = Field(max_length=_LONGEST)
@@ -104,7 +114,17 @@ class FactRecord(BaseModel):
 def read_facts(
     tx: Transaction, scope: Scope, user_id: str, after: str | None
 ) -> tuple[Sequence[Json], str | None]:
-    """Return the next facts of the user, oldest first, and the id of the last."""
+    """Return the next facts of the user, oldest first, and the id of the last.
+
+    Args:
+        tx: The transaction.
+        scope: The caller, who may read the user's memory.
+        user_id: The user.
+        after: The id that the previous call returned; None at the start.
+
+    Returns:
+        Records for `FactRecord`, and the next `after`; None at the end.
+    """
     page = Page(limit=_PORTION, after=after, order="asc")
     facts = queries.page(tx, scope, user_id, page, FactFilter())
     records = [
@@ -121,7 +141,13 @@ def read_facts(
 def store_facts(tx: Transaction, user: User, records: Iterable[FactRecord]) -> int:
     """Store the facts of an archive as this user's facts, and return their number.
 
-    Raises Conflict if this server has one of the facts.
+    Args:
+        tx: The transaction.
+        user: The user, who has no facts yet.
+        records: The records of the archive; they are not trusted.
+
+    Raises:
+        Conflict: if this server has one of the facts.
     """
     facts = [record.fact(user) for record in records]
     if queries.by_ids(tx, [fact.id for fact in facts]):
@@ -130,7 +156,18 @@ def store_facts(tx: Transaction, user: User, records: Iterable[FactRecord]) -> i
             "that user first, or restore on another server."
         )
     queries.insert(tx, *facts)
+    _restore_policies(tx, user, {fact.kind for fact in facts})
     return len(facts)
+
+
+def _restore_policies(tx: Transaction, user: User, kinds: Iterable[FactKind]) -> None:
+    """Give each kind the egress policy that all of its restored facts have.
+
+    An archive has the labels of facts, and not the policies of kinds.
+    """
+    for kind in kinds:
+        if label := shared_label(queries.fact_labels(tx, user.id, kind)):
+            queries.set_kind_label(tx, user.organization_id, user.id, kind, label)
 
 
 FILE = UserFile(_NAME, read_facts, FactRecord, store_facts)

@@ -28,8 +28,11 @@ _COMMON = content_words(
 def relation_of(draft: FactDraft, older: UserFact, live: Iterable[UserFact] = ()) -> Relation:
     """Return the relation of a draft to an older fact; unrelated facts both hold.
 
-    `live` are all live facts. A favourite without a topic is compared only if they contain one
-    favourite.
+    Args:
+        draft: The new fact.
+        older: The stored fact.
+        live: All live facts of the user. A favourite without a topic is compared only if they
+            contain one favourite.
     """
     if draft.subject != older.subject:
         return "both_hold"

@@ -1,7 +1,10 @@
 """Decisions of a user about facts: approve, reject, correct, add and forget."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
+from ricordo.domain.egress import ONLY_OWNER, is_as_strict, join, label_of
 from ricordo.domain.ids import new_id
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Scope, User
@@ -43,7 +46,18 @@ def require_owner(scope: Scope, user: User) -> None:
 def require(
     tx: Transaction, scope: Scope, user: User, fact_id: str, *, locks: bool = True
 ) -> UserFact:
-    """Return a fact of this user; for a change the user is locked. Raises NotFound."""
+    """Return a fact of this user.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        user: The user to whom the fact must belong.
+        fact_id: The fact.
+        locks: Lock the user until this transaction ends, for a change.
+
+    Raises:
+        NotFound: if the caller does not see the fact, or it is another user's.
+    """
     if locks:
         users.lock(tx, user.id)
     fact = queries.get(tx, scope, fact_id)
@@ -53,7 +67,16 @@ def require(
 
 
 def approve(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
-    """Make a proposed fact current, and end the facts that it contradicts. Raises Conflict."""
+    """Make a proposed fact current, and end the facts that it contradicts.
+
+    Args:
+        tx: The transaction, which has locked the user.
+        fact: The proposed fact.
+        by: The id of the person who decides; None if unknown.
+
+    Raises:
+        Conflict: if the fact is not proposed.
+    """
     _require_proposed(fact)
     live = queries.of_states(tx, fact.user_id, "current", "proposed")
     draft = _draft_of(fact)
@@ -68,7 +91,16 @@ def approve(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
 
 
 def reject(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
-    """Reject a proposed fact; it is not proposed again soon. Raises Conflict."""
+    """Reject a proposed fact; it is not proposed again soon.
+
+    Args:
+        tx: The transaction, which has locked the user.
+        fact: The proposed fact.
+        by: The id of the person who decides; None if unknown.
+
+    Raises:
+        Conflict: if the fact is not proposed.
+    """
     _require_proposed(fact)
     rejected = replace(fact, state="rejected", resolved_at=tx.clock.now(), resolved_by=by)
     queries.update(tx, rejected)
@@ -76,9 +108,17 @@ def reject(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
 
 
 def change(tx: Transaction, fact: UserFact, changed: FactChange, by: str | None) -> UserFact:
-    """Store the corrected fact; the old one is kept as its earlier wording.
+    """Store the corrected fact; the old one stays as its earlier wording.
 
-    Raises Invalid, and Conflict for a fact that is neither current nor proposed.
+    Args:
+        tx: The transaction, which has locked the user.
+        fact: The fact before the change.
+        changed: The new values.
+        by: The id of the person who corrects; None if unknown.
+
+    Raises:
+        Invalid: if the sentence is empty or too long, or the end is before the start.
+        Conflict: for a fact that was replaced or rejected.
     """
     if fact.state not in ("proposed", "current", "ended"):
         raise Conflict(f"This fact is {fact.state} already. Change the current one instead.")
@@ -117,7 +157,20 @@ def change(tx: Transaction, fact: UserFact, changed: FactChange, by: str | None)
 def add(
     tx: Transaction, user: User, sentence: str, kind: FactKind | None, by: str | None
 ) -> UserFact:
-    """Store a fact that its user wrote. It ends the facts that it contradicts. Raises Invalid."""
+    """Store a fact that its user wrote. It ends the facts that it contradicts.
+
+    If a fact says the same already, that one is returned; it is approved if it was proposed.
+
+    Args:
+        tx: The transaction.
+        user: The user whom the fact is about, who is locked here.
+        sentence: The fact. Secrets in it are redacted.
+        kind: The kind; None for the one that the rules find, or else "who".
+        by: The id of the person who adds it; None if unknown.
+
+    Raises:
+        Invalid: if the sentence is empty or too long.
+    """
     users.lock(tx, user.id)
     sentence = _sentence(sentence)
     now = tx.clock.now()
@@ -154,6 +207,39 @@ def add(
     queries.insert(tx, fact)
     settle(tx, fact, live, relations, resolved_by=by)
     return queries.get(tx, Scope(user.organization_id), fact.id)
+
+
+def set_egress(
+    tx: Transaction, scope: Scope, user: User, kind: FactKind, names: Sequence[str] | None
+) -> str | None:
+    """Set the egress policy of a kind of the user's facts, and return its label.
+
+    The user's choice replaces the labels of stored facts. The choice of anybody else is added to
+    them, since facts that were restored or moved to this kind may have other labels.
+
+    Args:
+        tx: The transaction, which locks the user, so that no fact is stored meanwhile.
+        scope: The caller, who may decide about the user's facts.
+        user: The user.
+        kind: The kind of facts.
+        names: Providers, kinds of tools or "local"; None removes the policy.
+
+    Raises:
+        Forbidden: if a caller who is not the user would let more destinations see the facts.
+        Invalid: if a name cannot be a destination, or there are too many.
+    """
+    label = label_of(names)
+    users.lock(tx, user.id)
+    old = queries.kind_labels(tx, user.organization_id, user.id).get(kind)
+    is_owner = scope.subject == user.id
+    if not (is_owner or is_as_strict(label, old)):
+        raise Forbidden(ONLY_OWNER)
+    queries.set_kind_label(tx, user.organization_id, user.id, kind, label)
+    if is_owner:
+        queries.relabel(tx, user.id, kind, lambda _: label)
+    else:
+        queries.relabel(tx, user.id, kind, partial(join, label))
+    return label
 
 
 def _reworded(fact: UserFact, sentence: str) -> UserFact:

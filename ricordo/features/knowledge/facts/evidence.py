@@ -20,7 +20,12 @@ MOST_EVIDENCE = 10  # pieces of one fact
 
 
 def is_evidence(message: Message, user_id: str) -> bool:
-    """Return whether the user wrote the message."""
+    """Return whether the user wrote the message.
+
+    Args:
+        message: A message of any role.
+        user_id: The user whom the facts are about.
+    """
     return (
         message.is_said
         and not message.is_untrusted
@@ -34,6 +39,10 @@ def is_shown(message: Message, user_id: str) -> bool:
     """Return True if facts may be read from this message of the user or the agent.
 
     A message with an egress label gives no facts, since facts would not keep the label.
+
+    Args:
+        message: A message of any role.
+        user_id: The user whom the facts are about.
     """
     if message.egress:
         return False
@@ -45,8 +54,13 @@ def is_shown(message: Message, user_id: str) -> bool:
 def checked(draft: FactDraft, messages: Sequence[Message], user_id: str) -> FactDraft | None:
     """Return the draft with its valid evidence; None if no evidence is valid.
 
-    `messages` are the messages that were read, in order. A model's sentence may contain no numbers
-    or names that its messages lack, and only few other such words.
+    A model's sentence may contain no numbers or names that its messages lack, and only few other
+    such words.
+
+    Args:
+        draft: The fact as it was read.
+        messages: The messages from which it was read, in order.
+        user_id: The user whom the fact is about.
     """
     places = {message.id: index for index, message in enumerate(messages)}
     pieces: dict[Evidence, None] = {}
@@ -68,7 +82,12 @@ def checked(draft: FactDraft, messages: Sequence[Message], user_id: str) -> Fact
 
 
 def stands_in(quote: str, message: Message) -> bool:
-    """Return whether a message contains the quoted words."""
+    """Return whether a message contains the quoted words.
+
+    Args:
+        quote: The quote. Case and blanks make no difference, and a single letter is no quote.
+        message: The message.
+    """
     folded_quote = _folded(quote)
     return len(folded_quote) >= _SHORTEST_QUOTE and folded_quote in _folded(message.spoken)
 

@@ -71,7 +71,12 @@ def _compiled(kind: str) -> tuple[re.Pattern[str], ...]:
 
 
 def found_in(kind: str, text: str) -> re.Match[str] | None:
-    """Search the start of the text for the patterns of this kind."""
+    """Search the start of the text for the patterns of this kind.
+
+    Args:
+        kind: A table of `kinds.toml`, such as "plan".
+        text: A text, of which the first `LONGEST_SENTENCE` characters are searched.
+    """
     matches = (pattern.search(text, 0, LONGEST_SENTENCE) for pattern in _compiled(kind))
     return next((match for match in matches if match), None)
 
@@ -82,7 +87,13 @@ def confirms(text: str) -> bool:
 
 
 def drafts_in(message_id: str, text: str, said_at: int) -> list[FactDraft]:
-    """Return the facts that a message of the user states, in order."""
+    """Return the facts that a message of the user states, in order.
+
+    Args:
+        message_id: The message, for the evidence; "" if a person typed the fact.
+        text: The message's text.
+        said_at: The message's time in microseconds, to which words such as "tomorrow" refer.
+    """
     drafts: list[FactDraft] = []
     for quote in _quotes(text):
         evidence = (Evidence(message_id, quote),)

@@ -51,7 +51,13 @@ class FilingReport:
 
 
 def file_drafts(tx: Transaction, reading: Reading, drafts: Iterable[FactDraft]) -> FilingReport:
-    """Store the drafts that are supported by their messages. The caller has locked the user."""
+    """Store the drafts that are supported by their messages.
+
+    Args:
+        tx: The transaction, which has locked the user.
+        reading: The messages that were read, and the policy.
+        drafts: The facts as they were read from these messages.
+    """
     report = FilingReport()
     messages = {message.id: message for message in reading.messages}
     live = queries.of_states(tx, reading.user_id, "current", "proposed")
@@ -186,7 +192,17 @@ def settle(
     *,
     resolved_by: str | None = None,
 ) -> list[UserFact]:
-    """Make a fact current, end facts that it contradicts, and return the facts that still hold."""
+    """Make a fact current, end facts that it contradicts, and return the facts that still hold.
+
+    A fact about an earlier time than a contradicting current fact becomes ended itself.
+
+    Args:
+        tx: The transaction, which has locked the user.
+        fact: The stored fact, in its old state.
+        live: The user's current and proposed facts; `fact` may be one of them.
+        relations: The relation of `fact` to each of them, by id. Those without one both hold.
+        resolved_by: The id of the person who decided; None if the policy did.
+    """
     now = tx.clock.now()
     fact = replace(fact, state="current", resolved_at=now, resolved_by=resolved_by)
     remaining: list[UserFact] = []

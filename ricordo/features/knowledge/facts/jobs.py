@@ -1,9 +1,9 @@
 """Jobs that read facts from idle conversations.
 
-Each range of messages is read once, even after a kill. A search for unread messages runs every
-minute, so a turn has no extra cost. A job works for one user and agent. The transaction that stores
-a conversation's facts also moves its mark. The model is asked before that transaction, so it is
-asked again after a kill.
+The facts of each range of messages are stored once, even after a kill. A search for unread messages
+runs every minute, so a turn has no extra cost. A job works for one user and agent. The transaction
+that stores a conversation's facts also moves its mark. The model is asked before that transaction,
+so it is asked again after a kill.
 """
 
 import asyncio
@@ -71,6 +71,9 @@ async def find_unread(runtime: Runtime, _job: Job, _report: Report) -> None:
     """Add a job for each user and agent with enough unread messages in idle conversations.
 
     After a failed job the next one comes an hour later, so that no model is asked every minute.
+
+    Args:
+        runtime: The running server.
     """
     since, idle_since = _times(runtime)
 
@@ -152,7 +155,16 @@ class _Work:
 
 
 async def extract(runtime: Runtime, job: Job, report: Report) -> None:
-    """Read the unread messages of one user and agent, and store their facts."""
+    """Read the unread messages of one user and agent, and store their facts.
+
+    Args:
+        runtime: The running server.
+        job: A job with `user_id` and `agent_id`.
+        report: Counts the conversations, or the groups of conversations that cost one model call.
+
+    Raises:
+        ModelError: if the model failed. Facts of earlier groups are stored.
+    """
     work = await runtime.store.read(lambda tx: _work_of(tx, job, *_times(runtime)))
     if work is None:
         return

@@ -108,8 +108,14 @@ def profile_of(
 ) -> Profile:
     """Return the best lines about a user within `limit` tokens.
 
-    With a question, lines that share words with it come first. Otherwise facts come first, by kind,
-    and then lines of blocks.
+    Args:
+        tx: The transaction.
+        scope: The caller, who may read the user's memory.
+        user: The user.
+        limit: The most tokens of the profile's text.
+        question: Lines that share words with it come first. With "", facts come first, by kind, and
+            then lines of blocks.
+        tokens_of: Returns the number of tokens of a text.
     """
     lines = list(_lines(tx, scope, user, has_question=bool(question)))[:_MOST_LINES]
     return _fitting(lines, question, limit, tokens_of)
@@ -121,6 +127,12 @@ def facts_profile(
     """Return a user's current facts within `limit` tokens, without lines of blocks.
 
     Equal facts give equal lines.
+
+    Args:
+        tx: The transaction.
+        user_id: The user.
+        limit: The most tokens of the profile's text.
+        tokens_of: Returns the number of tokens of a text.
     """
     return _fitting(list(_current_lines(tx, user_id))[:_MOST_LINES], "", limit, tokens_of)
 

@@ -1,10 +1,10 @@
 """Queries of facts, of the marks of read messages, and of policies."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sqlalchemy import Select, bindparam, delete, func, select
+from sqlalchemy import ColumnElement, Select, bindparam, case, delete, func, select
 from sqlalchemy import insert as insert_row
 from sqlalchemy import update as update_rows
 
@@ -106,7 +106,15 @@ class FactFilter:
 def page(
     tx: Transaction, scope: Scope, user_id: str, page: Page, filters: FactFilter
 ) -> list[UserFact]:
-    """Return one page of the user's facts."""
+    """Return one page of the user's facts.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; only facts that the caller sees are returned.
+        user_id: The user.
+        page: The part of the list.
+        filters: The filter. With `as_of` (microseconds), only facts that held at that time.
+    """
     conditions = []
     if filters.as_of is not None:
         columns = user_facts.c
@@ -123,7 +131,14 @@ def page(
 def of_states(
     tx: Transaction, user_id: str, *states: FactState, limit: int = _MOST_COMPARED
 ) -> list[UserFact]:
-    """Return the user's newest facts in these states."""
+    """Return the user's newest facts in these states, newest first.
+
+    Args:
+        tx: The transaction.
+        user_id: The user.
+        *states: The states, at least one.
+        limit: The most facts.
+    """
     return FACTS.all(tx, _OF_STATES, {"user_id": user_id, "states": list(states), "limit": limit})
 
 
@@ -153,7 +168,13 @@ def remove(tx: Transaction, fact: UserFact) -> int:
 
 
 def read_to(tx: Transaction, conversation_id: str, user_id: str) -> int:
-    """Return the seq of the conversation's last message that was read for facts."""
+    """Return the seq of the conversation's last message that was read for facts, or 0.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+        user_id: The user whose messages were read.
+    """
     row = tx.first(_MARK, {"conversation_id": conversation_id, "user_id": user_id})
     return row.read_to if row else 0
 
@@ -165,8 +186,10 @@ def set_mark(tx: Transaction, conversation_id: str, user_id: str, read_to: int) 
 def unread(tx: Transaction, since: int, idle_since: int) -> list[Unread]:
     """Return idle conversations with unread messages, the longest waiting first.
 
-    Only messages after `since` count; a conversation is idle if it has no message after
-    `idle_since`.
+    Args:
+        tx: The transaction.
+        since: Only messages after this time count, in microseconds.
+        idle_since: A conversation is idle if it has no message after this time, in microseconds.
     """
     unread_rows: list[Unread] = []
     parameters = {"since": since, "idle_since": idle_since, "after": 0, "limit": MOST_AT_ONCE}
@@ -183,7 +206,15 @@ def unread(tx: Transaction, since: int, idle_since: int) -> list[Unread]:
 def unread_of(
     tx: Transaction, user_id: str, agent_id: str, since: int, idle_since: int
 ) -> list[Unread]:
-    """Return a user's idle conversations with one agent that have unread messages."""
+    """Return a user's idle conversations with one agent that have unread messages.
+
+    Args:
+        tx: The transaction.
+        user_id: The user.
+        agent_id: The agent.
+        since: As in `unread`.
+        idle_since: As in `unread`.
+    """
     parameters = {
         "since": since,
         "idle_since": idle_since,
@@ -206,7 +237,13 @@ def insert(tx: Transaction, *facts: UserFact) -> None:
 
 
 def kind_labels(tx: Transaction, organization_id: str, user_id: str) -> dict[str, str]:
-    """Return the egress labels of a user's facts by kind."""
+    """Return the egress labels of a user's facts by kind.
+
+    Args:
+        tx: The transaction.
+        organization_id: The user's organization.
+        user_id: The user. Kinds without a label are left out.
+    """
     statement = select(fact_egress.c.kind, fact_egress.c.egress).where(
         fact_egress.c.organization_id == organization_id, fact_egress.c.user_id == user_id
     )
@@ -216,7 +253,15 @@ def kind_labels(tx: Transaction, organization_id: str, user_id: str) -> dict[str
 def set_kind_label(
     tx: Transaction, organization_id: str, user_id: str, kind: FactKind, label: str | None
 ) -> None:
-    """Set the egress label of a kind of facts, including stored facts; None removes it."""
+    """Set the egress label of a kind of facts, for facts that are stored later.
+
+    Args:
+        tx: The transaction.
+        organization_id: The user's organization.
+        user_id: The user.
+        kind: The kind of facts.
+        label: The label; None for no limit.
+    """
     is_kind = (
         (fact_egress.c.organization_id == organization_id)
         & (fact_egress.c.user_id == user_id)
@@ -231,19 +276,59 @@ def set_kind_label(
             "egress": label,
         }
         tx.run(insert_row(fact_egress), values)
-    is_of_kind = (user_facts.c.user_id == user_id) & (user_facts.c.kind == kind)
-    tx.run(update_rows(user_facts).where(is_of_kind).values(egress=label))
+
+
+def fact_labels(tx: Transaction, user_id: str, kind: FactKind) -> list[str | None]:
+    """Return the different egress labels of the user's stored facts of a kind."""
+    statement = select(user_facts.c.egress).where(_is_of_kind(user_id, kind)).distinct()
+    return [row.egress for row in tx.all(statement)]
+
+
+def relabel(
+    tx: Transaction, user_id: str, kind: FactKind, new_label: Callable[[str | None], str | None]
+) -> None:
+    """Change the egress labels of the user's stored facts of a kind.
+
+    Args:
+        tx: The transaction.
+        user_id: The user.
+        kind: The kind of facts.
+        new_label: Returns the new label for an old one.
+    """
+    # There are few different labels, so each takes one statement.
+    new_labels = {label: new_label(label) for label in fact_labels(tx, user_id, kind)}
+    column = user_facts.c.egress
+    cases = [(column.is_not_distinct_from(old), new) for old, new in new_labels.items()]
+    if cases:
+        changed = case(*cases)
+        tx.run(update_rows(user_facts).where(_is_of_kind(user_id, kind)).values(egress=changed))
+
+
+def _is_of_kind(user_id: str, kind: FactKind) -> ColumnElement[bool]:
+    return (user_facts.c.user_id == user_id) & (user_facts.c.kind == kind)
 
 
 def policy_of(tx: Transaction, organization_id: str, user_id: str) -> FactPolicy:
-    """Return the policy for a user: the choice of the user, the organization or the server."""
+    """Return the policy for a user: the choice of the user, the organization or the server.
+
+    Args:
+        tx: The transaction.
+        organization_id: The user's organization.
+        user_id: The user.
+    """
     choices = policies(tx, organization_id, user_id)
     choice = choices.get(user_id) or choices.get(EVERYBODY)
     return choice or FactSettings.current().facts
 
 
 def policies(tx: Transaction, organization_id: str, user_id: str) -> dict[str, FactPolicy]:
-    """Return the choices of the organization (EVERYBODY) and of this user."""
+    """Return the choices of the organization (EVERYBODY) and of this user.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization.
+        user_id: The user. A choice that was not made is left out of the result.
+    """
     parameters = {"organization_id": organization_id, "user_ids": [EVERYBODY, user_id]}
     return {row.user_id: row.policy for row in tx.all(_POLICIES, parameters)}
 
@@ -251,7 +336,14 @@ def policies(tx: Transaction, organization_id: str, user_id: str) -> dict[str, F
 def set_policy(
     tx: Transaction, organization_id: str, user_id: str, policy: FactPolicy | None
 ) -> None:
-    """Store the choice of a user or of EVERYBODY; None removes it."""
+    """Store the choice of a user or of the organization.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization.
+        user_id: The user, or `EVERYBODY` for the organization's choice.
+        policy: The choice; None removes it.
+    """
     if policy is None:
         is_choice = (fact_policies.c.organization_id == organization_id) & (
             fact_policies.c.user_id == user_id

@@ -17,14 +17,14 @@ _MOST_SEARCHED = 2_000
 # The score of an ended fact is multiplied by this factor.
 _ENDED = 0.8
 # The most facts that a search of messages shows with its hits, and their least score. A fact is
-# much shorter than a message, so a weak match costs little (docs/internals/retrieval.md).
+# much shorter than a message, so a weak match costs little (docs/internals/retrieval.md). The limit
+# applies after `_ENDED`, so that it includes an ended fact based on the last of `_HITS`.
 MOST_BESIDE = 8
-_MATCHES = 0.05
-# The score of a fact that is based on the best hit. Facts of later hits get a slightly lower score.
-_BEST_HIT = 0.3
-_STEP = 0.05
-# Only facts based on one of this many first hits are found.
+_LEAST_SCORE = 0.04
+# Only facts based on one of this many first hits are found. The last of them gives a fact the score
+# `_STEP`, and each better one gives `_STEP` more.
 _HITS = 6
+_STEP = 0.05
 
 
 def matching_facts(
@@ -32,7 +32,12 @@ def matching_facts(
 ) -> list[tuple[UserFact, float]]:
     """Return the user's facts that match a query, best first, each with a score from 0 to 1.
 
-    `message_ids` are the best messages for the query; facts that are based on them match too.
+    Args:
+        tx: The transaction.
+        user_id: The user.
+        query: The words to look for.
+        limit: The most facts.
+        message_ids: The best messages for the query, best first. Facts based on them match too.
     """
     facts = queries.of_states(tx, user_id, "current", "ended", limit=_MOST_SEARCHED)
     return ranked(facts, query, message_ids)[:limit]
@@ -41,9 +46,15 @@ def matching_facts(
 def ranked(
     facts: Sequence[UserFact], query: str, message_ids: Sequence[str] = ()
 ) -> list[tuple[UserFact, float]]:
-    """Return the facts that match a query, best first, each with its score. Pure."""
+    """Return the facts that match a query, best first, each with its score from 0 to 1. Pure.
+
+    Args:
+        facts: The facts to compare with the query.
+        query: The words to look for.
+        message_ids: As in `matching_facts`.
+    """
     by_words = line_scores([fact.sentence for fact in facts], query)
-    by_message = {id: _BEST_HIT - _STEP * rank for rank, id in enumerate(message_ids[:_HITS])}
+    by_message = {id: _STEP * (_HITS - rank) for rank, id in enumerate(message_ids[:_HITS])}
     scored: list[tuple[UserFact, float]] = []
     for fact, words in zip(facts, by_words, strict=True):
         messages = max(
@@ -57,8 +68,14 @@ def ranked(
 def beside(
     facts: Sequence[UserFact], query: str, message_ids: Sequence[str] = ()
 ) -> list[UserFact]:
-    """Return the facts that match well enough to be shown with the hits, best first. Pure."""
-    return [fact for fact, score in ranked(facts, query, message_ids) if score >= _MATCHES * _ENDED]
+    """Return the facts that match well enough to be shown with the hits, best first. Pure.
+
+    Args:
+        facts: The facts to compare with the query.
+        query: The words to look for.
+        message_ids: As in `matching_facts`.
+    """
+    return [fact for fact, score in ranked(facts, query, message_ids) if score >= _LEAST_SCORE]
 
 
 def beside_hits(tx: Transaction, query: FactQuery) -> list[KnownFact]:

@@ -46,10 +46,13 @@ _DATED_SLOTS = ("birthday", "name", "age")
 
 
 def stated_time(sentence: str, said_at: int, *, is_ahead: bool = False) -> StatedTime | None:
-    """Return the time that a sentence names, relative to the time of its message.
+    """Return the time that a sentence names; None if it names none.
 
-    A month or day without a year means the last such date. With `is_ahead`, as for a plan, it means
-    the next one.
+    Args:
+        sentence: One sentence.
+        said_at: The time of its message in microseconds, to which words such as "tomorrow" refer.
+        is_ahead: A month or day without a year means the next such date, as for a plan; otherwise
+            the last one.
     """
     if is_ahead and (time := _time_ahead(sentence, said_at)):
         return time
@@ -104,14 +107,27 @@ def _start_of(day: date) -> int:
 
 
 def with_time(draft: FactDraft, said_at: int) -> FactDraft:
-    """Return the draft with the time that its sentence names."""
+    """Return the draft with the time that its sentence names.
+
+    Args:
+        draft: The draft; one that has a time is returned unchanged.
+        said_at: The time of its message in microseconds.
+    """
     if draft.time is not None:
         return draft
     return replace(draft, time=stated_time(draft.sentence, said_at, is_ahead=draft.kind == "plan"))
 
 
 def holding(draft: FactDraft, said_at: int) -> tuple[int, int | None]:
-    """Return the start and end of the time for which a fact holds, according to its sentence."""
+    """Return the start and end of the time for which a fact holds, according to its sentence.
+
+    Args:
+        draft: The fact, with the time that its sentence names.
+        said_at: The time of its message in microseconds.
+
+    Returns:
+        Both in microseconds; an end of None means that it still holds.
+    """
     time = draft.time
     if time is None or draft.slot in _DATED_SLOTS:
         return said_at, None

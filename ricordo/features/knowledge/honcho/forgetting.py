@@ -32,7 +32,13 @@ _GENERATION = re.compile(r"__(\d{1,6})$")
 async def forget_thing(runtime: Runtime, user_id: str, needle: Needle) -> list[str]:
     """Remove the fact from Honcho's data about the user; return sentences for the receipt.
 
-    It can be repeated: if a session was deleted but not sent again, it is sent now.
+    It can be repeated: if a session was deleted but not sent again, it is sent now. A failure is
+    one of the sentences.
+
+    Args:
+        runtime: The running server.
+        user_id: The user; "" if the fact is not about a user, so that nothing is done.
+        needle: The fact.
     """
     if not (is_on() and user_id):
         return []

@@ -41,7 +41,13 @@ async def add_send_job(runtime: Runtime, run: Run) -> None:
 
 
 def job_of(conversation_id: str, organization_id: str, user_id: str) -> Job:
-    """Return the job that sends a conversation's messages."""
+    """Return the job that sends a conversation's messages.
+
+    Args:
+        conversation_id: The conversation.
+        organization_id: Its organization.
+        user_id: The user of the conversation.
+    """
     return Job(
         "honcho.send",
         organization_id,
@@ -53,7 +59,18 @@ def job_of(conversation_id: str, organization_id: str, user_id: str) -> Job:
 
 
 async def send(runtime: Runtime, job: Job, report: Report) -> None:
-    """Send the conversation's messages that Honcho lacks."""
+    """Send the conversation's messages that Honcho lacks.
+
+    Args:
+        runtime: The running server.
+        job: A job of `job_of`.
+        report: Counts the messages.
+
+    Raises:
+        NotFound: if the conversation was deleted.
+        Unavailable: if Honcho cannot be reached, or the library for it is missing.
+        Invalid: if Honcho refuses.
+    """
     if not is_on():
         return
     store = FencedStore(runtime.store, job)
@@ -115,6 +132,9 @@ async def catch_up(runtime: Runtime, _job_of_all: Job, _report: Report) -> None:
     """Add jobs for conversations whose messages were not all sent.
 
     Such conversations remain if the server was killed, or if their job failed too often.
+
+    Args:
+        runtime: The running server.
     """
     if is_on():
         since = runtime.store.clock.now() - _CATCH_UP

@@ -137,9 +137,20 @@ async def memory_agent(runtime: Runtime, scope: Scope) -> str:
 async def add(runtime: Runtime, scope: Scope, agent_id: str, body: AddRequest) -> Answer | None:
     """Let the agent read the messages and file important facts.
 
-    Returns None if no message is from the user; nothing is stored then. A message that is sent
-    again in its session, with its otid, is not read a second time. Raises Busy while the session's
-    last messages are being read.
+    A message that is sent again in its session, with its otid, is not read a second time.
+
+    Args:
+        runtime: The running server.
+        scope: The caller, with the user whose memory is filed.
+        agent_id: The filing agent, from `memory_agent`.
+        body: The messages. Tags and metadata are not used.
+
+    Returns:
+        The agent's answer; None if no message is from the user, so that nothing is stored.
+
+    Raises:
+        Busy: while the session's last messages are being read.
+        RicordoError: if the turn cannot be started.
     """
     spoken = [
         message
@@ -204,7 +215,13 @@ def _uuid(*names: str) -> UUID:
 
 
 def changes_of(tx: Transaction, scope: Scope, run_id: str) -> list[Filing]:
-    """Return a run's changes of blocks, and its open proposals."""
+    """Return a run's changes of blocks, and its open proposals.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; only changes that the caller may see are returned.
+        run_id: The run of the filing agent.
+    """
     filings = []
     for version in history.of_run(tx, scope, run_id):
         previous = history.before(tx, version)
@@ -241,6 +258,10 @@ def facts_in(blocks: Sequence[Block], query: str) -> list[Fact]:
     """Return the lines of blocks that share words with the query, best first.
 
     Words that are rare among the lines count more.
+
+    Args:
+        blocks: The blocks, as the reader may see them.
+        query: The words to look for; without words, no line is returned.
     """
     lines = [
         (block, number, line.strip())

@@ -26,7 +26,13 @@ _PIECE = 65_536  # bytes
 def program_of(mcp_settings: McpSettings, command: str | None) -> str:
     """Return the path of the program.
 
-    Raises Forbidden if the operator does not allow it, Invalid if it does not exist.
+    Args:
+        mcp_settings: The settings with the folders of allowed programs.
+        command: A path, or a name that is searched in these folders; None is never found.
+
+    Raises:
+        Forbidden: if the operator does not allow it.
+        Invalid: if it does not exist.
     """
     folders = mcp_settings.folders
     if not folders:
@@ -64,6 +70,15 @@ def over_stdio(
     """Return a function that starts the program and opens its streams.
 
     The program ends with the streams.
+
+    Args:
+        sandbox: The sandbox in which the program runs.
+        mcp_settings: The settings with the folders of allowed programs, which are readable for it.
+        config: The server's `command`, and its arguments as `args`.
+        environment: The environment variables of the program, with their secret values.
+
+    Raises:
+        Forbidden, Invalid: as `program_of` does.
     """
     call = SandboxCall(
         argv=(program_of(mcp_settings, config.get("command")), *config.get("args", ())),

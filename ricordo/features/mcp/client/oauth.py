@@ -144,7 +144,12 @@ def provider_for(
 ) -> "OAuthClientProvider":
     """Return the SDK's object that adds tokens to requests and refreshes them.
 
-    Without `redirect` and `consent` it does not ask for consent.
+    Args:
+        url: The server's address.
+        tokens: The stored tokens. The object is set as their `provider`.
+        callback: The address to which the browser returns after a consent; "" without a consent.
+        redirect: Gets the address where a person consents. Without it, no consent is asked for.
+        consent: Waits for the browser's answer.
     """
     from mcp.client.auth import OAuthClientProvider
     from mcp.shared.auth import OAuthClientMetadata, OAuthMetadata
@@ -195,7 +200,16 @@ class Consents:
     ) -> str:
         """Return the address where a person consents.
 
-        Raises Unavailable if the server fails, Conflict if it asks for no consent.
+        Args:
+            server_id: The server, which `finish` returns.
+            url: The server's address.
+            callback: The address of this server to which the browser returns.
+            keep: Stores the tokens after the consent.
+            allow_private: Allow addresses of private networks.
+
+        Raises:
+            Unavailable: if the server fails, or sends no address in time.
+            Conflict: if it asks for no consent.
         """
         consent = _Consent(server_id)
         tokens = KeptTokens({}, keep)
@@ -221,9 +235,9 @@ class Consents:
         if not is_address(address) or not state:
             consent.task.cancel()
             raise Unavailable("It sent no address of a consent page.")
-        for other in list(self._waiting)[: len(self._waiting) - _MOST_WAITING + 1]:
-            self._end(other)
         self._waiting[state] = consent
+        for oldest in list(self._waiting)[:-_MOST_WAITING]:
+            self._end(oldest)
         consent.task.add_done_callback(lambda _: self._waiting.pop(state, None))
         return address
 
@@ -232,7 +246,16 @@ class Consents:
     ) -> str:
         """Handle the browser's answer, and return the server's id once tokens are stored.
 
-        Raises NotFound, Invalid, Unavailable.
+        Args:
+            state: The `state` of the answer, which names the waiting consent.
+            code: The code that the tokens are exchanged for; None if the person refused.
+            issuer: The issuer in the answer (`iss`), or None.
+            error: The error in the answer, or None.
+
+        Raises:
+            NotFound: if the consent has expired, was used, or began in another process.
+            Invalid: if the answer has an error, or no code.
+            Unavailable: if the server sent no tokens in time.
         """
         from mcp.client.auth import AuthorizationCodeResult
 

@@ -16,7 +16,7 @@ from ricordo.api.models.tools import ToolResponse, ToolRunRequest, ToolRunRespon
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.ids import new_id
 from ricordo.domain.text import Json
-from ricordo.errors import Conflict, Invalid, Unavailable
+from ricordo.errors import Conflict, DatabaseFailed, Invalid, Unavailable
 from ricordo.features.mcp.client import queries, service
 from ricordo.features.mcp.client.models import (
     AcceptRequest,
@@ -58,8 +58,11 @@ def runner_in(runtime: Runtime) -> McpRunner:
 def failure(error: Unavailable) -> Response:
     """Return the response for a server's failure, with the statuses that clients know.
 
-    It is 408 if the server took too long, otherwise 502.
+    It is 408 if the server took too long, otherwise 502. Raises a failure of this server's
+    database.
     """
+    if isinstance(error, DatabaseFailed):
+        raise error
     if isinstance(error, TimedOut):
         return answer({"detail": str(error)}, 408)
     return answer(
@@ -100,7 +103,19 @@ async def add(context: RequestContext, body: ServerRequest) -> McpServer:
 
 
 async def change(context: RequestContext, before: McpServer, body: ServerUpdate) -> McpServer:
-    """Store a change of a server, and read its tools again."""
+    """Store a change of a server, and read its tools again.
+
+    Args:
+        context: The request's context.
+        before: The server as it was read before the change.
+        body: The changes; omitted fields keep their values.
+
+    Raises:
+        Invalid, Forbidden: if no connection to the changed server is possible.
+        Unavailable: if its stored secrets cannot be read.
+        NotFound: if it was deleted.
+        Conflict: if it was changed since it was read, or its new name is taken.
+    """
     settings = context.runtime.settings
     server, secrets = body.applied(before, service.secrets_of(settings, before))
     service.require_usable(settings, server)

@@ -54,7 +54,12 @@ class ServerSecrets:
 def secrets_of(settings: Settings, server: McpServer) -> ServerSecrets:
     """Return a server's secrets.
 
-    Raises Unavailable if they were encrypted with another key.
+    Args:
+        settings: The settings, with the folder of the key that encrypted them.
+        server: The server; one without secrets has empty ones.
+
+    Raises:
+        Unavailable: if they were encrypted with another key.
     """
     if server.secret is None:
         return ServerSecrets()
@@ -78,7 +83,13 @@ async def keep_oauth(
 ) -> None:
     """Store a server's OAuth tokens, if the server still exists.
 
-    Open sessions continue, except with `is_new`.
+    Args:
+        store: The database.
+        settings: The settings, with the folder of the key that encrypts the tokens.
+        server: The server; its other secrets stay.
+        oauth: The result of OAuth, as `Keep` gets it.
+        is_new: The tokens come from a new consent, so open sessions are replaced. After a refresh
+            they continue.
     """
 
     def save(tx: Transaction) -> None:
@@ -107,9 +118,15 @@ def headers_of(server: McpServer, secrets: ServerSecrets) -> dict[str, str]:
 
 
 def require_usable(settings: Settings, server: McpServer) -> None:
-    """Raise Invalid if no connection to the server is possible.
+    """Raise an error if no connection to the server is possible.
 
-    Raises Forbidden for a program that may not be started.
+    Args:
+        settings: The settings, which may allow addresses of private networks.
+        server: The server, stored or not.
+
+    Raises:
+        Invalid: without an address, for an address that may not be called, or a missing program.
+        Forbidden: for a program that may not be started.
     """
     if server.kind == "stdio":
         program_of(McpSettings(), server.config.get("command"))
@@ -151,7 +168,13 @@ def compare(
 ) -> Changes:
     """Compare the tools that the server lists with the stored tools.
 
-    Without `adds`, the result adds and removes no tool.
+    Args:
+        tx: The transaction.
+        server: The server, whose `allowed_tools` limit the result.
+        listed: The tools that the server lists now.
+        refused: The reasons for tools that it lists but that cannot be used, by name.
+        adds: Add new tools, and remove missing tools that no agent has. Otherwise only states of
+            stored tools change.
     """
     stored = {served.remote_name: served for served, _ in queries.tools_of(tx, server.id)}
     allowed = server.config.get("allowed_tools")
@@ -200,7 +223,14 @@ def save(
 ) -> Mapping[str, list[str]]:
     """Store the changes, and record that the server answered.
 
-    Returns the names of the tools that were added, updated and deleted.
+    Args:
+        tx: The transaction.
+        scope: The caller, who becomes the creator of new tools.
+        server: The server as it is stored.
+        changes: The changes, from `compare` in this transaction or shortly before it.
+
+    Returns:
+        The names of the tools that were added, updated and deleted, by these three words.
     """
     tools.lock(tx, scope)
     now = tx.clock.now()
@@ -302,7 +332,17 @@ def tool_of(tx: Transaction, scope: Scope, server_id: str, tool_id: str) -> tupl
 def accept(tx: Transaction, scope: Scope, server_id: str, tool_id: str, fingerprint: str) -> Tool:
     """Let models see the server's current version of a tool.
 
-    Raises Stale if the caller saw another version.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        server_id: The server.
+        tool_id: The stored tool.
+        fingerprint: The fingerprint of the version that the caller saw.
+
+    Raises:
+        NotFound: if the server or the tool is missing.
+        Conflict: if no new version waits.
+        Stale: if the caller saw another version.
     """
     served, tool = tool_of(tx, scope, server_id, tool_id)
     version = served.held
@@ -325,7 +365,13 @@ def accept(tx: Transaction, scope: Scope, server_id: str, tool_id: str, fingerpr
 def delete(tx: Transaction, scope: Scope, server: McpServer) -> None:
     """Delete a server with its tools; agents lose them.
 
-    Raises Collision if a rule of an agent needs one of them.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        server: The server.
+
+    Raises:
+        Collision: if a rule of an agent needs one of the tools.
     """
     tools.lock(tx, scope)
     ids = [tool.id for _, tool in queries.tools_of(tx, server.id)]

@@ -152,7 +152,15 @@ def client_to(
     allow_private: bool,
     auth: httpx2.Auth | None = None,
 ) -> httpx2.AsyncClient:
-    """Return an HTTP client that sends these headers, counts responses and checks addresses."""
+    """Return an HTTP client that sends these headers, counts responses and checks addresses.
+
+    Args:
+        traffic: Counts the responses.
+        headers: Headers of each request.
+        seconds: The most seconds that a call may take. The client waits `CONNECT_SECONDS` longer.
+        allow_private: Allow addresses of private networks.
+        auth: Adds OAuth tokens to requests, or None.
+    """
     transport = _CountedTransport(traffic, allow_private=allow_private)
     waits = httpx2.Timeout(CONNECT_SECONDS, read=seconds + CONNECT_SECONDS)
     return httpx2.AsyncClient(
@@ -171,7 +179,13 @@ def over_http(
 ) -> Open:
     """Return a function that opens the streams to a server at an address.
 
-    Each request has these headers, and OAuth's `tokens` if there are any.
+    Args:
+        url: The server's address.
+        headers: Headers of each request, with their secret values.
+        is_sse: Use the older transport, server-sent events, instead of streamable HTTP.
+        seconds: The most seconds that a call may take.
+        allow_private: Allow addresses of private networks.
+        tokens: Adds OAuth tokens to requests, or None.
     """
     request_headers = headers
 
@@ -233,7 +247,12 @@ class McpSession:
     async def ask(self, work: "Callable[[Client], Awaitable[T]]", seconds: float) -> T:
         """Return the result of `work`.
 
-        Raises Unavailable with a reason if the server fails; this also ends the session.
+        Args:
+            work: A function that asks the server by the library's client.
+            seconds: The most seconds for it, without the time for the connection.
+
+        Raises:
+            Unavailable: with a reason, if the server fails. This also ends the session.
         """
         self.users += 1
         try:
@@ -381,7 +400,12 @@ class McpSession:
 
 
 def words_of(error: "MCPError", length: int) -> str:
-    """Return a server's error message, or its code, in a form that can follow a sentence."""
+    """Return a server's error message, or its code, in a form that can follow a sentence.
+
+    Args:
+        error: The error that the library raised.
+        length: The most characters of the message.
+    """
     message = plain(error.message).strip()[:length].rstrip(".")
     if message:
         return f": {message}"
@@ -440,7 +464,14 @@ class McpSessions:
     ) -> McpSession:
         """Return the session, opened if there is none.
 
-        Raises Unavailable if the server was down a moment ago.
+        Args:
+            server_id: The server.
+            version: The server's `updated_at`, so that a changed server gets a new session.
+            user: The id of the user who calls, or NOBODY.
+            make: Begins a new session.
+
+        Raises:
+            Unavailable: if the server was down a moment ago, or too many calls are running.
         """
         if (down := self._down.get(server_id)) and time.monotonic() < down[0]:
             raise down[1]
@@ -458,7 +489,12 @@ class McpSessions:
         return session
 
     def failed(self, server_id: str, error: Unavailable) -> None:
-        """Treat the server as down for a few seconds."""
+        """Treat the server as down for a few seconds.
+
+        Args:
+            server_id: The server.
+            error: The error that calls get meanwhile.
+        """
         down = self._down.get(server_id)
         if down is None or down[1] is not error:
             self._down[server_id] = (time.monotonic() + DOWN_SECONDS, error)

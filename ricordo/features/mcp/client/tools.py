@@ -11,7 +11,7 @@ import orjson
 
 from ricordo.domain.scope import NOBODY, Scope
 from ricordo.domain.tool import Tool, ToolType
-from ricordo.errors import RicordoError, Unavailable
+from ricordo.errors import DatabaseFailed, RicordoError, Unavailable
 from ricordo.features.mcp.client import queries, service
 from ricordo.features.mcp.client.commands import over_stdio
 from ricordo.features.mcp.client.listed_tools import ListedTool, plain, read_tools
@@ -63,7 +63,14 @@ class McpRunner:
     ) -> ToolOutput:
         """Run one call.
 
-        Raises Unavailable if the server fails or no longer offers the tool.
+        Args:
+            tool: The stored tool.
+            context: The agent's call, whose user has a separate session with the server.
+            arguments: The arguments that the model wrote; only the server checks them.
+
+        Raises:
+            NotFound: if the tool or its server was deleted.
+            Unavailable: if the server fails or no longer offers the tool.
         """
         return await self.call(
             context.store, context.scope, tool.id, arguments, user=context.subject_id
@@ -78,7 +85,22 @@ class McpRunner:
         *,
         user: str = NOBODY,
     ) -> ToolOutput:
-        """Call a tool of a server in the session of this user."""
+        """Call a tool of a server in the session of this user.
+
+        Args:
+            store: The database.
+            scope: The caller.
+            tool_id: The stored tool.
+            arguments: The arguments; only the server checks them.
+            user: The id of the user whose session is used, or NOBODY.
+
+        Returns:
+            The server's result; it may be the server's refusal (`is_error`).
+
+        Raises:
+            NotFound: if the tool or its server was deleted.
+            Unavailable: if the server fails or no longer offers the tool.
+        """
         server, _ = await store.read(lambda tx: queries.of_tool(tx, scope, tool_id))
 
         async def send() -> tuple[ToolOutput | None, ServedTool]:
@@ -96,6 +118,8 @@ class McpRunner:
                 output, served = await send()
             if output is not None:
                 return output
+        except DatabaseFailed:
+            raise
         except Unavailable as error:
             await self._note(store, server, error)
             raise type(error)(
@@ -112,11 +136,24 @@ class McpRunner:
         """Read the server's tools again.
 
         New tools are stored, changes are held, and missing tools are deleted or switched off.
+
+        Args:
+            store: The database.
+            scope: The caller, who becomes the creator of new tools.
+            server: The server. Its sessions are closed first.
+
+        Returns:
+            The names of the tools that were added, updated and deleted, by these three words.
+
+        Raises:
+            Unavailable: if the server fails.
         """
         await self.forget(server.id)
         try:
             session = self._open(store, server, scope.user_id)
             listed = await self._listed(session)
+        except DatabaseFailed:
+            raise
         except Unavailable as error:
             await self._note(store, server, error)
             raise type(error)(f'The MCP server "{server.name}" failed: {error}') from error
@@ -133,6 +170,11 @@ class McpRunner:
         """Read a server's tools; wait a moment for them, and then continue in the background.
 
         A program such as `npx` may install packages first. Errors are recorded with the server.
+
+        Args:
+            store: The database.
+            scope: The caller, who becomes the creator of new tools.
+            server: The server.
         """
         reading = asyncio.create_task(self.refresh(store, scope, server))
         self._reading.add(reading)
@@ -153,7 +195,18 @@ class McpRunner:
     async def preview(
         self, server: McpServer, secrets: service.ServerSecrets
     ) -> tuple[list[ListedTool], Mapping[str, str]]:
-        """Read the tools of a server that is not stored. Raises Unavailable."""
+        """Read the tools of a server that is not stored.
+
+        Args:
+            server: The server; its stored secrets are not used.
+            secrets: The secrets for the connection.
+
+        Returns:
+            The tools, and the reasons for tools that cannot be used, by name.
+
+        Raises:
+            Unavailable: if the server fails.
+        """
         session = self._new_session(server, secrets=secrets)
         try:
             return await self._listed(session), session.traffic.tools.refused
@@ -244,7 +297,14 @@ class McpRunner:
     async def connect(self, store: Store, server: McpServer, callback: str) -> str:
         """Return the address where a person consents to this server's use.
 
-        Raises Unavailable, Conflict.
+        Args:
+            store: The database, which gets the tokens.
+            server: The server, reached by HTTP.
+            callback: The address of this server to which the browser returns.
+
+        Raises:
+            Unavailable, Conflict: as `Consents.begin` does.
+            Invalid: if the server's address may not be called.
         """
         require_extra()
         service.require_usable(self._settings, server)
@@ -300,7 +360,12 @@ class _Call:
 
 
 def text_of(content: Sequence[Any], structured: Any) -> str:
-    """Return a result as text, with a note for each picture, sound or file."""
+    """Return a result as text, with a note for each picture, sound or file.
+
+    Args:
+        content: The parts of an MCP result, of which the first 500 are shown.
+        structured: The result as JSON, shown only if there are no parts; None without one.
+    """
     lines = [_text(block) for block in content[:_MOST_BLOCKS]]
     if len(content) > _MOST_BLOCKS:
         lines.append(f"[{len(content) - _MOST_BLOCKS} more parts are not shown]")

@@ -1,4 +1,6 @@
-"""A person's consent and its tokens. Tokens are used once, rotated, and revoked together.
+"""A person's consent and its tokens.
+
+A refresh token is used once; its use returns the next one. All tokens of a consent end together.
 
 Nothing is stored until a program presents its code. Registered clients, questions for consent, and
 codes are texts with this server's signature, so they cannot fill the database. A code contains the
@@ -87,7 +89,12 @@ def sign(secret: bytes, content: Any) -> str:
 
 
 def read_signed(secret: bytes, text: str) -> Any:
-    """Return the content if it was signed with this secret, else None."""
+    """Return the content if it was signed with this secret, else None.
+
+    Args:
+        secret: The key of `sign` for the same purpose.
+        text: A text from outside, perhaps made by `sign`.
+    """
     content, _, signature = text.partition(".")
     if not hmac.compare_digest(
         _signature(secret, content).encode(), signature.encode("utf-8", "surrogatepass")
@@ -104,7 +111,14 @@ def _signature(secret: bytes, text: str) -> str:
 def open_grant(tx: Transaction, secret: bytes, consent: ProgramConsent) -> Issued | Scope | None:
     """Store the grant and its first tokens.
 
-    If the code was already used, the grant ends, and the scope of its person is returned.
+    Args:
+        tx: The transaction.
+        secret: The server's key for hashes of tokens.
+        consent: The person's consent, read from a code.
+
+    Returns:
+        The tokens. If the code was already used, the grant ends, and the scope of its person is
+        returned; None if the person was disabled or deleted.
     """
     user = users.named(tx, consent.organization_id, consent.user_id)
     if user is None or user.disabled_at is not None:
@@ -143,6 +157,16 @@ def refresh_grant(
     If the token was already used, the grant ends, and the scope of its person is returned. The
     token's signature proves that this server issued it, so nobody can end a grant by guessing its
     id.
+
+    Args:
+        tx: The transaction.
+        secret: The server's key for hashes of tokens.
+        client_id: The client that presents the token; only its tokens are valid.
+        token: The refresh token.
+        scopes: The scopes of the new access token, which the caller has found to be in the grant.
+
+    Returns:
+        The tokens, or the scope of the person whose grant ended; None for an invalid token.
     """
     grant = find_grant(tx, token)
     holder = authenticate(tx, grant.hash) if grant else None
@@ -178,7 +202,14 @@ def find_grant(tx: Transaction, token: str) -> ApiKey | None:
 def revoke_grant(tx: Transaction, secret: bytes, client_id: str, token: str) -> Scope | None:
     """Revoke the grant of this client's refresh or access token.
 
-    Returns the scope of its person.
+    Args:
+        tx: The transaction.
+        secret: The server's key for hashes of tokens.
+        client_id: The client that presents the token.
+        token: A refresh token or an access token.
+
+    Returns:
+        The scope of the grant's person; None if the token is not valid or is another client's.
     """
     access = oauth_grants.find_access(tx, hash_of(secret, token))
     if access:

@@ -61,7 +61,12 @@ class Memory:
     def block(self, label: str, rest: str = "") -> str:
         """Return the path of one of the person's blocks.
 
-        Raises Invalid if the key belongs to no person.
+        Args:
+            label: The block's label, not encoded; "" for all blocks.
+            rest: The end of the path, such as "/propose".
+
+        Raises:
+            Invalid: if the key belongs to no person.
         """
         # `Api` takes unencoded paths.
         blocks = f"/users/{self._person}/blocks"
@@ -302,8 +307,14 @@ def schema_of_tool(name: str) -> ToolSchema:
 async def call(memory: Memory, name: str, arguments: Mapping[str, Any]) -> str:
     """Run a tool.
 
-    Raises Invalid for arguments that do not fit, and RicordoError with the API's sentence if the
-    API refuses.
+    Args:
+        memory: The memory of the client's person.
+        name: The tool's name, as the client sent it.
+        arguments: The arguments, not yet checked.
+
+    Raises:
+        Invalid: if the client may not call the tool, or the arguments do not fit.
+        RicordoError: with the API's sentence, if the API refuses.
     """
     tool = offered(memory).get(name)
     if tool is None:

@@ -84,7 +84,14 @@ def owner_of(user_id: str) -> str:
 def tallies_of(
     tx: Transaction, lines: Counter[str], others: Counter[str], findings: Iterable[Finding]
 ) -> tuple[Tally, ...]:
-    """Return the counts for each user: first of lines in blocks, then of facts."""
+    """Return the counts for each user: first of lines in blocks, then of facts.
+
+    Args:
+        tx: The transaction.
+        lines: The number of lines in blocks by owner. Owners other than users are left out.
+        others: The number of facts by owner, as `owner_of` names a user.
+        findings: The findings about both. Kinds that are not in `FAULTS` are left out.
+    """
     found: dict[tuple[str, Source, str], set[tuple[str, int]]] = {}
     for finding in findings:
         if fault := FAULTS.get(finding.kind):
@@ -106,7 +113,12 @@ def tallies_of(
 
 
 def contradictions(blocks: Sequence[Block], owner: str) -> Iterator[Finding]:
-    """Yield lines that a later line of the same owner contradicts."""
+    """Yield lines that a later line of the same owner contradicts.
+
+    Args:
+        blocks: All blocks of the owner, in order.
+        owner: The owner for the findings, as in `Finding.owner`.
+    """
     lines = [
         (block.label, number, said_in(line)[1])
         for block in blocks
@@ -147,7 +159,13 @@ def said_in(line: str) -> tuple[int | None, str]:
 
 
 def is_past(line: str, written_at: int, now: int) -> bool:
-    """Return whether a line names a time that has passed since the line was written."""
+    """Return whether a line names a time that has passed since the line was written.
+
+    Args:
+        line: A line of a block, which may begin with its date.
+        written_at: The time of the line's version in microseconds, for a line without a date.
+        now: The present time in microseconds.
+    """
     said_at, text = said_in(line)
     said_at = said_at or written_at
     if _AHEAD.search(text):

@@ -1,9 +1,9 @@
 """Audit memory for junk, duplicates, unsupported lines, secrets and growth.
 
-The audit only reads. A line is supported if users said most of its words before it was added. Only
-messages in the conversation that added the line count. A line that a person wrote or approved needs
-no support. Dates, times and other numbers count only if users said them, since agents write "today"
-as a date.
+The audit only reads. A line is supported if users said at least half of its words before it was
+added. Only messages in the conversation that added the line count. A line that a person wrote or
+approved needs no support. Dates, times and other numbers count only if users said them, since
+agents write "today" as a date.
 """
 
 import re
@@ -91,7 +91,11 @@ def audit(
 ) -> Audit:
     """Audit all blocks and passages of the organization, and the texts of these sources.
 
-    With `only`, it audits the blocks of this chain.
+    Args:
+        tx: The transaction.
+        scope: The organization.
+        only: The id of a chain: only its blocks are audited, and no passages; None for everything.
+        sources: Audits of features. They are always called for all owners.
     """
     findings: list[Finding] = []
     growth: list[Growth] = []
@@ -179,7 +183,12 @@ def _of_text(
 
 
 def junk_in(line: str, label: str = "") -> str | None:
-    """Return the reason why a line is junk; None if it is not."""
+    """Return the reason why a line is junk; None if it is not.
+
+    Args:
+        line: One line of text.
+        label: The label of its block, which the line must not contain as a tag; "" without a block.
+    """
     if _NOTHING.match(line):
         if _HEADING.match(line):
             return None

@@ -31,7 +31,17 @@ def erase_files(
 ) -> Erasure:
     """Remove repositories, remotes and backups that contain the user's data.
 
-    Returns a copy of the erasure, with the results added. Raises Unavailable.
+    Args:
+        data_dir: The data folder.
+        database: The path of the SQLite database in use; None with PostgreSQL.
+        erasure: The state, with the user's chains and remotes. It is not changed.
+        others: The addresses of remotes that still belong to other memories.
+
+    Returns:
+        A copy of the erasure, with the results added.
+
+    Raises:
+        Unavailable: if a file cannot be removed.
     """
     updated = erasure.model_copy(deep=True)
     updated.note_elsewhere(_ALWAYS)
@@ -78,7 +88,13 @@ def erase_files(
 
 
 def note_sweep(erasure: Erasure, swept: Sweep, data_dir: Path) -> None:
-    """Record the files that a sweep removed, and those that it could not remove."""
+    """Record the files that a sweep removed, and those that it could not remove.
+
+    Args:
+        erasure: The state, which is changed.
+        swept: The result of the sweep for files of killed processes.
+        data_dir: The data folder, which is cut from the names of files.
+    """
     erasure.files.update(
         {
             _name(path, data_dir): "removed, since it remained from a killed process"

@@ -119,7 +119,10 @@ def conversations_of(user_id: str) -> Select[Any]:
 def rows_of(table: Table, user_id: str, is_sent: ColumnElement[bool]) -> Select[Any]:
     """Select the user's rows of the table, each with its references.
 
-    `is_sent` is the condition for messages that name the user as their sender.
+    Args:
+        table: One of `tables_of_rows`.
+        user_id: The user.
+        is_sent: The condition for messages that name the user as their sender (`service.said_as`).
     """
     own_conversations = select(conversations.c.id).where(conversations.c.user_id == user_id)
     own_runs = select(runs.c.id).where(
@@ -165,7 +168,11 @@ def find_portion(
 ) -> tuple[list[Any], bool]:
     """Return the matching rows among the next AT_ONCE rows, and whether more rows follow.
 
-    The read begins after the `seq` `after`. `keeps` must accept a returned row.
+    Args:
+        tx: The transaction.
+        statement: A query that returns the column `seq`, and has no limit.
+        after: The seq after which the read begins. The next one is greater by AT_ONCE.
+        keeps: Returns whether a row is taken; by default all are.
     """
     seq = statement.selected_columns.seq
     newest = tx.all(select(func.coalesce(func.max(seq), 0)))[0][0]
@@ -181,6 +188,11 @@ def with_forks(tx: Transaction, ids: Collection[str], user_id: str) -> tuple[set
     """Return the conversations with some of their forks, and the forks of other users.
 
     The first set includes forks of this user, and forks without a user.
+
+    Args:
+        tx: The transaction.
+        ids: The conversations at which the search begins.
+        user_id: The user who is erased.
     """
     own_ids = set(ids)
     others: set[str] = set()
@@ -216,6 +228,16 @@ def purge_rows(
     """Purge these rows of the user; rows that refer to them are purged first.
 
     Other conversations (not in `own_ids`) are recorded, since they show the erased text.
+
+    Args:
+        tx: The transaction.
+        erasure: The state, which is changed.
+        items: Rows of `rows_of`, at most PORTION.
+        table: The table of these rows.
+        own_ids: The user's conversations that are deleted as a whole.
+
+    Returns:
+        True if rows that refer to them remain, so that the call has to be repeated.
     """
     is_more = _purge(tx, erasure, table, "seq", [row.seq for row in items])
     for row in (item._asdict() for item in items):
@@ -285,7 +307,13 @@ def _purge(
 
 
 def purge_proposals(tx: Transaction, erasure: Erasure, items: Sequence[Any]) -> None:
-    """Delete these proposals for other owners' memory, and texts that only they use."""
+    """Delete these proposals for other owners' memory, and texts that only they use.
+
+    Args:
+        tx: The transaction.
+        erasure: The state, which is changed.
+        items: Rows of `proposals_of`.
+    """
     trees: dict[str, list[bytes]] = {}
     for chain_id in sorted({row.chain_id for row in items}):
         # Lock first, since a concurrent write could store a delta from a text that is deleted here.
@@ -322,7 +350,13 @@ def _delete_blob(blob: bytes) -> Any:
 
 
 def stop_jobs(tx: Transaction, erasure: Erasure, items: Sequence[str]) -> None:
-    """Delete these jobs; a running one is cancelled and deleted later."""
+    """Delete these jobs; a running one is cancelled and deleted later.
+
+    Args:
+        tx: The transaction.
+        erasure: The state, which is changed.
+        items: The ids of the jobs.
+    """
     these = jobs.c.id.in_(items)
     is_running = jobs.c.status == "running"
     tx.run(
@@ -338,6 +372,12 @@ def blank_column(
     """Remove the user's id from this column of other users' rows.
 
     If the column cannot be empty, the name and text in the row are blanked instead.
+
+    Args:
+        tx: The transaction.
+        erasure: The state, which is changed.
+        items: Rows of `rows_with` for this column.
+        column: One of `columns_to_blank`.
     """
     table: Any = column.table
     blank: dict[str, str | None] = {column.name: None}
@@ -373,6 +413,12 @@ def cover_quotes(
     """Cover tool results that quote erased messages.
 
     Search then no longer finds these results.
+
+    Args:
+        tx: The transaction.
+        erasure: The state, which is changed.
+        items: The ids of the messages that contain the results.
+        erased: The ids of erased messages and of other erased rows.
     """
     index.unindex_messages(tx, items)
     for message in message_rows.by_ids(tx, items):
@@ -400,6 +446,11 @@ def cover_conversation(tx: Transaction, erasure: Erasure, items: Sequence[str]) 
     """Remove erased messages from the window of this conversation.
 
     The conversation's summaries and prompts are covered.
+
+    Args:
+        tx: The transaction.
+        erasure: The state, which is changed.
+        items: The conversation's id alone.
     """
     (id,) = items
     row = tx.first(select(conversations).where(conversations.c.id == id).with_for_update())
@@ -433,7 +484,14 @@ def cover_messages(
 ) -> None:
     """Cover the prompts and summaries of this conversation since the user's first message.
 
-    An empty prompt is rendered again later. `more` are ids of further messages to cover.
+    An empty prompt is rendered again later.
+
+    Args:
+        tx: The transaction.
+        erasure: The state, which is changed.
+        items: The conversation's id alone.
+        since: A time in microseconds, which replaces that of the user's first message.
+        more: The ids of further prompts and summaries to cover.
     """
     (id,) = items
     if since is None:
@@ -476,9 +534,11 @@ def known(tx: Transaction) -> list[tuple[Job, Erasure]]:
 
 
 def take_up(tx: Transaction, begin: Callable[[str, str], Erasure]) -> int:
-    """Add jobs for erasures whose job was deleted; return the number of these jobs.
+    """Add jobs for erasures whose job was deleted or has failed; return the number of these jobs.
 
-    `begin` returns an erasure for a user and organization.
+    Args:
+        tx: The transaction.
+        begin: Returns an erasure for the id of a hidden user and an organization.
     """
     latest = {erasure.id: (job, erasure) for job, erasure in reversed(known(tx))}
     unfinished = [
@@ -499,7 +559,13 @@ def take_up(tx: Transaction, begin: Callable[[str, str], Erasure]) -> int:
 
 
 def claim_flush(tx: Transaction, erasure: Any, owner_id: str) -> Job | None:
-    """Claim the job that flushes this index partition; None while it is busy."""
+    """Claim the job that flushes this index partition; None while it is busy.
+
+    Args:
+        tx: The transaction.
+        erasure: The state of an erasure, or of the removal of one fact.
+        owner_id: The owner of the partition: an agent or an archive.
+    """
     write_buffer.add_flush_job(tx, owner_id, erasure.organization_id)
     is_it = (
         (jobs.c.kind == write_buffer.FLUSH)

@@ -109,6 +109,12 @@ def may_read(scope: Scope, organization_id: str, subject: str, asked_by: str) ->
     """Return whether the caller may read a receipt about the user with this hash.
 
     That user, the caller who asked, and administrators may read it.
+
+    Args:
+        scope: The caller.
+        organization_id: The organization in the receipt.
+        subject: The hash of the user's id (`subject_of`).
+        asked_by: The id of the user who asked; "" if it was the forgotten user.
     """
     if organization_id != scope.organization_id:
         return False
@@ -127,6 +133,10 @@ def receipt_of(secret: Secret, erasure: Erasure) -> Receipt:
     """Return the signed receipt of a finished erasure.
 
     The same erasure always gives the same receipt.
+
+    Args:
+        secret: The server's secret, from which the signing key is derived.
+        erasure: The state after its end.
     """
     agents = dict.fromkeys((*erasure.own_agents, *erasure.kept_agents), 0) | dict(erasure.agents)
     receipt = {
@@ -160,8 +170,12 @@ def signed(secret: Secret, receipt: Receipt) -> Receipt:
 def verify(receipt: Mapping[str, Any], secret: Secret | None = None) -> bool:
     """Return True if the receipt is unchanged since it was signed.
 
-    With `secret`, it must also have been signed by this installation. Raises Invalid for other
-    files.
+    Args:
+        receipt: The content of a receipt's file.
+        secret: If given, the receipt must also have been signed by this installation.
+
+    Raises:
+        Invalid: for other files.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -185,7 +199,15 @@ def verify(receipt: Mapping[str, Any], secret: Secret | None = None) -> bool:
 
 
 def write(data_dir: Path, receipt: Receipt) -> None:
-    """Write the receipt into the data folder, completely or not at all. Raises Unavailable."""
+    """Write the receipt into the data folder, completely or not at all.
+
+    Args:
+        data_dir: The data folder.
+        receipt: The signed receipt, whose id becomes the file's name.
+
+    Raises:
+        Unavailable: if it cannot be written.
+    """
     path = path_of(data_dir, receipt["id"])
     draft = path.with_suffix(".new")
     try:
@@ -212,7 +234,12 @@ def find(data_dir: Path, receipt_id: str) -> Receipt | None:
 def find_by_name(data_dir: Path, hashed: str) -> Receipt | None:
     """Return the newest receipt of a user whose name has this hash, or None.
 
-    `hash_of_name` makes the hash.
+    Args:
+        data_dir: The data folder.
+        hashed: The hash of the name, from `hash_of_name`.
+
+    Raises:
+        Invalid: for a damaged receipt.
     """
     try:
         paths = sorted(

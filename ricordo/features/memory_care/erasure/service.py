@@ -38,9 +38,22 @@ NAMELESS = (
 async def forget(
     runtime: Runtime, scope: Scope, name: str, *, with_agents: bool = False
 ) -> Receipt:
-    """Forget the user, and with `with_agents` also the user's agents.
+    """Forget the user.
 
-    Returns the state or the receipt, also when called again. Raises NotFound, Conflict.
+    The user is hidden when the call returns; a job erases the data.
+
+    Args:
+        runtime: The running server.
+        scope: The caller, who may forget this user.
+        name: The user's id or identifier. It may be the name of a user who was forgotten.
+        with_agents: Forget also the agents that only this user has.
+
+    Returns:
+        The state or the receipt, also when called again.
+
+    Raises:
+        NotFound: if there is no such user, and none was forgotten.
+        Conflict: for the local user.
     """
     user = await runtime.store.read(lambda tx: users.find(tx, scope, name))
     if user is None:
@@ -92,7 +105,16 @@ async def forget(
 
 
 async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Receipt:
-    """Return the receipt, or the state of its erasure. Raises NotFound."""
+    """Return the receipt, or the state of its erasure.
+
+    Args:
+        runtime: The running server.
+        scope: The caller.
+        receipt_id: The receipt.
+
+    Raises:
+        NotFound: if there is none, or the caller may not read it.
+    """
     receipt = await asyncio.to_thread(receipts.find, runtime.settings.data_dir, receipt_id)
     receipt = receipt or await _known(runtime, scope, lambda erasure: erasure.id == receipt_id)
     if receipt is None or not _may_read(scope, receipt):
@@ -166,7 +188,14 @@ def _state(erasure: Erasure) -> Receipt:
 
 
 def begin(runtime: Runtime, scope: Scope, user: User, name: str) -> Erasure:
-    """Return a new erasure of the user, under the name in the request."""
+    """Return a new erasure of the user; nothing is stored.
+
+    Args:
+        runtime: The running server.
+        scope: The caller, who is recorded in the receipt.
+        user: The user.
+        name: The name in the request. The receipt can be found by it.
+    """
     secret = Secret(runtime.settings.data_dir)
     names = {name, user.id, *([user.identifier] if user.identifier else [])}
     erasure = Erasure(
@@ -220,6 +249,11 @@ def hide_conversations(tx: Transaction, erasure: Erasure, items: Sequence[str]) 
     """Hide these conversations, except agents' default ones.
 
     Conversations without a user are assigned to the user, so that the job finds them.
+
+    Args:
+        tx: The transaction.
+        erasure: The state with the user.
+        items: Ids of the user's conversations, and of forks of them without a user.
     """
     is_item = is_in(conversations.c.id, items)
     tx.run(
@@ -245,9 +279,15 @@ def hide_agents(tx: Transaction, scope: Scope, erasure: Erasure) -> None:
 def agents_of(
     tx: Transaction, organization_id: str, user_id: str
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the agents that only this user has.
+    """Return the agents that only this user has, and the reasons to keep the user's other agents.
 
-    And the other agents, each with the reason to keep it.
+    Args:
+        tx: The transaction.
+        organization_id: The user's organization.
+        user_id: The user.
+
+    Returns:
+        The ids of the first, and the reasons by the ids of the second.
     """
     partners = select(conversations.c.agent_id).where(conversations.c.user_id == user_id)
     is_known = (agents.c.created_by == user_id) | agents.c.id.in_(partners)

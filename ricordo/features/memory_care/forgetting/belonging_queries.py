@@ -66,7 +66,14 @@ class Belongings:
 def belongings_of(
     tx: Transaction, organization_id: str, user_id: str, *, changes_agents: bool = True
 ) -> Belongings:
-    """Return the user's belongings; with `changes_agents`, none of them is fixed."""
+    """Return the agents, archives and chains that only this user has.
+
+    Args:
+        tx: The transaction.
+        organization_id: The user's organization.
+        user_id: The user.
+        changes_agents: The caller may change every agent, so that none of the belongings is fixed.
+    """
     own_agents, kept_agents = agents_of(tx, organization_id, user_id)
     is_users = (chains.c.owner_kind == "user") & (chains.c.owner_id == user_id)
     is_own = is_users | is_chain_of(tx, own_agents)
@@ -94,8 +101,14 @@ def reach_of(
     """Return the rows that a conversation without a user can reach.
 
     They are the conversation, passages that the agent noted in it, and the agent's blocks if the
-    agent has no other conversation. Instructions and read-only blocks are not included. The memory
-    of the local user is included too, since facts from such conversations are proposed to it.
+    agent has no other conversation. Instructions and read-only blocks are not included.
+
+    Args:
+        tx: The transaction.
+        organization_id: The conversation's organization.
+        conversation_id: The conversation; for one with a user, the result is empty.
+        local_user_id: The local user, whose memory is included, since facts from such conversations
+            are proposed to it; "" leaves it out.
     """
     row = tx.first(
         select(conversations.c.agent_id).where(
@@ -194,7 +207,13 @@ def word_columns(table: Table) -> list[Column[Any]]:
 
 
 def is_owned(table: Table, owned: Belongings, depth: int = 0) -> ColumnElement[bool]:
-    """Return the condition that a row of the table belongs to the user."""
+    """Return the condition that a row of the table belongs to the user.
+
+    Args:
+        table: One of `tables_with_words`, or a table that one of these refers to.
+        owned: The user's belongings.
+        depth: The number of references from the first table to this one. Callers leave it out.
+    """
     conditions: list[ColumnElement[bool]] = []
     if table.name == "agents":
         return is_in(table.c.id, sorted(set(owned.agents) - set(owned.fixed_agents)))

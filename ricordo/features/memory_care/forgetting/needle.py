@@ -104,7 +104,12 @@ class Needle:
         return tuple(words for part in self.parts if (words := words_of(part)))
 
     def units(self, text: str, matches: Matches = BOTH) -> list[Unit]:
-        """Return the sentences that mention the fact, or perhaps do, with their positions."""
+        """Return the sentences that mention the fact, or perhaps do, with their positions.
+
+        Args:
+            text: Any text. Texts above `_LONGEST` are searched only for the words of the fact.
+            matches: The kinds of matches to return.
+        """
         hits = [match.span() for match in self.pattern.finditer(text)]
         if not hits and "perhaps" not in matches:
             return []
@@ -141,14 +146,26 @@ def words_of(sentence: str) -> frozenset[str]:
 
 
 def blank(text: str, needle: Needle, matches: Matches = EXACT) -> str:
-    """Return the text with a mark in place of each sentence that mentions the fact."""
+    """Return the text with a mark in place of each sentence that mentions the fact.
+
+    Args:
+        text: Any text.
+        needle: The fact.
+        matches: The kinds of matches to replace; by default only exact ones.
+    """
     for unit in reversed(needle.units(text, matches)):
         text = f"{text[: unit.start]}{MARK}{text[unit.end :]}"
     return _MARKS.sub(MARK, text)
 
 
 def remove(text: str, needle: Needle, matches: Matches = EXACT) -> str:
-    """Return the text without sentences that mention the fact, and without emptied lines."""
+    """Return the text without sentences that mention the fact, and without emptied lines.
+
+    Args:
+        text: Any text.
+        needle: The fact.
+        matches: The kinds of matches to remove; by default only exact ones.
+    """
     units = needle.units(text, matches)
     if not units:
         return text
@@ -173,7 +190,12 @@ def remove(text: str, needle: Needle, matches: Matches = EXACT) -> str:
 
 
 def change_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a JSON value with changed texts, including texts of JSON inside a string."""
+    """Return a JSON value with changed texts, including texts of JSON inside a string.
+
+    Args:
+        value: Any JSON value; it is not changed itself.
+        change: Returns the new text for a text.
+    """
     if isinstance(value, str):
         inner = _json_in(value)
         if inner is None:

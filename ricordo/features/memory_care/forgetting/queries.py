@@ -102,7 +102,17 @@ def add(tx: Transaction, request: ForgetRequest) -> ForgetRequest:
 
 
 def remove(tx: Transaction, scope: Scope, user_id: str, id: str) -> None:
-    """Delete a request that was decided or declined. Raises NotFound."""
+    """Delete a request that was decided or declined.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; only its organization matters.
+        user_id: The user who decided.
+        id: The request.
+
+    Raises:
+        NotFound: if this user has no such request.
+    """
     if not any(row.id == id for row in of_user(tx, scope.organization_id, user_id)):
         raise NotFound(f"Request with ID {id} not found")
     tx.run(_DELETE, {"id": id})

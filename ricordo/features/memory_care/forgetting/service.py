@@ -41,6 +41,19 @@ _CHANGES_AGENTS = "agents:write"
 _MOST_PARTS = 20
 # Retried practically without end; later attempts are ten minutes apart.
 _ATTEMPTS = 1_000_000
+# The fields of a `Forgetting` that its request decided; the others are its progress.
+_ASKED_FOR = (
+    "user_id",
+    "conversation_id",
+    "local_user_id",
+    "text",
+    "ids",
+    "takes_all",
+    "takes_perhaps",
+    "is_never_again",
+    "by_meaning",
+    "changes_agents",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +101,12 @@ class _Reach:
 def require_needle(text: str, *, by_meaning: bool = False) -> Needle:
     """Return the fact in the form for searches.
 
-    Raises Invalid for a text that says nothing.
+    Args:
+        text: The person's words.
+        by_meaning: Find also sentences that mean nearly the same.
+
+    Raises:
+        Invalid: for a text that says nothing, or is too long.
     """
     needle = Needle(text, by_meaning=by_meaning)
     letters = sum(sign.isalnum() for part in needle.parts for sign in part)
@@ -110,7 +128,19 @@ async def sources_of(runtime: Runtime) -> list[Source]:
 
 
 async def preview(runtime: Runtime, scope: Scope, name: str, text: str) -> Preview:
-    """Return the items that mention the fact. Raises NotFound, Invalid, Forbidden."""
+    """Return the items that mention the fact; nothing is changed.
+
+    Args:
+        runtime: The running server.
+        scope: The caller, who may read the user's memory and messages.
+        name: The user's id or identifier.
+        text: The fact in the person's words.
+
+    Raises:
+        NotFound: if there is no such user.
+        Invalid: for a text that says nothing, or is too long.
+        Forbidden: if the caller may not read them.
+    """
     needle = require_needle(text, by_meaning=meaning.is_available(runtime.settings))
     user = await runtime.store.read(lambda tx: users.require(tx, scope, name))
     _require_reader(scope, user)
@@ -130,7 +160,14 @@ async def preview(runtime: Runtime, scope: Scope, name: str, text: str) -> Previ
 async def find_all(
     runtime: Runtime, source: Source, owned: Belongings, needle: Needle
 ) -> list[Item]:
-    """Return all items of a source, read in portions."""
+    """Return all items of a source, read in portions.
+
+    Args:
+        runtime: The running server.
+        source: One of `sources_of`.
+        owned: The area of the search.
+        needle: The fact.
+    """
     items: list[Item] = []
     after: int | None = 0
     while after is not None:
@@ -142,9 +179,21 @@ async def find_all(
 
 
 async def forget(runtime: Runtime, scope: Scope, name: str, text: str, choice: Choice) -> Receipt:
-    """Begin to remove the chosen items; an equal second call changes nothing. Returns the state.
+    """Begin to remove the chosen items; an equal second call changes nothing.
 
-    Raises NotFound, Invalid.
+    Args:
+        runtime: The running server.
+        scope: The caller, who may change the user's memory.
+        name: The user's id or identifier.
+        text: The fact in the person's words, as in `preview`.
+        choice: The chosen items.
+
+    Returns:
+        The state of the work.
+
+    Raises:
+        NotFound: if there is no such user, or no such request of an agent.
+        Invalid: if nothing is chosen, or the text says nothing or is too long.
     """
     require_needle(text)
     if not (choice.ids or choice.takes_all):
@@ -169,8 +218,15 @@ async def forget_at_once(
 ) -> str:
     """Begin to remove every text with these words, as its owner asked an agent to.
 
-    If the request has no user, this covers the conversation and its agent's memory (`reach_of`).
-    Returns the receipt's id.
+    Args:
+        runtime: The running server.
+        request: The request. Without a user, it covers the conversation and its agent's memory
+            (`reach_of`).
+        is_local_user: The caller is the local user, whose memory is included if the request has no
+            user.
+
+    Returns:
+        The receipt's id.
     """
     await asyncio.to_thread(Secret(runtime.settings.data_dir).derive, "")
     reach = _Reach(
@@ -186,7 +242,13 @@ async def forget_at_once(
 async def has_passed_once(
     runtime: Runtime, request: queries.ForgetRequest, receipt_id: str
 ) -> bool:
-    """Return whether the removal of a request has completed one pass over everything."""
+    """Return whether the removal of a request has completed one pass over everything.
+
+    Args:
+        runtime: The running server.
+        request: The request, as `forget_at_once` got it.
+        receipt_id: The id that it returned; for an unknown one the answer is True.
+    """
     key = _Reach(request.user_id, request.conversation_id or "").key
     unfinished = await runtime.store.read(lambda tx: _unfinished(tx, key))
     states = [state for _, state in unfinished if state.id == receipt_id]
@@ -223,8 +285,16 @@ def _require_reader(scope: Scope, user: User) -> None:
 def store_request(tx: Transaction, request: queries.ForgetRequest, maker: str | None) -> None:
     """Store an agent's request to forget something.
 
-    If it has no user, the agent's creator decides, or else the local user. Raises Conflict,
-    Invalid.
+    If it has no user, the agent's creator decides, or else the local user.
+
+    Args:
+        tx: The transaction.
+        request: The request.
+        maker: The user who created the agent, or None.
+
+    Raises:
+        Conflict: if too many requests wait.
+        Invalid: if nobody can decide.
     """
     if not request.user_id:
         scope = Scope(request.organization_id)
@@ -239,7 +309,16 @@ def store_request(tx: Transaction, request: queries.ForgetRequest, maker: str | 
 
 
 async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Receipt:
-    """Return a receipt of either kind, or the state of the work. Raises NotFound."""
+    """Return a receipt of either kind, or the state of the work.
+
+    Args:
+        runtime: The running server.
+        scope: The caller.
+        receipt_id: The receipt of a user, or of one fact.
+
+    Raises:
+        NotFound: if there is none, or the caller may not read it.
+    """
     try:
         return await erasure_service.find_receipt(runtime, scope, receipt_id)
     except NotFound:
@@ -304,8 +383,8 @@ def is_perhaps_chosen(choice: Choice) -> bool:
 
 
 def _is_same(first: Forgetting, second: Forgetting) -> bool:
-    names = ("user_id", "conversation_id", "text", "ids", "takes_all", "takes_perhaps")
-    return all(getattr(first, name) == getattr(second, name) for name in names)
+    """Return whether both remove the same texts, with the same rights and consequences."""
+    return all(getattr(first, name) == getattr(second, name) for name in _ASKED_FOR)
 
 
 def _unfinished(tx: Transaction, key: str | None = None) -> list[tuple[Job, Forgetting]]:

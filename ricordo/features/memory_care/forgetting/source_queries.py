@@ -79,12 +79,26 @@ class Source(Protocol):
     def find(
         self, tx: Transaction, owned: Belongings, needle: Needle, after: int
     ) -> tuple[list[Item], int | None]:
-        """Return the items among the next rows, and the next position; None at the end."""
+        """Return the items among the next rows, and the next position; None at the end.
+
+        Args:
+            tx: The transaction.
+            owned: The area of the search.
+            needle: The fact.
+            after: The position from the previous call; 0 at the start.
+        """
 
     def remove(
         self, tx: Transaction, owned: Belongings, forgetting: Forgetting, items: Sequence[Item]
     ) -> None:
-        """Remove the fact from these items, and record that. A second call changes nothing more."""
+        """Remove the fact from these items, and record that. A second call changes nothing more.
+
+        Args:
+            tx: The transaction.
+            owned: The area of the removal; rows outside of it are not changed.
+            forgetting: The state of the work, which is changed.
+            items: Items that `find` returned for this source.
+        """
 
 
 @dataclass(frozen=True)
@@ -280,7 +294,9 @@ class PassageSource:
 def built_in_sources(named: Sequence[Any], existing: Collection[str]) -> list[Any]:
     """Return all sources: those of features, then one for each other table with texts of users.
 
-    `existing` are the names of the database's tables.
+    Args:
+        named: The sources of features.
+        existing: The names of the database's tables.
     """
     taken = {source.table.name for source in named if isinstance(source, TableSource)}
     taken |= {"messages", "passages"}
@@ -305,9 +321,13 @@ def built_in_sources(named: Sequence[Any], existing: Collection[str]) -> list[An
 def portion(
     tx: Transaction, table: Table, statement: Any, after: int
 ) -> tuple[Sequence[Any], int | None]:
-    """Return the matching rows among the next AT_ONCE rows, and the next position.
+    """Return the matching rows among the next AT_ONCE rows, and the next position; None at the end.
 
-    None at the end.
+    Args:
+        tx: The transaction.
+        table: The table of the rows.
+        statement: A query of this table, without order and limit.
+        after: The seq after which the read begins; 0 at the start.
     """
     seq = table.c.seq
     newest_row = tx.first(select(seq).order_by(seq.desc()).limit(1))
@@ -320,7 +340,17 @@ def portion(
 def sentences_of(
     row: Mapping[str, Any], columns: Sequence[Any], needle: Needle, matches: Matches = BOTH
 ) -> dict[Match, tuple[str, ...]]:
-    """Return the sentences of a row that mention the fact, by kind of match."""
+    """Return the sentences of a row that mention the fact, by kind of match.
+
+    Args:
+        row: The row by the names of its columns.
+        columns: The columns to search, as `word_columns` gives them.
+        needle: The fact.
+        matches: The kinds of matches to return.
+
+    Returns:
+        The sentences as excerpts: shortened, without repetitions, and limited in number.
+    """
     sentences: defaultdict[Match, list[str]] = defaultdict(list)
     for column in columns:
         for text in strings_in(_value(row[column.name])):
@@ -335,7 +365,14 @@ def sentences_of(
 def changed_words(
     row: Mapping[str, Any], columns: Sequence[Any], needle: Needle, matches: Matches
 ) -> dict[str, Any]:
-    """Return those values of a row's columns that change."""
+    """Return those values of a row's columns that change.
+
+    Args:
+        row: The row by the names of its columns.
+        columns: The columns to search, as `word_columns` gives them.
+        needle: The fact.
+        matches: The kinds of matches to replace by a mark.
+    """
     change = partial(blank, needle=needle, matches=matches)
     changed: dict[str, Any] = {}
     for column in columns:
@@ -352,6 +389,11 @@ def without_words(message: Message, needle: Needle, matches: Matches) -> Message
 
     A changed part loses its provider's signature, which no longer fits. The message also loses
     reasoning that cannot be read, and pictures whose text mentions the fact.
+
+    Args:
+        message: The message; an unaffected one is returned unchanged.
+        needle: The fact.
+        matches: The kinds of matches to replace.
     """
     message = _without_pictures(message, needle, matches)
     change = partial(blank, needle=needle, matches=matches)

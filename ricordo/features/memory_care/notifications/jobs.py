@@ -17,7 +17,11 @@ _EVERY_SECONDS = 60
 
 
 async def plan(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Add the jobs of owners with due digests."""
+    """Add the jobs of owners with due digests.
+
+    Args:
+        runtime: The running server.
+    """
     settings = NotificationSettings.current()
     await runtime.store.write(lambda tx: service.plan(tx, settings))
 
@@ -26,6 +30,14 @@ async def send(runtime: Runtime, job: Job, _report: Report) -> None:
     """Send one owner's digest, and mark its proposals as told afterwards.
 
     After a kill between the two, the digest is sent again with the same id and links.
+
+    Args:
+        runtime: The running server.
+        job: A job with `user_id` and `channel`.
+
+    Raises:
+        Invalid: if the digest can never be sent; a reason is stored with the user's choice.
+        RicordoError: if it was not sent this time.
     """
     settings = NotificationSettings.current()
     secret = Secret(runtime.settings.data_dir)

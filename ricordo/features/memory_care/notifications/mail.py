@@ -21,7 +21,16 @@ _CHANGES_SHOWN = 8
 
 
 def compose(digest: Digest, settings: NotificationSettings, job_id: str) -> EmailMessage:
-    """Return the digest as an e-mail; the e-mail of a repeated job has the same id."""
+    """Return the digest as an e-mail; the e-mail of a repeated job has the same id.
+
+    Args:
+        digest: The digest, with the address.
+        settings: The sender, and this server's public address.
+        job_id: The id of the job, which becomes that of the e-mail.
+
+    Raises:
+        Invalid: as `new_message` does.
+    """
     count = digest.waiting
     noun = "suggestion waits" if count == 1 else "suggestions wait"
     others = ", ".join(other.text for other in digest.others)
@@ -36,8 +45,16 @@ def new_message(
 ) -> EmailMessage:
     """Return an e-mail that has no text yet.
 
-    A line break in an address or a name cannot begin another header. Raises Invalid for an address
-    that an e-mail cannot have.
+    A line break in an address or a name cannot begin another header.
+
+    Args:
+        address_to: The receiver's address alone, without a name.
+        subject: The subject; line breaks become blanks.
+        settings: The sender.
+        message_id: The part of the Message-ID before the sender's host.
+
+    Raises:
+        Invalid: for an address that an e-mail cannot have, or settings without a sender.
     """
     # Importing the address parser takes a hundredth of the start, and only servers that send
     # e-mails need it.
@@ -62,7 +79,16 @@ def new_message(
 
 
 async def send(message: EmailMessage, settings: NotificationSettings) -> None:
-    """Send the e-mail. Raises Invalid for a permanent refusal, otherwise Unavailable."""
+    """Send the e-mail.
+
+    Args:
+        message: The complete e-mail.
+        settings: The mail server.
+
+    Raises:
+        Invalid: for a permanent refusal.
+        Unavailable: for any other failure.
+    """
     await asyncio.to_thread(_send, message, settings)
 
 

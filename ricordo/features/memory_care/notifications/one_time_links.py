@@ -18,7 +18,13 @@ def new_token() -> str:
 
 
 def derived_token(secret: Secret, purpose: str, name: str) -> str:
-    """Return the token for this name; a repeated job gets the same token."""
+    """Return the token for this name; a repeated job gets the same token.
+
+    Args:
+        secret: The server's secret.
+        purpose: The kind of links, so that tokens of two kinds differ.
+        name: An id that occurs once among links of this kind.
+    """
     digest = hmac.digest(secret.derive(purpose), name.encode(), "sha256")
     return urlsafe_b64encode(digest).decode().rstrip("=")
 
@@ -33,7 +39,13 @@ def path_of(page: str, token: str) -> str:
 
 
 def address_of(page: str, token: str, settings: NotificationSettings) -> str | None:
-    """Return the link's address; None if the server has no public address."""
+    """Return the link's address; None if the server has no public address.
+
+    Args:
+        page: The path of the link's page, such as "/decide".
+        token: The token, which is not encoded again.
+        settings: The settings with the public address.
+    """
     if settings.public_url is None:
         return None
     return f"{settings.public_url.rstrip('/')}{path_of(page, token)}"

@@ -209,7 +209,12 @@ _NEVER_SEEN = (
 
 
 def of_owners(tx: Transaction, ids: list[str]) -> dict[str, Preferences]:
-    """Return the preferences of these users and organizations, by owner."""
+    """Return the preferences of these users and organizations, by owner.
+
+    Args:
+        tx: The transaction.
+        ids: Ids of users and of organizations; those without preferences are left out.
+    """
     rows = _PREFERENCES.all(tx, _OF_OWNERS, {"ids": ids}) if ids else []
     return {row.owner_id: row for row in rows}
 
@@ -221,7 +226,10 @@ def save(tx: Transaction, row: Preferences) -> None:
 def untold_owners(tx: Transaction, channel: Channel, default: When) -> list[UntoldOwner]:
     """Return the owners with untold proposals for whom this channel is on.
 
-    `default` applies if neither the owner nor the organization has made a choice.
+    Args:
+        tx: The transaction.
+        channel: The channel.
+        default: The frequency if neither the owner nor the organization has made a choice.
     """
     parameters = {"channel": channel, "default": default, "now": tx.clock.now()}
     return [UntoldOwner(*row) for row in tx.all(_UNTOLD_OWNERS[channel], parameters)]
@@ -233,7 +241,14 @@ def untold_of(tx: Transaction, channel: Channel, user_id: str, limit: int) -> li
 
 
 def mark_told(tx: Transaction, channel: Channel, user_id: str, proposal_ids: list[str]) -> None:
-    """Store that the owner was told; proposals that were deleted meanwhile are left out."""
+    """Store that the owner was told; proposals that were deleted meanwhile are left out.
+
+    Args:
+        tx: The transaction.
+        channel: The channel that told of them.
+        user_id: The owner.
+        proposal_ids: The proposals of the digest.
+    """
     now = tx.clock.now()
     for id in proposals.existing_ids(tx, proposal_ids):
         tx.run(
@@ -263,7 +278,12 @@ def note_visit(tx: Transaction, user_id: str) -> None:
 
 
 def figures(tx: Transaction, organization_id: str | None = None) -> DecisionFigures:
-    """Return the figures of decisions, of one organization or of all."""
+    """Return the figures of decisions in the last 30 days.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization; None for the whole server.
+    """
     since = tx.clock.now() - _DECIDED_SINCE
     never_seen = _NEVER_SEEN
     if organization_id is not None:
@@ -279,7 +299,13 @@ def figures(tx: Transaction, organization_id: str | None = None) -> DecisionFigu
 
 
 def inherited(tx: Transaction, scope: Scope, user_id: str | None) -> tuple[Preferences, ...]:
-    """Return the preferences of a user and of the organization; empty ones if none are stored."""
+    """Return the preferences of a user and of the organization; empty ones if none are stored.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; only its organization matters.
+        user_id: The user; None for those of the organization alone.
+    """
     ids = [id for id in (user_id, scope.organization_id) if id]
     rows = of_owners(tx, ids)
     return tuple(

@@ -54,7 +54,12 @@ class Delivery:
     problem_at: int = 0
 
     def is_due(self, first_created_at: int, now: int) -> bool:
-        """Return True if a digest is due for proposals that have waited since this time."""
+        """Return True if a digest is due for proposals that have waited since this time.
+
+        Args:
+            first_created_at: The time of the oldest of these proposals, in microseconds.
+            now: The present time in microseconds.
+        """
         if self.when == "off" or not self.address or now < self.problem_at:
             return False
         if self.when == "immediate":
@@ -62,7 +67,11 @@ class Delivery:
         return now >= self.due_at(first_created_at)
 
     def due_at(self, first_created_at: int) -> int:
-        """Return the time at which items that have waited since this time are reported."""
+        """Return the time at which items that have waited since this time are reported.
+
+        Args:
+            first_created_at: The time of the oldest of them, in microseconds, like the result.
+        """
         if self.when == "immediate":
             return first_created_at
         hour = day_of(first_created_at) + self.hour * _HOUR
@@ -115,7 +124,15 @@ def delivery_of(
     organization: Preferences | None,
     user: User | None,
 ) -> Delivery:
-    """Return the delivery chosen by the user, else by the organization, else by the settings."""
+    """Return the delivery chosen by the user, else by the organization, else by the settings.
+
+    Args:
+        channel: The channel.
+        settings: The mail server and the defaults.
+        personal: The user's stored preferences, or None.
+        organization: The organization's stored preferences, or None.
+        user: The user, for the e-mail address; None gives no address.
+    """
     rows = [row for row in (personal, organization) if row]
     choices: list[When | None] = [getattr(row, channel) for row in rows]
     when = next((choice for choice in choices if choice), None)
@@ -160,6 +177,11 @@ def tell_of_others(tx: Transaction, organization_id: str, user_id: str) -> None:
     """Add jobs that tell a user of other new items, such as facts.
 
     Each channel tells at its hour. A digest that already waits includes them.
+
+    Args:
+        tx: The transaction.
+        organization_id: The user's organization.
+        user_id: The user.
     """
     settings = NotificationSettings.current()
     rows = queries.of_owners(tx, [user_id, organization_id])
@@ -191,7 +213,15 @@ def _job_of(organization_id: str, user_id: str, channel: Channel, not_before: in
 def prepare(
     tx: Transaction, job: Job, settings: NotificationSettings, secret: Secret, plugins: Plugins
 ) -> Digest | None:
-    """Return the job's digest with its links; None if nothing waits any more."""
+    """Return the job's digest with its links; None if nothing waits or the channel is off.
+
+    Args:
+        tx: The transaction, which stores the links.
+        job: A job with `user_id` and `channel`. The tokens are derived from its id.
+        settings: The mail server, the defaults and the public address.
+        secret: The server's secret, from which the tokens are derived.
+        plugins: The features that may have other items for the user.
+    """
     channel, user_id = job.payload["channel"], job.payload["user_id"]
     scope = Scope(job.organization_id)
     untold = queries.untold_of(tx, channel, user_id, MOST_IN_DIGEST)
@@ -217,7 +247,15 @@ def prepare(
 def add_link(
     tx: Transaction, user: User, proposal_id: str, token: str, settings: NotificationSettings
 ) -> str | None:
-    """Store a one-time link, and return its address; None without a public address."""
+    """Store a one-time link, and return its address; None without a public address.
+
+    Args:
+        tx: The transaction.
+        user: The proposal's owner, who alone may use the link.
+        proposal_id: The proposal that the link decides.
+        token: The link's token. Only its hash is stored.
+        settings: The settings with the public address.
+    """
     now = tx.clock.now()
     link = DecisionLink(
         organization_id=user.organization_id,
@@ -234,7 +272,13 @@ def add_link(
 def open_link(tx: Transaction, token: str) -> tuple[DecisionLink, User, Proposal]:
     """Return the link with its owner and proposal; opening changes nothing.
 
-    Raises NotFound for an unknown link, and Conflict for one that was used, decided or expired.
+    Args:
+        tx: The transaction.
+        token: The token of the link's address.
+
+    Raises:
+        NotFound: for an unknown link, or if the proposal was deleted.
+        Conflict: for a link that was used or has expired, or a proposal that was decided.
     """
     link = queries.find_link(tx, one_time_links.hash_of(token))
     if link is None:
@@ -252,10 +296,19 @@ def open_link(tx: Transaction, token: str) -> tuple[DecisionLink, User, Proposal
 def decide(
     tx: Transaction, token: str, decision: str, reason: str | None
 ) -> Approved | Conflicted | Proposal:
-    """Decide the link's proposal in the name of its owner, and use up the link, in one transaction.
+    """Decide the link's proposal in the name of its owner, and use up the link.
 
-    After a conflict the link stays usable, since its owner may still reject. Raises as `open_link`
-    does.
+    Both happen in one transaction. After a conflict the link stays usable, since its owner may
+    still reject.
+
+    Args:
+        tx: The transaction.
+        token: The token of the link's address.
+        decision: "approve"; anything else rejects.
+        reason: The owner's reason for a rejection, or None.
+
+    Raises:
+        NotFound, Conflict: as `open_link` does.
     """
     link, user, proposal = open_link(tx, token)
     scope = Scope(link.organization_id, subject_id=user.id)
@@ -275,7 +328,13 @@ def decide(
 
 
 def note_problem(tx: Transaction, job: Job, problem: str) -> None:
-    """Store the reason why the user cannot be notified, and wait a day before the next attempt."""
+    """Store the reason why the user cannot be notified, and wait a day before the next attempt.
+
+    Args:
+        tx: The transaction.
+        job: The job that failed, with the user.
+        problem: A sentence for the user.
+    """
     user_id = job.payload["user_id"]
     personal, _ = queries.inherited(tx, Scope(job.organization_id), user_id)
     now = tx.clock.now()
@@ -284,7 +343,12 @@ def note_problem(tx: Transaction, job: Job, problem: str) -> None:
 
 
 def to_json(digest: Digest, *, job_id: str) -> Mapping[str, Any]:
-    """Return the digest in the form of a webhook."""
+    """Return the digest in the form of a webhook.
+
+    Args:
+        digest: The digest.
+        job_id: The id of the job, by which a receiver recognizes a repeated delivery.
+    """
     return {
         "type": "proposals.waiting",
         "delivery": job_id,

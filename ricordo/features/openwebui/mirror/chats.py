@@ -23,7 +23,17 @@ _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 async def sync_chats(store: Store, client: OpenWebUI, user: User, reader: str) -> None:
     """Mark the user's conversations whose chat was deleted in Open WebUI.
 
-    Nothing is marked if Open WebUI hides the chats of users from administrators.
+    Nothing is marked if Open WebUI hides the chats of users from administrators. A setting can also
+    have the marked conversations deleted by a job.
+
+    Args:
+        store: The store with the conversations.
+        client: The connection to Open WebUI.
+        user: The user whose chats are compared.
+        reader: The user's id in Open WebUI.
+
+    Raises:
+        Unavailable: if Open WebUI does not answer.
     """
     known = await store.read(lambda tx: _chats(tx, user))
     if not known:

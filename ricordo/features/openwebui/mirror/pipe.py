@@ -75,6 +75,16 @@ class Pipe:
         """Return the answer; as a stream if Open WebUI asks for one.
 
         Titles, tags and follow-up questions are not the agent's work, and do not reach its memory.
+
+        Args:
+            body: The request of Open WebUI, in the form of OpenAI's chat completions.
+            __user__: The user of Open WebUI, with `id` and `name`.
+            __chat_id__: The id of the chat. None is a request without a stored chat.
+            __task__: The kind of a request other than a message, such as a title. Its answer is
+                "{}".
+            __event_emitter__: A function that shows an event, such as a status, in the chat.
+            __event_call__: A function that asks the user in the browser, and returns the answer.
+            __session_id__: The session of the user's browser. Without one, the user is not asked.
         """
         if __task__:
             # After an empty answer, Open WebUI uses the user's message as the title, and as the

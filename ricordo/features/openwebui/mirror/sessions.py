@@ -17,7 +17,8 @@ import httpx2
 import orjson
 
 from ricordo.errors import Invalid, Unavailable
-from ricordo.features.sync.remotes.service import RemoteMoved
+from ricordo.features.sync.remotes.service import RemoteMoved, require_lease
+from ricordo.storage.engine.store import Store
 
 _SECONDS = 60.0
 _MAX_ANSWER_BYTES = 50_000_000
@@ -40,14 +41,14 @@ class KnowledgeFile:
     """A file of a knowledge base.
 
     `text_hash` is the hash of the text that Open WebUI searches, `file_hash` the hash of the
-    uploaded bytes. While the file is being processed (`is_processed`), its content is not known.
+    uploaded bytes. While the file is being processed (`in_process`), its content is not known.
     """
 
     id: str
     path: str
     text_hash: str
     file_hash: str
-    is_processed: bool = False
+    in_process: bool = False
 
     @property
     def state(self) -> str:
@@ -77,17 +78,26 @@ class _Received:
 
 
 class OpenWebUI:
-    """One connection, for one sync."""
+    """A connection to Open WebUI, for one sync.
 
-    def __init__(self, http: httpx2.AsyncClient, url: str) -> None:
+    All methods raise Unavailable if Open WebUI fails or does not answer, and Invalid if it refuses
+    the key. Methods that write there raise LeaseLost if the sync's job was cancelled or taken over.
+    """
+
+    def __init__(self, http: httpx2.AsyncClient, url: str, store: Store) -> None:
         self._http = http
+        self._store = store
         self._url = f"{url.rstrip('/')}/api/v1"
 
     async def knowledge_base(self, marker: str, name: str, reader: str) -> str:
         """Return the id of the knowledge base whose description ends with the marker.
 
-        A missing one is created. `reader` is the id of the user in Open WebUI that may read and
-        write it.
+        A missing one is created. Of several, the lowest id is returned.
+
+        Args:
+            marker: A text that names the user of Ricordo, and is in no other description.
+            name: The name of a new knowledge base.
+            reader: The id of the user in Open WebUI that may read and write it.
         """
         listing = await self._json(
             "GET", f"/knowledge/search?view_option=created&query={quote(marker)}"
@@ -114,7 +124,7 @@ class OpenWebUI:
                 skipped.
             Invalid: if there are more files than the limit.
         """
-        # a page may repeat a file that has moved to it meanwhile
+        # A page may repeat a file that has moved to it meanwhile.
         files: dict[str, KnowledgeFile] = {}
         most = 0
         row_count = 0
@@ -152,8 +162,14 @@ class OpenWebUI:
     async def upload(self, knowledge_id: str, path: str, content: bytes) -> KnowledgeFile:
         """Add a file to a knowledge base, and return it when it is processed.
 
+        Args:
+            knowledge_id: The knowledge base.
+            path: The file's path in it, with "/" between folders. Missing folders are created.
+            content: The bytes of the file.
+
         Raises:
-            NotTaken: if Open WebUI refused the file.
+            NotTaken: if Open WebUI refused the file, or could not process it.
+            Unavailable: if the processing takes more than about ten seconds.
         """
         folder, _, name = path.rpartition("/")
         metadata = {"knowledge_id": knowledge_id, "file_hash": sha256(content).hexdigest()}
@@ -196,7 +212,16 @@ class OpenWebUI:
         return None if answer is None else _note(answer)
 
     async def find_note(self, title: str, noted: Json, reader: str) -> StoredNote | None:
-        """Return the reader's note with this title and this metadata of Ricordo."""
+        """Return the reader's note with this title and this metadata of Ricordo.
+
+        Args:
+            title: The title, of which the first 100 characters are searched.
+            noted: The fields that Ricordo's metadata of the note must contain; it may have others.
+            reader: The id of a user in Open WebUI. Notes that others may read too are skipped.
+
+        Returns:
+            The note; None if there is none.
+        """
         listing = await self._json(
             "GET", f"/notes/search?page=1&view_option=created&query={quote(title[:100])}"
         )
@@ -216,7 +241,15 @@ class OpenWebUI:
         noted: Json,
         grants: list[Json],
     ) -> StoredNote:
-        """Create a note, or change the one with this id."""
+        """Create a note, or change the one with this id.
+
+        Args:
+            note_id: The note to change; None creates one.
+            title: The title.
+            content: The text in Open WebUI's forms: `md`, `html` and `json`.
+            noted: Ricordo's metadata of the note.
+            grants: The rights of users, which are sent only with a new note.
+        """
         body: Json = {"title": title, "data": {"content": content}, "meta": {"ricordo": noted}}
         if note_id is None:
             path = "/notes/create"
@@ -231,8 +264,13 @@ class OpenWebUI:
     async def chat_ids(self, reader: str) -> set[str]:
         """Return the ids of a user's chats, archived ones too.
 
-        A chat that moved to another page meanwhile may be missing. Raises Invalid if administrators
-        may not see chats.
+        A chat that moved to another page meanwhile may be missing.
+
+        Args:
+            reader: The user's id in Open WebUI.
+
+        Raises:
+            Invalid: if administrators may not see chats.
         """
         ids: set[str] = set()
         for page in count(1):
@@ -285,6 +323,8 @@ class OpenWebUI:
         is_upload: bool = False,
         **options: Any,
     ) -> _Received:
+        if method != "GET":
+            await require_lease(self._store)
         try:
             answer = await self._answer(method, path, **options)
         except (httpx2.TransportError, httpx2.DecodingError) as error:
@@ -319,8 +359,17 @@ class OpenWebUI:
 
 
 @asynccontextmanager
-async def connected(url: str | None, key: str | None) -> AsyncIterator[OpenWebUI]:
-    """Open a connection for a sync. Raises Invalid for missing settings."""
+async def connected(url: str | None, key: str | None, store: Store) -> AsyncIterator[OpenWebUI]:
+    """Open a connection for a sync.
+
+    Args:
+        url: The address of Open WebUI; None if it is not set.
+        key: The API key of an administrator; None if it is not set.
+        store: The store, which checks the lease of the sync's job before each write there.
+
+    Raises:
+        Invalid: if one of the two is missing.
+    """
     if not url or not key:
         raise Invalid(_UNSET)
     async with httpx2.AsyncClient(
@@ -329,11 +378,16 @@ async def connected(url: str | None, key: str | None) -> AsyncIterator[OpenWebUI
         trust_env=False,
         follow_redirects=False,
     ) as http:
-        yield OpenWebUI(http, url)
+        yield OpenWebUI(http, url, store)
 
 
 def grants_of(reader: str, *, is_writable: bool) -> list[Json]:
-    """Return the grants for a user of Open WebUI to read or write."""
+    """Return the grants for a user of Open WebUI to read or write.
+
+    Args:
+        reader: The user's id in Open WebUI.
+        is_writable: Whether the user may also write.
+    """
     permissions = ("read", "write") if is_writable else ("read",)
     return [
         {"principal_type": "user", "principal_id": reader, "permission": permission}
@@ -367,7 +421,7 @@ def _file(row: Json, folder: str) -> KnowledgeFile:
         path=f"{folder}/{name}" if folder else name,
         text_hash=str(row.get("hash") or ""),
         file_hash=str(metadata.get("file_hash") or ""),
-        is_processed=status in ("pending", "processing"),
+        in_process=status in ("pending", "processing"),
     )
 
 

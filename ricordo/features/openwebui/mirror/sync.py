@@ -37,7 +37,12 @@ class OpenWebUIRemotes:
     def read(self, access: Access, settings: Settings) -> Access:  # noqa: ARG002 - the protocol's
         """Return the address that the settings name.
 
-        Raises Invalid for any other address.
+        Args:
+            access: The address to check. Its other fields must be empty.
+            settings: Not used; the feature has its settings elsewhere.
+
+        Raises:
+            Invalid: for any other address.
         """
         url = OpenWebUISettings().openwebui_url
         has_more = access.password or access.username or access.options
@@ -53,15 +58,29 @@ class OpenWebUIRemotes:
     ) -> Remote:
         """Sync the memory with the notes, and the workspace with the knowledge base.
 
+        Args:
+            store: The store, which checks the lease of the sync's job at each write.
+            remote: The remote. Its `seen` is the id of the knowledge base; None before the first
+                sync.
+            access: The address of Open WebUI. The key is read from the settings.
+            settings: The settings of the server.
+
+        Returns:
+            The remote with its progress. Its `last_error` names files and notes that could not be
+            synced.
+
         Raises:
-            Unavailable: if Open WebUI cannot be reached.
-            Invalid: if Open WebUI refuses the key, or does not know the user.
+            Unavailable: if Open WebUI cannot be reached, or changes faster than it can be synced.
+            Invalid: if Open WebUI refuses the key, or the user does not come from there.
+            NotFound: if the user was erased.
+            LeaseLost: if the sync's job was cancelled or taken over.
         """
         address = self.read(access, settings).address
         key = OpenWebUISettings().openwebui_api_key
         user = await store.read(lambda tx: owner_of(tx, remote))
         reader = id_there(user)
-        async with connected(address, key.get_secret_value() if key else None) as client:
+        secret = key.get_secret_value() if key else None
+        async with connected(address, secret, store) as client:
             return await until_settled(lambda: _attempt(store, client, remote, user, reader))
 
 

@@ -43,7 +43,15 @@ def _with_asterisks(emphasis: re.Match[str]) -> str:
 
 
 def says_the_same(text: str, other: str, key: Key) -> bool:
-    """Return True for texts that differ only in the form of their lines."""
+    """Return True for texts that differ only in the form of their lines.
+
+    Blank lines and line breaks do not count.
+
+    Args:
+        text: A text.
+        other: The text that it is compared with.
+        key: `plain_key` for files, `markdown_key` for notes.
+    """
     return _whole(text, key) == _whole(other, key)
 
 
@@ -52,6 +60,11 @@ def carried_over(before: str, edited: str, key: Key) -> str:
 
     >>> carried_over("- a\n- b", "*   a\n    \n*   c", markdown_key)
     '- a\n\n- c'
+
+    Args:
+        before: The text before the edit, in our form. Its line breaks at the end are used.
+        edited: The text as Open WebUI returns it.
+        key: `plain_key` for files, `markdown_key` for notes.
     """
     if says_the_same(before, edited, key):
         return before

@@ -16,7 +16,6 @@ from ricordo.features.memory_care.notifications.service import DigestEntry
 from ricordo.features.openwebui.mirror import queries
 from ricordo.features.openwebui.mirror.queries import SyncedItem
 from ricordo.features.openwebui.mirror.sessions import OpenWebUI, grants_of
-from ricordo.features.sync.remotes.service import require_lease
 from ricordo.memory import user_memory
 from ricordo.pages.filters import editable_markdown
 from ricordo.storage import proposals
@@ -33,7 +32,19 @@ _MARK = "waiting"
 async def sync_waiting(
     store: Store, client: OpenWebUI, remote: Remote, user: User, reader: str
 ) -> None:
-    """Write, change or remove the note. `reader` is the user's id in Open WebUI."""
+    """Write, change or remove the note.
+
+    Args:
+        store: The store, which checks the lease of the sync's job.
+        client: The connection to Open WebUI.
+        remote: The remote to which the note belongs.
+        user: The owner of the proposals.
+        reader: The user's id in Open WebUI.
+
+    Raises:
+        Unavailable: if Open WebUI does not answer.
+        LeaseLost: if the sync's job was cancelled or taken over.
+    """
     text, item = await store.read(lambda tx: (_text(tx, user), _item(tx, remote)))
     note = await client.note(item.there_id) if item else None
     noted = {"user": user.id, "kind": _MARK}
@@ -46,7 +57,6 @@ async def sync_waiting(
             await store.write(partial(queries.remove, item=item))
         return
     if note is None or note.noted.get("text") != text or note.text.strip() != text.strip():
-        await require_lease(store)
         note = await client.put_note(
             note.id if note else None,
             TITLE,

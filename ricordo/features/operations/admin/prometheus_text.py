@@ -33,7 +33,17 @@ class _Collected(Collector):
 def write_metrics(
     requests: RequestCounts, turns: TurnCounts, gauges: dict[str, tuple[str, float]], queue: Queue
 ) -> bytes:
-    """Return all metrics as text; `gauges` maps names to a help text and a value."""
+    """Return all metrics as text.
+
+    Args:
+        requests: The counts and times of this process's requests.
+        turns: The counts and times of this process's turns.
+        gauges: By name, the help text and the present number of a metric without labels.
+        queue: The jobs in the database.
+
+    Returns:
+        UTF-8 in Prometheus's text format 0.0.4.
+    """
     families = [
         _gauge(
             "ricordo_info", "The version of Ricordo that runs.", ["version"], [([__version__], 1.0)]

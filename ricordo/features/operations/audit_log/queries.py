@@ -66,7 +66,11 @@ Person = tuple[str, str | None, str]
 
 @dataclass(slots=True)
 class AuditDraft:
-    """A row without its number and pseudonyms. `for_user` is an id or a name."""
+    """A row without its number and pseudonyms.
+
+    `for_user` is an id or a name. `objects` are ids by parameter name. `repeats` is the number of
+    requests that the row counts. `created_at` is in microseconds.
+    """
 
     action: str
     status: int
@@ -86,7 +90,8 @@ class AuditFilter:
     """A selection of rows; None selects all.
 
     `user_id` selects the rows by a user or on behalf of the user, `action` rows whose action
-    contains this text, and `refused` only refused requests.
+    contains this text, and `refused` only refused requests. `since` and `until` are in
+    microseconds, and rows at these times are selected too.
     """
 
     user_id: str | None = None
@@ -111,13 +116,22 @@ class AuditFilter:
 
 
 def hash_of(row: Mapping[str, Any]) -> str:
-    """Return the hash of a row, which the next row stores."""
+    """Return the hash of a row, which the next row stores.
+
+    Args:
+        row: The row in its stored form, with at least the columns of `HASHED`.
+    """
     content = orjson.dumps([row[name] for name in HASHED], option=orjson.OPT_SORT_KEYS)
     return sha256(content).hexdigest()
 
 
 def pseudonym(salt: str, person: Person) -> str:
-    """Return the pseudonym of a person in rows; without the salt it cannot be traced back."""
+    """Return the pseudonym of a person in rows; without the salt it cannot be traced back.
+
+    Args:
+        salt: A random text that is stored with the person, and is deleted with it.
+        person: The person.
+    """
     return "person-" + sha256(orjson.dumps([salt, *person])).hexdigest()[:32]
 
 
@@ -126,7 +140,10 @@ def append(
 ) -> dict[Person, str]:
     """Add rows to the ends of their chains, and return the new pseudonyms.
 
-    `pseudonyms` are the pseudonyms that earlier calls returned.
+    Args:
+        tx: The transaction.
+        drafts: The rows, in the order in which they are numbered.
+        pseudonyms: The pseudonyms that earlier calls returned. It is not changed.
     """
     by_organization: dict[str, list[AuditDraft]] = defaultdict(list)
     for draft in drafts:
@@ -246,6 +263,16 @@ def page(
     """Return one page of rows, with the people behind the pseudonyms.
 
     Erased people are None.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization whose chain is read.
+        page: The requested part of the list, ordered by number.
+        row_filter: The selection of rows.
+
+    Returns:
+        Rows of the log as dicts by column, with `user_id`, `address`, `user`, `for_user_id` and
+        `for_user` added.
     """
     statement = _ROWS.where(
         audit_log.c.organization_id == organization_id, *row_filter.conditions()
@@ -254,7 +281,13 @@ def page(
 
 
 def rows_after(tx: Transaction, organization_id: str, number: int) -> list[dict[str, Any]]:
-    """Return the next rows of the chain in their stored form."""
+    """Return the next rows of the chain in their stored form.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization whose chain is read.
+        number: The number of the last row that is not returned. At most 1,000 rows follow it.
+    """
     next_rows = (
         select(audit_log)
         .where(audit_log.c.organization_id == organization_id, audit_log.c.number > number)
@@ -276,6 +309,11 @@ def expire(tx: Transaction, organization_id: str, before: int) -> bool:
     """Delete some rows older than this time; return True if there may be more.
 
     The hash of the last deleted row is stored as the chain's anchor.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization, which must have a chain.
+        before: A time in microseconds.
     """
     chain = tx.first(_LOCKED_CHAIN, {"organization_id": organization_id})
     rows = rows_after(tx, organization_id, chain.first - 1)

@@ -162,7 +162,14 @@ def _changes(scope: Scope, status: int) -> bool:
 
 
 def draft_of(scope: Scope, status: int, body: bytes, now: int) -> AuditDraft:
-    """Return the draft of a request's row, without names, labels and content."""
+    """Return the draft of a request's row, without names, labels and content.
+
+    Args:
+        scope: The request's ASGI scope after its route was found and its caller authenticated.
+        status: The HTTP status of the answer.
+        body: The first bytes of the answer. The id of a created object is read from them.
+        now: The time in microseconds.
+    """
     caller: Caller | None = scope.get(RECORDED_SCOPE) or scope.get(REQUEST_SCOPE)
     acting: Caller | None = scope.get(ACTING_SCOPE)
     path_parameters: dict[str, Any] = scope.get("path_params") or {}

@@ -20,7 +20,16 @@ ATTEMPTS = 2
 async def make(runtime: Runtime, job: Job, report: Report) -> None:
     """Write the backup that the job names, in a separate thread.
 
-    The file appears only when it is complete.
+    The file appears only when it is complete. An existing file is left as it is.
+
+    Args:
+        runtime: The running server.
+        job: The job. `name` in its payload is the file's name in the folder of backups.
+        report: Reports the copied or compared rows of one table, and all rows of that table.
+
+    Raises:
+        Conflict, NotFound, Unavailable: as `service.back_up` does. Unavailable also if the job was
+            cancelled.
     """
     target = service.folder_of(runtime.settings) / job.payload["name"]
     is_cancelled = Event()

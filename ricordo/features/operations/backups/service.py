@@ -56,7 +56,15 @@ def folder_of(settings: Settings) -> Path:
 def back_up(settings: Settings, target: Path, report: Report) -> MoveReport:
     """Write the database into an SQLite file while servers use it.
 
-    Raises Conflict if the file exists, NotFound, Unavailable.
+    Args:
+        settings: The settings that name the database.
+        target: The path of the new file. Its missing folder is created.
+        report: Shows progress.
+
+    Raises:
+        Conflict: if the file exists, or the database has another schema than this Ricordo.
+        NotFound: if there is no database.
+        Unavailable: if the database or the disk fails.
     """
     target = target.absolute()
     if target.exists():
@@ -75,7 +83,18 @@ def restore(
 ) -> MoveReport:
     """Replace a database that is not in use with a backup.
 
-    `replace` allows a database that is not empty. Raises Conflict, Invalid, NotFound, Unavailable.
+    Args:
+        source: The file of the backup, which is not changed if it has a seal.
+        settings: The settings that name the database to replace.
+        report: Shows progress.
+        replace: Whether an SQLite file that is not empty may be replaced. On PostgreSQL it only
+            allows an unfinished copy: a database with other rows is always refused.
+
+    Raises:
+        Conflict: if the database is in use or not empty, or the backup has another schema.
+        Invalid: if the backup is damaged, or contains a character that PostgreSQL cannot store.
+        NotFound: if there is no file at `source`.
+        Unavailable: if a database or the disk fails.
     """
     source = source.absolute()
     hashes = require_sound(source)
@@ -104,8 +123,14 @@ def restore(
 def upgrade(settings: Settings, tables: Sequence[Table]) -> UpgradeReport:
     """Back up, migrate and check a database that is not in use.
 
-    `tables` are tables of plugins; missing ones are created. Raises NotFound, Conflict,
-    Unavailable.
+    Args:
+        settings: The settings that name the database.
+        tables: Tables of plugins; missing ones are created.
+
+    Raises:
+        NotFound: if there is no database.
+        Conflict: if a server uses it.
+        Unavailable: if it cannot be read, or has faults after the upgrade.
     """
     status = check(settings)
     if status.state == "absent":

@@ -56,7 +56,14 @@ class LedgerParameters:
     ] = 1000
 
     def query(self, now: int) -> LedgerQuery:
-        """Return the query. Raises Invalid if it ends before it begins."""
+        """Return the query.
+
+        Args:
+            now: The time in microseconds. The query ends with it by default.
+
+        Raises:
+            Invalid: if the query ends before it begins, or a date cannot be read.
+        """
         if self.until is None:
             until = now + 1
         else:
@@ -118,7 +125,9 @@ class LedgerLineResponse(ResponseModel):
     def from_line(cls, line: LedgerLine, currency: str | None) -> Json:
         """Return the response for a line.
 
-        Without prices, `unpriced_tokens` is null.
+        Args:
+            line: The line.
+            currency: The currency of the prices. Without prices, `unpriced_tokens` is null.
         """
         return cls.of(line, unpriced_tokens=line.unpriced_tokens if currency else None)
 
@@ -140,7 +149,15 @@ class LedgerResponse(ResponseModel):
     def from_lines(
         cls, lines: Sequence[LedgerLine], query: LedgerQuery, currency: str | None, limit: int
     ) -> Json:
-        """Return the first lines, and the total of all."""
+        """Return the first lines, and the total of all.
+
+        Args:
+            lines: All lines of the ledger.
+            query: The query that selected them. Its `until` is the first microsecond after the
+                last.
+            currency: The currency of the prices; None without prices.
+            limit: The most lines that are returned.
+        """
         return cls.of(
             query,
             until=query.until - 1,

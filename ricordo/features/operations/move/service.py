@@ -69,7 +69,7 @@ class MoveOptions:
 
 @dataclass(frozen=True, slots=True)
 class MoveReport:
-    """The rows and the hash of each table that was moved.
+    """The rows and the hash of each table that was moved, by the table's name.
 
     `leaves_vectors` is set if vectors in pgvector must be rebuilt. `was_sealed` is set if the
     source was a backup that equals its hashes.
@@ -114,7 +114,19 @@ class TableHash:
 def move(source: Settings, target: Settings, options: MoveOptions, report: Report) -> MoveReport:
     """Copy the database into an empty one, and compare the two.
 
-    Raises Conflict (in use, not empty, unequal), Invalid, NotFound and Unavailable.
+    Args:
+        source: The settings that name the old database, which is only read.
+        target: The settings that name the new database.
+        options: The options of the move.
+        report: Shows progress.
+
+    Raises:
+        Conflict: if a database is in use, the new one is not empty, the old one has another schema,
+            or the two are unequal afterwards.
+        Invalid: if the two are the same, the old one has NUL characters that PostgreSQL cannot
+            store, or a sealed backup differs from its hashes.
+        NotFound: if there is no old database.
+        Unavailable: if a database fails.
     """
     if address(source) == address(target):
         raise Invalid(f"{address(target)} is already the database in use. Name another one.")
@@ -135,7 +147,16 @@ def move(source: Settings, target: Settings, options: MoveOptions, report: Repor
 def move_to(source: Settings, target: Settings, options: MoveOptions, report: Report) -> MoveReport:
     """Move the database; a target that is an SQLite file appears in one step.
 
-    If the move is killed, the old file remains. Raises as `move` does.
+    If the move is killed, the old file remains.
+
+    Args:
+        source: The settings that name the old database, which is only read.
+        target: The settings that name the new database.
+        options: The options of the move.
+        report: Shows progress.
+
+    Raises:
+        Conflict, Invalid, NotFound, Unavailable: as `move` does.
     """
     if target.postgres_url is not None or address(source) == address(target):
         return move(source, target, options, report)
@@ -156,7 +177,15 @@ def move_into_file(
 ) -> MoveReport:
     """Copy into a new file, which then replaces the target's file.
 
-    The caller holds the target's lock.
+    Args:
+        source: The settings that name the old database, which is only read.
+        target: The settings that name the SQLite file. The caller holds its lock.
+        options: The options of the move.
+        report: Shows progress.
+
+    Raises:
+        Conflict, Invalid, NotFound, Unavailable: as `move` does. Unavailable also if the file is
+            missing, but the log of its last writes is still there.
     """
     path = target.database_path
     look_for_absent(path)  # otherwise the new file would use the log of a missing database
@@ -171,7 +200,12 @@ def move_into_file(
 
 
 def at_file(settings: Settings, path: Path) -> Settings:
-    """Return the settings with this SQLite file as their database."""
+    """Return the settings with this SQLite file as their database.
+
+    Args:
+        settings: The settings to copy.
+        path: The absolute path of the file.
+    """
     return settings.model_copy(update={"database_url": SecretStr(f"{SQLITE}{path}")})
 
 
@@ -262,7 +296,10 @@ def _count(connection: sa.Connection, table: sa.Table) -> int:
 def portions(connection: sa.Connection, table: sa.Table) -> Iterator[list[Row]]:
     """Yield all rows in the order of the key, some hundred at a time.
 
-    The rows are from one point in time only if the caller reads from one snapshot.
+    Args:
+        connection: The connection. The rows are from one point in time only if it reads from one
+            snapshot.
+        table: A table with a primary key or a unique constraint.
     """
     key = _key_of(table)
     if table.name == "search_vectors":

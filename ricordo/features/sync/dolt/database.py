@@ -116,7 +116,11 @@ class DoltEdit:
     latest: Mapping[str, str] = field(default_factory=dict)
 
     def onto(self, now: Rows) -> dict[str, DoltRow | None]:
-        """Return the rows to write if the present rows are `now`."""
+        """Return the rows to write.
+
+        Args:
+            now: The present rows of the user.
+        """
         changes: dict[str, DoltRow | None] = {}
         for label, row in self.changes.items():
             stored = now.get(label)
@@ -168,7 +172,15 @@ class Database:
         return str(self.engine.run(f"SELECT dolt_hashof('{MAIN}')")[0][0])
 
     def rows(self, commit: str | None) -> dict[str, DoltRow]:
-        """Return the user's rows by label at a commit; None means now."""
+        """Return the user's rows by label at a commit.
+
+        Args:
+            commit: The commit's hash; None for the present rows, with uncommitted changes.
+
+        Raises:
+            TooLong: if there are too many rows or bytes.
+            EngineError: if the table did not exist at the commit.
+        """
         table = self.engine.table_at if commit else TABLE
         sql = f"SELECT {_COLUMNS} FROM {table} WHERE user_id = ?"  # noqa: S608 - constant names
         parameters = [*filter(None, (commit, self._user))]
@@ -179,7 +191,15 @@ class Database:
         }
 
     def log(self, after: str | None = None, until: str = MAIN) -> list[DoltCommit]:
-        """Return the commits of `until` without those of `after`, newest first."""
+        """Return the commits of `until` without those of `after`, newest first.
+
+        Args:
+            after: A commit's hash or a branch; None leaves nothing out.
+            until: A commit's hash or a branch.
+
+        Raises:
+            TooLong: if there are more than 200,000 commits, or too many bytes.
+        """
         if after is None:
             revisions = until
         else:
@@ -203,6 +223,10 @@ class Database:
 
         They follow first parents. Without a base, they begin at the first commit. If first parents
         do not lead to the base, only the head is returned.
+
+        Args:
+            base: The hash of a commit, or None.
+            head: The hash of the last commit.
         """
         require_few(self.engine, "dolt_commit_ancestors", [], 2 * MOST_COMMITS, "commit_hash")
         rows = self.engine.run(
@@ -223,7 +247,13 @@ class Database:
     ) -> list[RemoteCommit]:
         """Return the commits of others that change the user's rows, oldest first.
 
-        With `as_one` they are combined into one commit by all their authors.
+        Args:
+            base: The hash of the commit that the memory has already; None for the whole history.
+            head: The hash of the last commit.
+            as_one: Whether to combine all commits into one by all their authors.
+
+        Raises:
+            TooLong: if a commit has too many rows, or the history too many commits.
         """
         log = {logged.hash: logged for logged in self.log(base, head)}
         steps = [head] if as_one else self.steps(base, head)
@@ -260,7 +290,8 @@ class Database:
     def _touching_among(self, steps: Sequence[str], base: str | None) -> set[str]:
         """Return the steps that may change the user's rows.
 
-        Of many steps, the database selects those that touch the rows; of few steps, all are read.
+        Without a base, or if there are many steps, the database selects those that touch the rows.
+        Otherwise all steps are read.
         """
         if base is None or len(steps) > _MOST_STEPS:
             return self._touching()
@@ -273,8 +304,16 @@ class Database:
     def commit(self, expected: str, edit: DoltEdit, merged: DoltCommit | None = None) -> str:
         """Make the edit the next commit of `main`, and return the new head.
 
-        With `merged`, the commit merges that proposal's branch. An edit that neither changes nor
-        merges anything is not committed. Raises RemoteMoved.
+        An edit that neither changes nor merges anything is not committed.
+
+        Args:
+            expected: The hash that `main` had when the caller read it.
+            edit: The rows to write.
+            merged: The newest commit of a proposal's branch that the commit merges; None merges
+                none.
+
+        Raises:
+            RemoteMoved: if `main` has another hash.
         """
         with self.transaction():
             if self.head() != expected:
@@ -286,6 +325,11 @@ class Database:
                 return self._commit(edit)
             return expected
 
+    def heads(self) -> dict[str, str]:
+        """Return all branches by name, each with the hash of its newest commit."""
+        rows = self.engine.run("SELECT name, hash FROM dolt_branches")
+        return {str(name): str(hash) for name, hash in rows}
+
     def branches(self) -> list[DoltCommit]:
         rows = self.engine.run("SELECT hash, latest_commit_message, name FROM dolt_branches")
         branches = (DoltCommit(str(hash), str(message), str(name)) for hash, message, name in rows)
@@ -295,6 +339,11 @@ class Database:
         """Create a branch with one commit on `start`.
 
         The branch appears under its name completely or not at all.
+
+        Args:
+            name: The name of the new branch, as `branch_of` makes it.
+            start: The hash of the commit at which the branch begins.
+            edit: The commit, which may change nothing.
         """
         self.engine.call("dolt_branch", self._scratch, start)
         self.engine.call("dolt_checkout", self._scratch)
@@ -311,7 +360,12 @@ class Database:
         self.engine.call("dolt_branch", "-D", name)
 
     def commit_of(self, version: str, chain_id: str) -> str | None:
-        """Return the commit whose trailer names this version (hex) of the chain, or None."""
+        """Return the commit whose trailer names this version of the chain, or None.
+
+        Args:
+            version: The version's id in 40 hex digits.
+            chain_id: The chain.
+        """
         rows = self.engine.run(
             "SELECT commit_hash, message FROM dolt_log WHERE message LIKE ?",
             f"%Ricordo-Version: {version}%",
@@ -334,8 +388,12 @@ class Database:
     def is_only_of(self, chain_id: str, messages: Collection[str]) -> bool:
         """Return whether Ricordo made all commits, and only for this chain.
 
-        `messages` are the messages of Ricordo's commits without a version. Returns False if there
-        is another program's commit, branch, tag or uncommitted change, or a row of another user.
+        Returns False if there is another program's commit, branch, tag or uncommitted change, or a
+        row of another user.
+
+        Args:
+            chain_id: The chain that the commits must name.
+            messages: The messages of Ricordo's commits without a version.
         """
         if self.engine.run(_OTHERS_ROWS, self._user) or self.engine.run(_UNCOMMITTED):
             return False
@@ -355,15 +413,28 @@ class Database:
             for commit in self.log(until=name)
         )
 
-    def begin_again(self, expected: str) -> None:
+    def begin_again(self, expected: Mapping[str, str]) -> None:
         """Remove the history of `main` and the proposals' branches, and create the table again.
 
-        Raises RemoteMoved.
+        Args:
+            expected: The branches with their hashes, as the caller read them before it checked
+                that all commits are Ricordo's.
+
+        Raises:
+            RemoteMoved: if a branch has another hash, or was added or removed. Then nothing that
+                others committed is removed. If `main` moved at the last moment, branches of
+                proposals are gone, and the next sync makes them again.
         """
         root = self.log()[-1].hash
+        if self.heads() != expected:
+            raise RemoteMoved
+        # The branches are removed first. A killed sync that had reset `main` already would keep
+        # their old history.
         for branch in self.branches():
+            if branch.hash != expected[branch.branch]:
+                raise RemoteMoved
             self.drop_branch(branch.branch)
-        if self.head() != expected:
+        if self.head() != expected[MAIN]:
             raise RemoteMoved
         self.engine.call("dolt_reset", "--hard", root)
         self.prepare()
@@ -550,7 +621,11 @@ def branches_of(user: str) -> str:
 
 
 def date_of(at: int) -> str:
-    """Return a time in microseconds as Dolt's date: whole seconds in UTC."""
+    """Return a time as Dolt's date: whole seconds in UTC.
+
+    Args:
+        at: The time in microseconds.
+    """
     return to_datetime(at).replace(microsecond=0, tzinfo=None).isoformat()
 
 

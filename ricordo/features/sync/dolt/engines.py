@@ -121,7 +121,15 @@ def read_address(
 ) -> DoltAddress:
     """Parse an address, and separate the password from it.
 
-    Raises Invalid, whose text quotes no password.
+    Args:
+        address: The address of a server or a file, in a form that this module's docstring names. A
+            password in it replaces `password`.
+        password: The password of a server; None if it is in the address, or if there is none.
+        allow_private: Whether a server may have a private IP address.
+        folders: The folders in which files of doltlite may be.
+
+    Raises:
+        Invalid: if the address cannot be a remote. The text quotes no password.
     """
     try:
         parts = urlsplit(address)
@@ -156,6 +164,12 @@ def marker_of(address: str) -> FolderMarker | None:
     """Return the marker file, which names the organization of a doltlite file.
 
     It is next to the doltlite file. The rows of the doltlite file name only their users.
+
+    Args:
+        address: The address in its normal form.
+
+    Returns:
+        The marker; None for the address of a server.
     """
     parts = urlsplit(address)
     if parts.scheme != "doltlite":
@@ -167,7 +181,13 @@ def marker_of(address: str) -> FolderMarker | None:
 def claim(address: str, organization_id: str) -> None:
     """Record the organization of a doltlite file.
 
-    Raises Conflict if the file belongs to another organization.
+    Args:
+        address: The address in its normal form. A server needs no record.
+        organization_id: The organization that uses the file.
+
+    Raises:
+        Conflict: if the file belongs to another organization.
+        Unavailable: if the record cannot be read or written.
     """
     if marker := marker_of(address):
         marker.claim(organization_id)
@@ -192,7 +212,13 @@ class Engine(ABC):
     def run(self, sql: str, *values: object) -> list[Row]:
         """Return the rows of a statement.
 
-        Raises EngineError if it is refused, Unavailable if the engine has stopped.
+        Args:
+            sql: The statement, with a `?` for each value.
+            *values: The values.
+
+        Raises:
+            EngineError: if the statement is refused.
+            Unavailable: if the engine has stopped.
         """
 
     @abstractmethod
@@ -268,7 +294,12 @@ class DoltServer(Engine):
 
 
 def start_child(path: Path, pipe: int) -> "subprocess.Popen[bytes]":
-    """Start the process of doltlite on this file; it answers on this descriptor."""
+    """Start the process of doltlite on this file.
+
+    Args:
+        path: The database file.
+        pipe: The file descriptor of the pipe on which the process gets statements and answers.
+    """
     return subprocess.Popen(  # noqa: S603 - our own arguments
         [sys.executable, "-I", str(CHILD), str(path), str(pipe)],
         stdin=subprocess.DEVNULL,
@@ -350,8 +381,14 @@ def require_few(
 ) -> None:
     """Raise TooLong if a table has too many rows or bytes.
 
-    The bytes of the columns `texts` are counted. Other programs write these tables, so they may
-    have any size.
+    Other programs write these tables, so they may have any size.
+
+    Args:
+        engine: The connection.
+        source: The SQL after FROM, with a `?` for each value. It must not contain text of users.
+        values: The values of `source`.
+        limit: The most rows.
+        *texts: The columns whose bytes are counted; doltlite counts characters instead.
     """
     size = " + ".join(f"LENGTH(COALESCE({text}, ''))" for text in texts)
     ((count, length),) = engine.run(

@@ -28,8 +28,18 @@ _PROPOSAL = re.compile(r"proposal-[0-9a-f-]{36}")
 def pull_commit(tx: Transaction, remote: Remote, owner: Actor, step: RemoteCommit) -> Remote:
     """Turn a commit into versions, and its conflicts into proposals; record the remote's state.
 
-    Returns the recorded remote. Raises Invalid or TooLong if a row cannot be a block; nothing is
-    changed then.
+    Args:
+        tx: The transaction.
+        remote: The remote with its progress so far.
+        owner: The user who owns the memory.
+        step: The commit with the user's rows before and after it.
+
+    Returns:
+        The recorded remote. Its `last_error` names conflicts that wait for the owner.
+
+    Raises:
+        Invalid, TooLong: if a row cannot be a block. The transaction is then rolled back.
+        Conflict: if a label is taken, or too many proposals wait.
     """
     owned = user_memory.open_memory(tx, Scope(remote.organization_id), owner.id)
     chain = versions.lock(tx, owned.chain.id) or owned.chain

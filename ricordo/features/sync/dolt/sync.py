@@ -60,7 +60,7 @@ from ricordo.storage import blocks, history, proposals, remotes, versions
 from ricordo.storage.engine.store import Store, Transaction
 
 _KIND = "dolt"
-_ORGANIZATION = "{organization}"  # stands for the organization's id in RICORDO_DOLT_REMOTE
+_ORGANIZATION = "{organization}"  # the placeholder of an organization's id in RICORDO_DOLT_REMOTE
 _PORTION = 50  # versions that are read and recorded together
 
 
@@ -72,7 +72,15 @@ class DoltRemotes:
     marker = staticmethod(marker_of)
 
     def read(self, access: Access, settings: Settings) -> Access:
-        """Check the address, and separate the password from it."""
+        """Check the address, and separate the password from it.
+
+        Args:
+            access: The access as the caller gave it.
+            settings: The operator's permissions for addresses.
+
+        Raises:
+            Invalid: if the address cannot be a remote, or a user name or options are given.
+        """
         if access.options or access.username:
             raise Invalid(
                 "A Dolt remote takes no options and no user name: put the name into the address."
@@ -83,7 +91,13 @@ class DoltRemotes:
     async def keeps_forgotten(self, store: Store, settings: Settings, remote: Remote) -> bool:
         """Return whether the remote's history has versions that were rewritten here.
 
-        Raises Unavailable.
+        Args:
+            store: The store of the memory.
+            settings: The settings of the server.
+            remote: The remote.
+
+        Raises:
+            Unavailable: if the database cannot be reached.
         """
         access = await asyncio.to_thread(access_of, remote, Secret(settings.data_dir))
         async with self._opened(store, remote, access, settings) as (database, _, _):
@@ -97,8 +111,22 @@ class DoltRemotes:
     ) -> Remote:
         """Pull from the database, then push.
 
-        Raises Unavailable if it cannot be reached or refuses, and Conflict or Invalid if its
-        content cannot be pulled. Nothing is lost on either side.
+        Nothing is lost on either side if it fails.
+
+        Args:
+            store: The store, which checks the lease of the sync's job at each write.
+            remote: The remote with its progress so far.
+            access: The address with its password.
+            settings: The settings of the server.
+
+        Returns:
+            The remote with its progress. Its `last_error` names conflicts that wait for the owner.
+
+        Raises:
+            Unavailable: if the database cannot be reached or refuses, or changes too fast.
+            Conflict, Invalid: if its content cannot be pulled, or it belongs to another
+                organization.
+            LeaseLost: if the sync's job was cancelled or taken over.
         """
         async with self._opened(store, remote, access, settings) as (database, user, name):
             await asyncio.to_thread(claim, access.address, remote.organization_id)
@@ -127,8 +155,13 @@ class DoltRemotes:
 def name_there(user: User, prefix: str) -> str:
     """Return the name of the user in the database's rows.
 
-    Raises Invalid if the user's identifier does not begin with the prefix. Without it, the rows
-    could belong to another user.
+    Args:
+        user: The user.
+        prefix: The beginning of identifiers that rows leave out; may be empty.
+
+    Raises:
+        Invalid: if the user's identifier does not begin with the prefix. Without it, the rows could
+            belong to another user.
     """
     identifier = user.identifier or user.id
     name = identifier.removeprefix(prefix)
@@ -204,13 +237,14 @@ class _DoltSync:
         was_reset = trailer is None  # a kill may have come before its bytes were removed
         if trailer and not await self._store.read(lambda tx: is_rewritten(tx, trailer)):
             return
+        # Read the branches before the check, so that a commit during it is noticed.
+        heads = await asyncio.to_thread(self._database.heads)
         messages = task_tables.messages_of(self._name)
         if not await asyncio.to_thread(self._database.is_only_of, chain_id, messages):
             return
         await require_lease(self._store)
         if not was_reset:
-            head = await asyncio.to_thread(self._database.head)
-            await asyncio.to_thread(self._database.begin_again, head)
+            await asyncio.to_thread(self._database.begin_again, heads)
         await asyncio.to_thread(self._database.drop_unreachable)
         # The push then creates the table and its rows.
         self.remote = replace(self.remote, seen=None, followed=0)
@@ -429,7 +463,12 @@ class RemoteHead:
 
 
 def read_head(database: Database, remote: Remote) -> RemoteHead:
-    """Read the head of `main`, and its commits since the last sync."""
+    """Read the head of `main`, and its commits since the last sync.
+
+    Args:
+        database: The database.
+        remote: The remote, whose `seen` is the head at the last sync.
+    """
     head = database.head()
     if head == remote.seen:
         return RemoteHead(head, head)
@@ -451,7 +490,12 @@ def read_head(database: Database, remote: Remote) -> RemoteHead:
 
 
 def is_rewritten(tx: Transaction, trailer: Trailer) -> bool:
-    """Return whether the version that a commit names has another id here now."""
+    """Return whether the version that a commit names has another id here now.
+
+    Args:
+        tx: The transaction.
+        trailer: The version as the commit's message names it.
+    """
     newest = history.page(tx, trailer.chain_id, limit=1, before=trailer.number + 1)
     return not newest or (newest[0].number, newest[0].id.hex()) != (
         trailer.number,
@@ -464,6 +508,11 @@ def recover_progress(tx: Transaction, remote: Remote, head: RemoteHead) -> Remot
 
     A commit that was pushed just before a kill counts as pushed. A commit that has disappeared does
     not count.
+
+    Args:
+        tx: The transaction.
+        remote: The remote with its recorded progress.
+        head: The head of `main` as it was read.
     """
     for commit, trailer in head.ours:
         if head.last_seen is not None and trailer.number < remote.followed:

@@ -20,8 +20,8 @@ from ricordo.features.tutor.tasks import queries
 from ricordo.storage import activity
 from ricordo.storage.engine.store import Transaction
 
-# The columns of each table after user_id. The first of them is part of the key.
 _MADE = "Make the tables of background tasks"
+# The columns of each table after user_id. The first of them is part of the key.
 _TABLES: Mapping[str, tuple[str, ...]] = {
     "background_tasks": (
         "name",
@@ -92,7 +92,20 @@ def rows_of(tx: Transaction, user: User) -> Rows:
 def write_rows(database: Database, name: str, rows: Rows, *, expected: str, now: int) -> str:
     """Write the user's rows in one commit on the `expected` head of main.
 
-    Returns the new head. Raises RemoteMoved if the head is a different one.
+    Missing tables are created in a separate commit, unless there are no rows.
+
+    Args:
+        database: The database.
+        name: The user's name in it.
+        rows: All rows of the user, as `rows_of` returns them. Other rows of the user are deleted.
+        expected: The hash that `main` had when the caller read it.
+        now: The time of the commit in microseconds.
+
+    Returns:
+        The new head, which is `expected` if nothing changed.
+
+    Raises:
+        RemoteMoved: if `main` has another hash, also after the tables were created.
     """
     engine = database.engine
     try:
@@ -125,7 +138,11 @@ def write_rows(database: Database, name: str, rows: Rows, *, expected: str, now:
 
 
 def messages_of(name: str) -> tuple[str, ...]:
-    """Return the messages of a user's commits of these tables."""
+    """Return the messages of a user's commits of these tables.
+
+    Args:
+        name: The user's name in the database.
+    """
     return (_MADE, _step_message(name))
 
 

@@ -40,7 +40,13 @@ class HistoryPortion:
 async def portions(store: Store, chain_id: str, after: int = 0) -> AsyncGenerator[HistoryPortion]:
     """Yield the history of a chain after the version with this number.
 
-    Raises NotFound if the chain was erased.
+    Args:
+        store: The store.
+        chain_id: The chain.
+        after: The number of a version; 0 for the whole history.
+
+    Raises:
+        NotFound: if the chain was erased, or has fewer versions.
     """
     known_ids: set[bytes] = set()
     portion = await store.read(lambda tx: begin(tx, chain_id, after))
@@ -56,7 +62,13 @@ async def portions(store: Store, chain_id: str, after: int = 0) -> AsyncGenerato
 def begin(tx: Transaction, chain_id: str, after: int) -> HistoryPortion:
     """Return an empty portion that ends at the version with this number.
 
-    Raises NotFound.
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        after: The number of a version; 0 for the state before the first one.
+
+    Raises:
+        NotFound: if the chain was erased, or has fewer versions.
     """
     chain = git_objects.chain_of(tx, chain_id)
     if after > chain.versions:
@@ -77,9 +89,17 @@ def following(
     before: HistoryPortion,
     known_ids: AbstractSet[bytes] = frozenset(),
 ) -> HistoryPortion:
-    """Return the next portion; objects with known ids are left out.
+    """Return the next portion.
 
-    Raises NotFound if the memory was erased meanwhile.
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        before: The portion before it.
+        known_ids: The ids of objects that are left out, since the receiver has them.
+
+    Raises:
+        NotFound: if the memory was erased meanwhile.
+        Conflict: if stored versions are damaged.
     """
     chain = git_objects.chain_of(tx, chain_id)
     rows = git_objects.versions_after(tx, chain_id, before.number, MOST_ROWS)
@@ -103,9 +123,10 @@ def following(
 
 
 def tip(tx: Transaction, chain_id: str) -> bytes | None:
-    """Return the id of the chain's last commit, or None if it has no versions.
+    """Return the id of the chain's last commit (20 bytes), or None if it has no versions.
 
-    Raises NotFound.
+    Raises:
+        NotFound: if the chain was erased.
     """
     head: bytes | None = git_objects.chain_of(tx, chain_id).head
     return head
@@ -116,6 +137,11 @@ def number_of(tx: Transaction, chain_id: str, id: bytes) -> int | None:
 
     If the commit is not on the main line, its nearest ancestor there counts. Returns None if there
     is no such ancestor.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        id: The commit's id (20 bytes), which may be unknown here.
     """
     waiting = [id]
     visited = {id}
@@ -249,11 +275,8 @@ class _ObjectMaker:
                 base = None
             else:
                 base = self.objects[row.base].body
-            text = versions.unpack(row.data, base)
-        text_object = git_object("blob", text)
-        if text_object.id != blob:
-            raise Conflict(f"The stored text {blob.hex()} is damaged. Restore a backup.")
-        self._add(text_object)
+            text = versions.unpack(blob, row.data, base)
+        self._add(GitObject("blob", blob, text))
 
 
 def _body(row: Any, tree: bytes, parents: tuple[bytes, ...], signed_by: str) -> bytes:

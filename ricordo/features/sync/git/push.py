@@ -92,7 +92,14 @@ class Push:
     def adoption(self, tip: bytes | None, new_tip: bytes) -> Adoption:
         """Return the changes that move a chain from `tip` to `new_tip`.
 
-        Raises Stale if `new_tip` does not follow `tip`, and Refused for faults.
+        Args:
+            tip: The id of the chain's last commit; None for a chain without versions.
+            new_tip: The id of the pushed commit.
+
+        Raises:
+            Stale: if `new_tip` does not follow `tip`.
+            Refused: if the push has faults.
+            Lacking: if an object is missing.
         """
         order = self.new_commits(new_tip)
         main = _main_line(order, tip, new_tip)
@@ -121,6 +128,13 @@ class Push:
         """Return the ids of a commit's texts by block label.
 
         A file that cannot be a block is recorded as a fault.
+
+        Args:
+            commit: The id of a pushed or stored commit.
+
+        Raises:
+            Refused: if the commit has too many files.
+            Lacking: if an object is missing.
         """
         tree = self._commit(commit).tree
         if tree not in self._files:
@@ -139,6 +153,10 @@ class Push:
         """Return a text for the block with this label.
 
         Content that a block cannot have is recorded as a fault, with its line.
+
+        Args:
+            blob: The id of the text.
+            label: The block's label, which determines its limit.
         """
         if blob not in self._texts:
             body = self._object(blob, "blob").body
@@ -160,6 +178,13 @@ class Push:
         """Return the new commits up to this commit, parents first.
 
         The list is empty if the commit is already stored.
+
+        Args:
+            tip: The commit's id.
+
+        Raises:
+            Refused: if there are too many.
+            Lacking: if an object is missing.
         """
         order: list[objects.Commit] = []
         visited: set[bytes] = set()
@@ -381,6 +406,10 @@ def known_parents(push: Push, remote_tip: bytes) -> list[bytes]:
     """Return the stored parents of the new commits.
 
     The new commits branch off from them.
+
+    Args:
+        push: The objects of the push.
+        remote_tip: The id of the remote's commit.
     """
     order = push.new_commits(remote_tip)
     new = {commit.id for commit in order}
@@ -394,8 +423,17 @@ def merged(
 ) -> Adoption:
     """Return the adoption that merges `remote_tip` into `tip`.
 
-    `base` is the newest commit that both contain. Raises Conflict, which names the blocks, and
-    Refused.
+    Args:
+        push: The objects of both sides. It is not changed, but records faults.
+        base: The newest commit that both contain; None if there is none.
+        tip: The id of the memory's last commit.
+        remote_tip: The id of the remote's commit.
+        author: The author of the merge commit.
+        now: The time of the merge commit in microseconds.
+
+    Raises:
+        Conflict: if both changed the same lines. The text names the blocks.
+        Refused: if the remote's commits have faults.
     """
     sides = [push.files_of(commit) if commit else {} for commit in (base, tip, remote_tip)]
     files: dict[str, bytes] = {}

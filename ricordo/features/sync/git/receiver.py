@@ -92,7 +92,11 @@ class PushOutcome(NamedTuple):
 
 
 def push_advertisement(tip: bytes | None) -> bytes:
-    """Return the answer before a push: the branch with its commit, and the capabilities."""
+    """Return the answer before a push: the branch with its commit, and the capabilities.
+
+    Args:
+        tip: The id of the chain's last commit (20 bytes); None without versions.
+    """
     if tip:
         ref = tip.hex().encode() + b" " + BRANCH
     else:
@@ -130,7 +134,10 @@ def push_report(
 ) -> bytes:
     """Return the answer to a push.
 
-    `fault` is the reason why its pack could not be read.
+    Args:
+        outcomes: The outcome of each command.
+        capabilities: The capabilities that the client named. Messages are sent only in a side band.
+        fault: The reason why the pack could not be read; None if it was read.
     """
     lines = [b"unpack " + (b"ok" if fault is None else _one_line(fault))]
     for branch, refusal, _ in outcomes:
@@ -173,7 +180,13 @@ class PushReceiver:
     async def receive(self, commands: Sequence[PushCommand], pack: bytes) -> list[PushOutcome]:
         """Apply a push.
 
-        Raises Invalid if the pack cannot be read; then nothing was changed.
+        Args:
+            commands: The commands, each of which is applied or refused separately.
+            pack: The pack; empty if the push sends no objects.
+
+        Raises:
+            Invalid: if the pack cannot be read. Nothing was changed then.
+            TooLong: if the pack is too large.
         """
         try:
             return await self._receive(commands, pack)

@@ -47,7 +47,17 @@ async def read_repository(
 ) -> T:
     """Run `work` on a chain's updated repository, in a thread.
 
-    A damaged repository is rebuilt, and `work` is run once more. Raises NotFound, Unavailable.
+    A damaged repository is rebuilt, and `work` is run once more.
+
+    Args:
+        store: The store.
+        data_dir: The data folder.
+        chain_id: The chain.
+        work: A function of the repository's path. It may be called twice.
+
+    Raises:
+        NotFound: if the chain was erased.
+        Unavailable: if another request prepares the repository for too long.
     """
     path = await refreshed(store, data_dir, chain_id)
     try:
@@ -68,6 +78,15 @@ async def rebuilt_if_damaged(
     """If the repository is damaged, rebuild it and return True.
 
     Call this after an error that damage may have caused.
+
+    Args:
+        store: The store.
+        data_dir: The data folder.
+        chain_id: The chain.
+        is_thorough: Whether to look for missing objects too, which reads the whole history.
+
+    Raises:
+        NotFound, Unavailable: as `refreshed` does.
     """
     path = repository_path(data_dir, chain_id)
     if not await asyncio.to_thread(is_damaged, path, is_thorough=is_thorough):
@@ -81,7 +100,9 @@ async def rebuilt_if_damaged(
 def is_damaged(path: Path, *, is_thorough: bool = True) -> bool:
     """Return True if the files of a repository are damaged.
 
-    With `is_thorough`, also look for missing objects in its history.
+    Args:
+        path: The repository. A missing one counts as damaged.
+        is_thorough: Whether to look for missing objects too, which reads the whole history.
     """
     try:
         with closing(open_repository(path)) as repository:
@@ -96,7 +117,15 @@ def is_damaged(path: Path, *, is_thorough: bool = True) -> bool:
 async def refreshed(store: Store, data_dir: Path, chain_id: str) -> Path:
     """Update the chain's repository to its last version, and return its path.
 
-    Raises NotFound, Unavailable.
+    Args:
+        store: The store.
+        data_dir: The data folder.
+        chain_id: The chain.
+
+    Raises:
+        NotFound: if the chain was erased.
+        Conflict: if stored versions are damaged.
+        Unavailable: if another request prepares the repository for too long.
     """
     path = repository_path(data_dir, chain_id)
     tip = await store.read(lambda tx: history.tip(tx, chain_id))
@@ -113,7 +142,8 @@ async def refreshed(store: Store, data_dir: Path, chain_id: str) -> Path:
 def open_repository(path: Path) -> "Repo":
     """Open the repository there.
 
-    Raises OSError or ValueError if there is no such commit.
+    Raises:
+        OSError, ValueError: if there is no repository, or it cannot be read.
     """
     from dulwich.errors import NotGitRepository
     from dulwich.repo import Repo  # slow to import, and few servers are cloned from
@@ -166,7 +196,13 @@ def find_object(repository: "Repo", id: bytes) -> GitObject | None:
 def copy_whole(path: Path, write: Callable[[bytes], object]) -> None:
     """Write all objects of a repository as one pack, without unpacking them.
 
-    Raises OSError if it was rebuilt meanwhile, and ChecksumMismatch.
+    Args:
+        path: The repository.
+        write: A function that takes the next bytes of the pack.
+
+    Raises:
+        OSError: if the repository was rebuilt meanwhile.
+        ChecksumMismatch: if a pack is damaged.
     """
     copied_ids: set[bytes] = set()
     ranges: list[tuple[Path, int, int]] = []

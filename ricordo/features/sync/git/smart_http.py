@@ -69,7 +69,18 @@ _FRESH = {"cache-control": "no-cache, max-age=0, must-revalidate", "pragma": "no
 
 
 async def list_branches(context: RequestContext, user_id: str, service: str) -> Response:
-    """Return the branches in the form of the service that git will request."""
+    """Return the branches in the form of the service that git will request.
+
+    Args:
+        context: The call.
+        user_id: The user whose memory it is, by id or identifier.
+        service: "git-upload-pack" for a clone or fetch, "git-receive-pack" for a push.
+
+    Raises:
+        Invalid: for another service.
+        NotFound: if there is no such user.
+        Unavailable: if the repository is being prepared for too long.
+    """
     if service not in (_READ, _WRITE):
         raise Invalid("This server only speaks git's smart protocol. Use git 1.6.6 or newer.")
     chain, _ = await _memory(context, user_id, makes=False)
@@ -84,7 +95,18 @@ async def list_branches(context: RequestContext, user_id: str, service: str) -> 
 
 
 async def send_objects(context: RequestContext, user_id: str) -> Response:
-    """Send the objects that a clone or fetch lacks."""
+    """Send the objects that a clone or fetch lacks.
+
+    Args:
+        context: The call, whose body is git's request.
+        user_id: The user whose memory it is, by id or identifier.
+
+    Raises:
+        NotFound: if there is no such user, or the memory is empty.
+        Invalid: if the request cannot be read.
+        TooLong: if it is too long.
+        Unavailable: if the repository is being prepared for too long.
+    """
     chain, _ = await _memory(context, user_id, makes=False)
     body, _ = await _body(context, _READ)
     if chain is None or chain.head is None:
@@ -97,7 +119,16 @@ async def send_objects(context: RequestContext, user_id: str) -> Response:
 
 
 async def receive_push(context: RequestContext, user_id: str) -> Response:
-    """Turn a push into versions or proposals."""
+    """Turn a push into versions or proposals.
+
+    Args:
+        context: The call, whose body is the push.
+        user_id: The user whose memory it is, by id or identifier. A new user is created.
+
+    Raises:
+        NotFound: if there is no such user, and the caller may not create one.
+        Invalid: if the body cannot be read. Other faults are reported in the answer.
+    """
     if context.scope.subject_id is not None or is_id(user_id, "user"):
         # A push to an unknown user is refused before the body is read, since it cannot create a
         # user.
@@ -164,8 +195,8 @@ async def _body(context: RequestContext, service: str) -> tuple[bytes, bool]:
 
     Raises Invalid, TooLong.
 
-    If a push is too long, its beginning is kept and the rest is read and dropped, since git shows
-    an answer only after it has sent everything.
+    Of a push that is too long, only the beginning is returned. The rest is read and dropped, since
+    git shows an answer only after it has sent everything.
     """
     request = context.request
     # A browser sends this type from a page of another site only after a preflight request.

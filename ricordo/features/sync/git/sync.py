@@ -71,7 +71,15 @@ class GitRemotes:
     kind = "git"
 
     def read(self, access: Access, settings: Settings) -> Access:
-        """Check the address and the options, and return their normal form."""
+        """Check the address and the options, and return their normal form.
+
+        Args:
+            access: The access as the caller gave it.
+            settings: The operator's permissions for addresses.
+
+        Raises:
+            Invalid: if the address cannot be a remote, or an option is unknown.
+        """
         if access.options.keys() - {SHOWS_TOML}:
             raise Invalid(f"A git remote only takes the option {SHOWS_TOML}. Leave the others out.")
         address = _address(access, settings)
@@ -91,7 +99,11 @@ class GitRemotes:
         return Access(address.address, username, access.password, access.options)
 
     def marker(self, address: str) -> FolderMarker | None:
-        """Return the file that names the owner of a repository in a local folder."""
+        """Return the file that names the owner of a repository in a local folder.
+
+        Args:
+            address: The address of a remote. An http address has no such file.
+        """
         folder = Path(address)
         if not GitAddress(address).is_folder:
             return None
@@ -102,7 +114,21 @@ class GitRemotes:
     ) -> Remote:
         """Pull from the repository, then push; a failure loses nothing.
 
-        Raises Unavailable, Conflict, Invalid.
+        Args:
+            store: The store, which checks the lease of the sync's job at each write.
+            remote: The remote with its progress so far.
+            access: The address with its credentials.
+            settings: The settings of the server.
+
+        Returns:
+            The remote with its progress.
+
+        Raises:
+            Unavailable: if the remote cannot be reached or refuses, or changes too fast.
+            Forbidden: if it requires other credentials.
+            Conflict: if both sides changed the same lines, or the folder holds another memory.
+            Invalid: if the remote's commits cannot be pulled.
+            LeaseLost: if the sync's job was cancelled or taken over.
         """
         user = await store.read(lambda tx: owner_of(tx, remote))
         sync = _GitSync(
@@ -328,7 +354,13 @@ def open_branches(tx: Transaction, chain_id: str) -> list[ProposalBranch]:
 
 
 def approve_merged(tx: Transaction, chain_id: str, by: Actor) -> None:
-    """Approve the proposals whose commits the owner merged at the remote."""
+    """Approve the proposals whose commits the owner merged at the remote.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        by: The owner, who becomes the approver.
+    """
     chain = versions.lock(tx, chain_id)
     for branch in open_branches(tx, chain_id) if chain else ():
         if not git_objects.pushed(tx, chain_id, branch.commit):
@@ -384,6 +416,13 @@ def toml_commit(
     """Return the objects of the branch's commit; the commit comes last.
 
     The same memory always gives the same commit.
+
+    Args:
+        tx: The transaction.
+        scope: The scope that reads the memory.
+        chain_id: The user's chain.
+        owner: The user. The name is written into the files of proposals.
+        schema_folder: The folder with the schemas of blocks.
     """
     files = {
         f"blocks/{block.label}.toml": to_toml(

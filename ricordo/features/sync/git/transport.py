@@ -34,7 +34,7 @@ _CONNECT = 10.0  # seconds to wait for a connection
 _TIMEOUT = 60.0  # seconds to wait for the next bytes
 # The most seconds of a whole exchange. It occupies a thread, and the server's stop waits for it.
 _LONGEST = 600.0
-# the most bytes in a remote's answers besides packs; these are mostly branch names
+# The most bytes in a remote's answers besides packs. They are mostly names of branches.
 _MOST_ANSWERED = 16 * 1024 * 1024
 _ZERO = b"0" * 40
 Refs = Mapping[bytes, bytes]
@@ -60,7 +60,8 @@ class GitAddress:
     def require_usable(self) -> str:
         """Return the address; for a folder, every link is resolved.
 
-        Raises Invalid or Forbidden if it cannot be a remote.
+        Raises:
+            Invalid: if it cannot be a remote.
         """
         if not self.is_folder:
             require_callable(self.address, allow_private=self.allow_private, setting=PRIVATE)
@@ -76,7 +77,14 @@ class GitAddress:
 def branches(address: GitAddress) -> dict[bytes, bytes]:
     """Return the branches of the remote with the ids of their commits (20 bytes).
 
-    A folder that does not exist is created. Raises Unavailable.
+    A folder that does not exist is created.
+
+    Args:
+        address: The remote.
+
+    Raises:
+        Unavailable: if the remote cannot be reached.
+        Forbidden: if it requires other credentials.
     """
     if address.is_folder and not Path(address.address).exists():
         make_repository(Path(address.address))
@@ -97,7 +105,15 @@ def branches(address: GitAddress) -> dict[bytes, bytes]:
 def fetch(address: GitAddress, commit_id: bytes, repository: Path) -> bytes:
     """Fetch a pack with the commit and all objects that the repository lacks.
 
-    Raises Unavailable, TooLong.
+    Args:
+        address: The remote.
+        commit_id: The id of a commit at the remote (20 bytes).
+        repository: The path of the local repository, which is not changed.
+
+    Raises:
+        Unavailable: if the remote cannot be reached.
+        Forbidden: if it requires other credentials.
+        TooLong: if the pack is too large.
     """
     pack = bytearray()
 
@@ -133,6 +149,8 @@ def push(
     """Move the remote's branches to commits of the repository or of `extra`.
 
     Args:
+        address: The remote.
+        repository: The path of the local repository.
         expected: The remote's branches as they were read.
         targets: The new commit of each branch; None deletes the branch.
         extra: Objects to send that the repository lacks.
@@ -140,6 +158,7 @@ def push(
     Raises:
         RemoteMoved: if a branch is not as expected.
         Unavailable: if the remote cannot be reached or refuses.
+        Forbidden: if it requires other credentials.
     """
 
     def ask(client: "GitClient", path: str) -> None:

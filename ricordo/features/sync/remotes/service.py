@@ -61,8 +61,21 @@ async def add(
 ) -> Remote:
     """Add a remote to a user's memory, and start its first sync.
 
-    A new user is created. Raises Invalid, and Conflict if another memory has a remote there;
-    nothing is created then.
+    A new user is created. After an error, nothing is created.
+
+    Args:
+        store: The store.
+        settings: The settings of the server.
+        scope: The caller.
+        user_name: The user's id or identifier.
+        kind: The kind of the remote.
+        requested: The access as the caller gave it. The password is stored encrypted.
+
+    Raises:
+        Invalid: if the address is not allowed, or no user can have this name.
+        Conflict: if another memory has a remote there.
+        NotFound: if the caller may not create or see the user.
+        Unavailable: if the folder cannot be read.
     """
     # The content of an address is pulled into the memory, so two memories with one address would
     # merge.
@@ -122,9 +135,20 @@ async def add_for_all(
 ) -> None:
     """Add a remote at one address to each memory of an organization.
 
-    A memory that already has the remote is not changed. The password is not stored. Users whose
-    identifier `is_left_out` accepts get no remote. Raises Invalid, and Conflict if another
-    organization has a remote there.
+    A memory that already has the remote is not changed. The password is not stored.
+
+    Args:
+        runtime: The running server.
+        kind: The kind of the remote, of which several memories may have one address.
+        organization_id: The organization.
+        requested: The access that the operator configured.
+        is_left_out: A function that returns True for the identifiers of users who get no remote. A
+            user without an identifier is passed as "".
+
+    Raises:
+        Invalid: if the address is not allowed.
+        Conflict: if another organization has a remote there.
+        Unavailable: if the folder cannot be read.
     """
     store = runtime.store
     access = await asyncio.to_thread(kind.read, requested, runtime.settings)
@@ -195,7 +219,12 @@ class FolderMarker:
     def claim(self, owner: str) -> None:
         """Write the owner of the folder into the file.
 
-        Raises Conflict if the folder already belongs to another owner.
+        Args:
+            owner: The id of a chain, or of an organization for a remote of several memories.
+
+        Raises:
+            Conflict: if the folder already belongs to another owner.
+            Unavailable: if the file cannot be read or written.
         """
         noted_owner = self.owner()
         if noted_owner is None:
@@ -257,7 +286,12 @@ def _folder_at(
 def access_of(remote: Remote, secret: Secret) -> Access:
     """Return a remote's address with its password.
 
-    Raises Unavailable if this server cannot decrypt the password.
+    Args:
+        remote: The stored remote.
+        secret: The secret key that encrypted the password.
+
+    Raises:
+        Unavailable: if this server cannot decrypt the password.
     """
     sealed = remote.settings.get("password")
     password = secret.decrypt(sealed) if sealed else None
@@ -267,7 +301,20 @@ def access_of(remote: Remote, secret: Secret) -> Access:
 async def sync(store: Store, settings: Settings, kind: RemoteKind, remote: Remote) -> Remote:
     """Sync a remote and its memory, and store the result.
 
-    Returns the stored remote. Raises the errors of the kind.
+    After an error, the error is stored with the remote, except LeaseLost.
+
+    Args:
+        store: The store, which checks the lease of the sync's job at each write.
+        settings: The settings of the server.
+        kind: The kind of the remote.
+        remote: The remote with its progress so far.
+
+    Returns:
+        The stored remote.
+
+    Raises:
+        Unavailable: if this server cannot decrypt the password.
+        RicordoError: as the kind's `sync` does.
     """
     # A sync may miss changes made during it, so the remote counts as synced only up to the sync's
     # start.
@@ -295,7 +342,11 @@ def note_error(tx: Transaction, remote: Remote, message: str, at: int) -> None:
 async def until_settled(attempt: Callable[[], Awaitable[Remote]]) -> Remote:
     """Repeat a sync while the remote or the memory changes meanwhile.
 
-    Raises Unavailable after several attempts.
+    Args:
+        attempt: Syncs once. It raises RemoteMoved or Stale after such a change.
+
+    Raises:
+        Unavailable: after five such attempts.
     """
     for _ in range(_TRIES):
         with suppress(RemoteMoved, Stale):
@@ -318,7 +369,12 @@ async def require_lease(store: Store) -> None:
 def require_folder(path: Path, folders: Sequence[Path]) -> Path:
     """Return a path with every link resolved.
 
-    Raises Invalid if it is in none of the folders that may contain remotes.
+    Args:
+        path: The path to check; it need not exist.
+        folders: The folders that may contain remotes.
+
+    Raises:
+        Invalid: if the path is in none of the folders, or cannot be used.
     """
     try:
         real = path.resolve()

@@ -6,7 +6,6 @@ The events are `status`, `tool_call`, `artifact`, `reasoning`, `message`, `error
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Annotated
 
 import orjson
 from fastapi import Response
@@ -16,6 +15,7 @@ from pydantic import Field
 from ricordo.agents.turn import run_turn
 from ricordo.api.call import RequestContext, for_user, scope_of_user
 from ricordo.api.models.base import HealthResponse
+from ricordo.api.models.histories import FilledHistory
 from ricordo.api.routing import Routes, needs
 from ricordo.api.server import health as server_health
 from ricordo.api.sse import PING, STREAM, sse_response
@@ -62,7 +62,7 @@ class TutorChatRequest(LenientRequest):
     user_name: str | None = Field(None, max_length=255)
     chat_id: str | None = Field(None, max_length=255)
     model: str | None = Field(None, max_length=300)
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=10_000)]
+    messages: FilledHistory[ChatMessage]
     resume: bool = False
 
 

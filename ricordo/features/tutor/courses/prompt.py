@@ -19,7 +19,13 @@ _TOOL_NAME = re.compile(r"(?<![a-z0-9_])[a-z]+(?:_[a-z0-9]+)+")
 
 
 def prompt_for(system: str, tool_names: Collection[str], *, has_files: bool) -> str:
-    """Return the system prompt of all agents, without parts that need other tools."""
+    """Return the system prompt of all agents, without parts that need other tools.
+
+    Args:
+        system: The system prompt of an agent with all tools.
+        tool_names: The tools of the agent.
+        has_files: Whether the agent can open files.
+    """
     lines = [line for line in system.split("\n") if _applies(line, tool_names)]
     text = "\n".join(lines)
     if text.count("\n- ") < system.count("\n- "):
@@ -52,7 +58,13 @@ def missing_tools(
 ) -> Iterator[Problem]:
     """Yield each tool that an agent's instructions name but the agent lacks.
 
-    `known_names` are the server's tools, `tools` are those of the course's agents by name.
+    Args:
+        course: The course.
+        known_names: The names of all tools on the server. Other names are not tools.
+        tools: Pairs of an agent's name in the course and the names of its tools.
+
+    Yields:
+        A problem at the line of the instructions.
     """
     tools_by_agent = dict(tools)
     texts = [

@@ -66,9 +66,16 @@ def find(tx: Transaction, scope: Scope, name: str) -> StoredCourse | None:
 
 
 def get(tx: Transaction, scope: Scope, name: str, *, locks: bool = False) -> StoredCourse:
-    """Return the course; with `locks`, lock its row until the transaction ends.
+    """Return the course.
 
-    Raises NotFound.
+    Args:
+        tx: The transaction.
+        scope: The caller, whose organization has the course.
+        name: The course's name.
+        locks: Whether to lock its row until the transaction ends.
+
+    Raises:
+        NotFound: if there is no such course.
     """
     if locks:
         tx.lock(_LOCK, {"organization_id": scope.organization_id, "name": name})

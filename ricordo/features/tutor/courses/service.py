@@ -56,7 +56,7 @@ class CourseReview:
 
 
 class _DryRun(Exception):
-    """Ends a transaction so that its changes are not kept."""
+    """Ends a transaction so that its changes are rolled back."""
 
 
 def folder_of(runtime: Runtime) -> Path:
@@ -69,8 +69,15 @@ async def review_courses(
 ) -> CourseReview:
     """Find all faults of a folder's courses, and store nothing.
 
-    A course is applied if and only if this check finds no fault. `new_texts` are texts by name that
-    replace the files; then only these courses are checked.
+    A course is applied if and only if this check finds no fault.
+
+    Args:
+        runtime: The running server.
+        new_texts: Texts by course name that replace the files; then only these courses are checked.
+            None checks all files.
+
+    Raises:
+        Unavailable: if the folder cannot be read.
     """
     folder = folder_of(runtime)
     courses, faults = await offload(lambda: read_courses(folder, new_texts), SMALL + 1)
@@ -189,7 +196,15 @@ async def apply_all(runtime: Runtime) -> Sequence[StoredCourse]:
 async def apply(runtime: Runtime, course: Course) -> StoredCourse:
     """Create or change the agents of one course, all or none.
 
-    For a course that is already applied, this is one read. Raises RicordoError.
+    For a course that is already applied, this is one read.
+
+    Args:
+        runtime: The running server.
+        course: The parsed course.
+
+    Raises:
+        Invalid: if the course has problems on this server.
+        RicordoError: if the course cannot be stored.
     """
     stored = await runtime.store.read(lambda tx: _applied(tx, course))
     if stored:
@@ -224,7 +239,14 @@ def are_complete(tx: Transaction) -> bool:
 async def check(runtime: Runtime, name: str, text: str) -> Course:
     """Read a course as if to apply it, and store nothing.
 
-    Raises Invalid with every fault.
+    Args:
+        runtime: The running server.
+        name: The course's name, which is the name of its folder.
+        text: The text of the course's file.
+
+    Raises:
+        Invalid: with every fault of the course.
+        Unavailable: if the folder of courses cannot be read.
     """
     review = await review_courses(runtime, {name: text})
     if fault := review.faults.get(name):
@@ -235,7 +257,15 @@ async def check(runtime: Runtime, name: str, text: str) -> Course:
 async def put(runtime: Runtime, name: str, text: str) -> StoredCourse:
     """Write the course's file and apply it.
 
-    Raises Invalid for a course that cannot be used; the file is not changed then.
+    Args:
+        runtime: The running server.
+        name: The course's name, which is the name of its folder. A new folder is created.
+        text: The text of the course's file.
+
+    Raises:
+        Invalid: for a course that cannot be used. The file is not changed then.
+        Unavailable: if the folder cannot be read, or the file cannot be written.
+        RicordoError: if it can no longer be used after the check. The old file is then restored.
     """
     course = await check(runtime, name, text)
     path = folder_of(runtime) / name / FILE
@@ -260,7 +290,14 @@ def _restore(path: Path, text: str | None) -> None:
 async def remove(runtime: Runtime, name: str) -> None:
     """Delete the course's file and its agents with their conversations.
 
-    Students' memory stays. Raises NotFound.
+    Students' memory stays.
+
+    Args:
+        runtime: The running server.
+        name: The course's name.
+
+    Raises:
+        NotFound: if there is no such course.
     """
     stored = await runtime.store.read(lambda tx: queries.get(tx, SCOPE, name))
     path = folder_of(runtime) / name / FILE

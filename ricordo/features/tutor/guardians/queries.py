@@ -85,7 +85,14 @@ def remove(tx: Transaction, student_id: str, guardian_id: str) -> int:
 
 
 def set_sees(tx: Transaction, student_id: str, guardian_id: str, sees: Sight) -> None:
-    """Store what the student allows a guardian to see."""
+    """Store what the student allows a guardian to see.
+
+    Args:
+        tx: The transaction.
+        student_id: The student.
+        guardian_id: A user who is a guardian of the student; for others nothing happens.
+        sees: The permission.
+    """
     pair = {"user_id": student_id, "guardian_id": guardian_id}
     tx.run(_SET_SEES, {**pair, "new_sees": sees})
 

@@ -32,7 +32,13 @@ class WatchedCourse:
 def link(tx: Transaction, scope: Scope, student_name: str, guardian_name: str) -> Guardianship:
     """Make a user a guardian of a student, and return the guardianship.
 
-    Called again, it changes nothing. Both users are named by id or identifier.
+    Called again, it changes nothing.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        student_name: The student's id or identifier.
+        guardian_name: The guardian's id or identifier.
 
     Raises:
         Forbidden: the caller may not change the organization's users.
@@ -57,7 +63,18 @@ def link(tx: Transaction, scope: Scope, student_name: str, guardian_name: str) -
 
 
 def unlink(tx: Transaction, scope: Scope, student_name: str, guardian_name: str) -> None:
-    """End a guardianship. Raises Forbidden, NotFound."""
+    """End a guardianship.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        student_name: The student's id or identifier.
+        guardian_name: The guardian's id or identifier.
+
+    Raises:
+        Forbidden: the caller may not change the organization's users.
+        NotFound: one of the two is unknown, or they are not linked.
+    """
     users.require_all_users(scope)
     student = users.require(tx, scope, student_name)
     guardian = users.require(tx, scope, guardian_name)
@@ -66,7 +83,17 @@ def unlink(tx: Transaction, scope: Scope, student_name: str, guardian_name: str)
 
 
 def allow(tx: Transaction, student: User, guardian_name: str, sees: Sight) -> Guardianship:
-    """Store what the student lets this guardian see. Raises NotFound."""
+    """Store what the student lets this guardian see.
+
+    Args:
+        tx: The transaction.
+        student: The student.
+        guardian_name: The guardian's id or identifier.
+        sees: The new permission.
+
+    Raises:
+        NotFound: the student has no such guardian.
+    """
     guardianship = _require(tx, student, guardian_name)
     queries.set_sees(tx, student.id, guardianship.person.id, sees)
     return replace(guardianship, sees=sees)
@@ -85,7 +112,13 @@ def watched_courses(
 ) -> tuple[User, Sequence[WatchedCourse]]:
     """Return a student of the caller, and the courses that the caller may see.
 
-    Raises NotFound if the caller is not a guardian of such a student.
+    Args:
+        tx: The transaction.
+        scope: The caller, who must act as a user.
+        student_name: The student's id or identifier.
+
+    Raises:
+        NotFound: the caller is not a guardian of such a student.
     """
     guardianship = _of_caller(tx, scope, student_name)
     watched = [
@@ -101,7 +134,14 @@ def watched_course(
 ) -> tuple[User, WatchedCourse]:
     """Return a student of the caller, and one of the courses that the caller may see.
 
-    Raises NotFound if there is no such student or course, or if the caller may not see it.
+    Args:
+        tx: The transaction.
+        scope: The caller, who must act as a user.
+        student_name: The student's id or identifier.
+        course_name: The course's name.
+
+    Raises:
+        NotFound: there is no such student or course, or the caller may not see it.
     """
     guardianship = _of_caller(tx, scope, student_name)
     if found := learning.learning_in(tx, guardianship.person, course_name):

@@ -55,7 +55,17 @@ class LearnerChoice:
 
 
 def choice_of(tx: Transaction, organization_id: str, user_id: str, course: str) -> LearnerChoice:
-    """Return the student's choice for a course."""
+    """Return the student's choice for a course.
+
+    Args:
+        tx: The transaction.
+        organization_id: The student's organization.
+        user_id: The student.
+        course: The course's name.
+
+    Returns:
+        The stored choice, or the defaults.
+    """
     parameters = {"organization_id": organization_id, "user_id": user_id, "course": course}
     row = tx.first(_CHOICE, parameters)
     return _choice(row) if row else LearnerChoice()
@@ -84,7 +94,15 @@ def _choice(row: Any) -> LearnerChoice:
 def set_choice(
     tx: Transaction, organization_id: str, user_id: str, course: str, choice: LearnerChoice
 ) -> None:
-    """Store the student's choice for a course."""
+    """Store the student's choice for a course.
+
+    Args:
+        tx: The transaction.
+        organization_id: The student's organization.
+        user_id: The student.
+        course: The course's name.
+        choice: The choice, which replaces an earlier one.
+    """
     tx.run(
         _SET_CHOICE,
         {
@@ -105,7 +123,15 @@ def facts_of(
     states: Iterable[str] = _STATES,
     limit: int = MOST_READ,
 ) -> list[UserFact]:
-    """Return a student's facts of a course in these states, the newest first."""
+    """Return a student's facts of a course in these states, the newest first.
+
+    Args:
+        tx: The transaction.
+        user_id: The student.
+        course: The course's name.
+        states: States of facts; by default the current and proposed ones.
+        limit: The most facts that are returned.
+    """
     statement = (
         FACTS.select.where(equal(user_facts, "user_id"), _LIVE, _of_course(course))
         .order_by(user_facts.c.seq.desc())
@@ -144,7 +170,13 @@ def observations_of_students(
 ) -> list[UserFact]:
     """Return the current observations of all students from messages since this time.
 
-    `since` is in microseconds.
+    The oldest comes first.
+
+    Args:
+        tx: The transaction.
+        organization_id: The students' organization.
+        course: The course's name.
+        since: The time in microseconds of the first message that counts.
     """
     statement = FACTS.select.where(
         equal(user_facts, "organization_id"),
@@ -156,7 +188,10 @@ def observations_of_students(
 
 
 def oldest_by_student(tx: Transaction, organization_id: str, course: str) -> dict[str, int]:
-    """Return the time of each student's oldest observation or claim in a course, by user id."""
+    """Return the time of each student's oldest observation or claim in a course, by user id.
+
+    Facts in all states count. Times are in microseconds.
+    """
     statement = (
         select(user_facts.c.user_id, func.min(user_facts.c.said_at).label("said_at"))
         .where(equal(user_facts, "organization_id"), _of_course(course, OBSERVATION, CLAIM))

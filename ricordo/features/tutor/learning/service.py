@@ -149,7 +149,15 @@ def learning_of(tx: Transaction, user: User) -> list[tuple[Learner, list[SkillSt
 def learning_in(
     tx: Transaction, user: User, course_name: str
 ) -> tuple[Learner, list[SkillState]] | None:
-    """Return one of the courses of `learning_of`, or None. The other courses are not read."""
+    """Return one of the courses of `learning_of`, or None.
+
+    The other courses are not read.
+
+    Args:
+        tx: The transaction.
+        user: The student.
+        course_name: The course's name.
+    """
     try:
         stored = courses.get(tx, Scope(user.organization_id), course_name)
     except NotFound:
@@ -171,7 +179,7 @@ def require_shared(learner: Learner) -> None:
 
 
 def kept_days(learner: Learner) -> int | None:
-    """Return the days for which evidence is kept, or None for no limit.
+    """Return the days for which evidence is stored, or None for no limit.
 
     It is the smaller of the student's and the course's number.
     """
@@ -218,6 +226,7 @@ def note(tx: Transaction, learner: Learner, observation: Observation) -> UserFac
 
     Raises:
         Invalid: if notes about this student are off, or this sentence is refused.
+        Conflict: if the student rejected the same observation.
     """
     users.lock(tx, learner.user.id)
     policy = _require_on(tx, learner)
@@ -245,6 +254,7 @@ def propose_level(tx: Transaction, learner: Learner, new: NewLevel) -> UserFact:
 
     Raises:
         Invalid: if notes about this student are off, or the observations do not show the level.
+        Conflict: if the student rejected the same level with the same evidence.
     """
     users.lock(tx, learner.user.id)
     policy = _require_on(tx, learner)
@@ -272,7 +282,17 @@ def propose_level(tx: Transaction, learner: Learner, new: NewLevel) -> UserFact:
 def claim(tx: Transaction, learner: Learner, skill: CourseSkill, words: str) -> UserFact:
     """Store the student's view of a skill, and return its fact.
 
-    The level stays. The prompt asks the tutor to check it. Raises Invalid.
+    The level stays. The prompt asks the tutor to check it. An earlier claim is replaced.
+
+    Args:
+        tx: The transaction.
+        learner: The student in the course.
+        skill: A skill of the course.
+        words: The student's text, of which at most 200 characters are stored.
+
+    Raises:
+        Invalid: if the student switched notes off, or the text is empty, holds a secret, or is
+            forbidden by the student's rules.
     """
     users.lock(tx, learner.user.id)
     if learner.choice.is_off:
@@ -297,7 +317,15 @@ def claim(tx: Transaction, learner: Learner, skill: CourseSkill, words: str) -> 
 def remove_fact(tx: Transaction, learner: Learner, fact_id: str) -> int:
     """Delete an observation, a level or a claim; return the number of deleted facts.
 
-    Deleting a level's last observation deletes the level too. Raises NotFound.
+    Deleting a level's last observation deletes the level too.
+
+    Args:
+        tx: The transaction.
+        learner: The student in the course.
+        fact_id: The fact, in any state.
+
+    Raises:
+        NotFound: if the student has no such fact in the course.
     """
     users.lock(tx, learner.user.id)
     found = _every_fact(tx, learner)
@@ -320,7 +348,12 @@ def remove_all(tx: Transaction, learner: Learner) -> int:
 def remove_older(tx: Transaction, learner: Learner, before: int) -> int:
     """Delete observations and claims from before this time; return the number of deleted facts.
 
-    Levels without remaining observations are deleted too. `before` is in microseconds.
+    Levels without remaining observations are deleted too.
+
+    Args:
+        tx: The transaction.
+        learner: The student in the course.
+        before: A time in microseconds.
     """
     users.lock(tx, learner.user.id)
     found = _every_fact(tx, learner)
@@ -334,7 +367,13 @@ def remove_older(tx: Transaction, learner: Learner, before: int) -> int:
 
 
 def approve_all(tx: Transaction, learner: Learner, by: str | None) -> int:
-    """Approve the student's waiting facts of the course, oldest first; return their number."""
+    """Approve the student's waiting facts of the course, oldest first; return their number.
+
+    Args:
+        tx: The transaction.
+        learner: The student in the course.
+        by: The id of the user who approves; None if it is not known.
+    """
     users.lock(tx, learner.user.id)
     waiting = queries.facts_of(tx, learner.user.id, learner.course.name, ["proposed"])
     for fact in reversed(waiting):
@@ -371,7 +410,7 @@ def _require_shown(
 
 
 def newest_result(observations: Sequence[UserFact]) -> Result | None:
-    """Return the result of the newest observation."""
+    """Return the result of the newest observation; None without observations."""
     newest = max(observations, key=lambda fact: fact.said_at, default=None)
     return result_of(newest) if newest else None
 
@@ -514,7 +553,15 @@ def require_result(text: str) -> Result:
 
 
 def require_misconception(skill: CourseSkill, text: str) -> str:
-    """Return the skill's misconception with this text; empty for an empty text. Raises Invalid."""
+    """Return the skill's misconception with this text; empty for an empty text.
+
+    Args:
+        skill: The skill.
+        text: The misconception. Capitals and spaces may differ.
+
+    Raises:
+        Invalid: if the skill has no such misconception.
+    """
     wanted = " ".join(text.split()).casefold()
     if not wanted:
         return ""

@@ -16,10 +16,10 @@ from ricordo.agents.budgets import BudgetSpent
 from ricordo.agents.conversations import create_conversation, fork_conversation, stop_and_delete
 from ricordo.agents.request import (
     DEFAULT_MAX_STEPS,
-    NewMessage,
     TurnDelivery,
     TurnOverrides,
     TurnRequest,
+    task_message,
 )
 from ricordo.agents.turn import Answer, collect_for_job, run_turn
 from ricordo.domain.job import Job, JobHandler, Report
@@ -28,7 +28,6 @@ from ricordo.errors import Collision, NotFound, RicordoError, Unavailable
 from ricordo.features.knowledge.memories.service import changes_of
 from ricordo.features.tutor.tasks import queries, service
 from ricordo.features.tutor.tasks.queries import BackgroundTask, RunState, TaskRun
-from ricordo.prompt.transcript import local_time, task_event
 from ricordo.runtime import Runtime
 from ricordo.storage import activity, agents, conversations
 from ricordo.storage.engine.store import Transaction
@@ -38,7 +37,13 @@ log = logging.getLogger(__name__)
 
 
 async def look(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Add a run for each user of each due task."""
+    """Add a run for each user of each due task.
+
+    Args:
+        runtime: The running server.
+        _job: Not used, since one job serves all organizations.
+        _report: Not used.
+    """
     store = runtime.store
     await store.write(service.follow_courses)
     for task_id in await store.read(queries.enabled_ids):
@@ -47,7 +52,16 @@ async def look(runtime: Runtime, _job: Job, _report: Report) -> None:
 
 
 async def carry_out(runtime: Runtime, _job: Job, report: Report) -> None:
-    """Do all open runs, including another server's unfinished ones."""
+    """Do all open runs, including another server's unfinished ones.
+
+    Args:
+        runtime: The running server.
+        _job: Not used, since one job serves all organizations.
+        report: Reports the finished and the started runs.
+
+    Raises:
+        Unavailable: if the server stops or loses the database meanwhile.
+    """
     started_ids: list[str] = []
     finished_count = 0
 
@@ -70,7 +84,17 @@ async def carry_out(runtime: Runtime, _job: Job, report: Report) -> None:
 
 
 async def do(runtime: Runtime, run_id: str) -> None:
-    """Carry out one run to its end. Raises Unavailable if the server stops meanwhile."""
+    """Carry out one run to its end.
+
+    A failure of the task is stored with the run.
+
+    Args:
+        runtime: The running server.
+        run_id: The id of a task's run. A run that has ended is left as it is.
+
+    Raises:
+        Unavailable: if the server stops meanwhile.
+    """
     start = await runtime.store.write(lambda tx: service.begin(tx, run_id, _conversation_of))
     if start is None:
         return
@@ -97,12 +121,14 @@ async def do(runtime: Runtime, run_id: str) -> None:
 async def _answer(runtime: Runtime, scope: Scope, task: BackgroundTask, run: TaskRun) -> TaskRun:
     """Let the agent do the task, and return the ended run."""
     timezone = await _prepare(runtime, scope, task, run)
-    event = task_event(task.name, task.instructions, local_time(run.created_at, timezone))
+    message = task_message(
+        task.name, task.instructions, at=run.created_at, timezone=timezone, otid=run.id
+    )
     course_task = await runtime.store.read(lambda tx: service.course_task_of(tx, task))
     request = TurnRequest(
         scope=scope,
         agent_id=task.agent_id,
-        messages=(NewMessage("user", (event,), otid=run.id),),
+        messages=(message,),
         conversation_id=run.conversation_id,
         overrides=TurnOverrides(
             max_steps=task.max_steps or DEFAULT_MAX_STEPS,

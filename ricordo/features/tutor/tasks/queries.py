@@ -247,9 +247,16 @@ def remove(tx: Transaction, task: BackgroundTask) -> None:
 
 
 def active(tx: Transaction, agent_ids: Iterable[str], since: int, until: int) -> dict[str, int]:
-    """Return the end of each user's last turn with these agents, by id.
+    """Return the end of each user's last turn with these agents, by user id.
 
-    Only users whose last turn ended between these times are returned.
+    Only enabled users whose last turn ended between these times are returned. Turns of open runs do
+    not count.
+
+    Args:
+        tx: The transaction.
+        agent_ids: The agents.
+        since: The earliest end of a turn, in microseconds.
+        until: The latest end of a turn, in microseconds.
     """
     return activity.last_turns(
         tx, agent_ids, since=since, until=until, ignored_conversations=_OF_TASKS
@@ -257,7 +264,10 @@ def active(tx: Transaction, agent_ids: Iterable[str], since: int, until: int) ->
 
 
 def last_idle(tx: Transaction, task_id: str) -> dict[str, tuple[int, int]]:
-    """Return the task's last idle window for each user, with the time of the run."""
+    """Return the task's last idle window for each user, with the time of the run.
+
+    Both times are in microseconds.
+    """
     return {row.user_id: (row.window, row.at) for row in tx.all(_DONE, {"task_id": task_id})}
 
 
@@ -301,6 +311,11 @@ def mend_future_runs(tx: Transaction, task_id: str, now: int) -> None:
     """Set times of the task that lie in the future to now, so that its users' next windows begin.
 
     Such times come from a clock that had jumped ahead.
+
+    Args:
+        tx: The transaction.
+        task_id: The task.
+        now: The time in microseconds. Times up to a day later are left as they are.
     """
     newest = (
         select(task_runs.c.seq)

@@ -4,12 +4,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from ricordo.domain import cron
 from ricordo.domain.clock import DAY, SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope, User, background_scope
 from ricordo.errors import Conflict, Invalid, NotFound
-from ricordo.features.automation.schedules import cron
 from ricordo.features.tutor.courses import queries as courses
 from ricordo.features.tutor.courses.applying import SCOPE, applied_course
 from ricordo.features.tutor.courses.course_file import CourseTask
@@ -31,6 +31,12 @@ _MINUTE = 60 * SECOND
 
 def put(tx: Transaction, scope: Scope, agent_id: str, request: TaskRequest) -> BackgroundTask:
     """Create the task, or change the stored task with its name.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        agent_id: The agent that does the task.
+        request: The task as it shall be. Fields that the request leaves out get their defaults.
 
     Raises:
         Conflict: the task belongs to a course, or there are too many.
@@ -94,9 +100,18 @@ def _store(tx: Transaction, stored: BackgroundTask | None, task: BackgroundTask)
 
 
 def set_enabled(tx: Transaction, scope: Scope, name: str, *, is_on: bool) -> BackgroundTask:
-    """Pause the task, or resume it. Raises NotFound.
+    """Pause the task, or resume it.
 
     Times that passed during the pause are skipped.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        name: The task's name; of a course's task `<course>.<task>`.
+        is_on: False to pause the task.
+
+    Raises:
+        NotFound: there is no such task.
     """
     stored = _get(tx, scope, name)
     return _store(tx, stored, replace(stored, enabled=is_on))
@@ -115,7 +130,14 @@ def _get(tx: Transaction, scope: Scope, name: str) -> BackgroundTask:
 def delete(tx: Transaction, scope: Scope, name: str) -> None:
     """Delete the task and its history.
 
-    Raises NotFound, and Conflict for a course's task.
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        name: The task's name.
+
+    Raises:
+        NotFound: there is no such task.
+        Conflict: the task belongs to a course.
     """
     stored = queries.get(tx, scope, name)
     if stored.course:
@@ -127,10 +149,23 @@ def delete(tx: Transaction, scope: Scope, name: str) -> None:
 
 
 def start(tx: Transaction, scope: Scope, name: str, user: str | None) -> list[TaskRun]:
-    """Run the task now: for this user, or for all of its users.
+    """Run the task now: for one user, or for all of its users.
 
-    A run that is already open is returned unchanged. If the caller may see only one user, the task
-    runs for that user. Raises NotFound, Conflict.
+    A run that is already open is returned unchanged.
+
+    Args:
+        tx: The transaction.
+        scope: The caller. A caller without access to all users starts the task for their user only.
+        name: The task's name.
+        user: The user's id or identifier. None is all users who were active lately; a task that
+            waits for reviews then runs only for students with a due review.
+
+    Returns:
+        The runs, which a job carries out later.
+
+    Raises:
+        NotFound: there is no such task or user.
+        Conflict: the user is disabled.
     """
     task = _get(tx, scope, name)
     now = tx.clock.now()
@@ -165,7 +200,12 @@ def _user_ids(tx: Transaction, scope: Scope, task: BackgroundTask, name: str | N
 
 
 def look(tx: Transaction, task_id: str) -> int:
-    """Add the runs of each due window; return their number."""
+    """Add the runs of each due window; return their number.
+
+    Args:
+        tx: The transaction.
+        task_id: The task. One that was deleted or paused gets no runs.
+    """
     task = queries.lock(tx, task_id)
     now = tx.clock.now()
     if task is None or not task.enabled:
@@ -348,7 +388,14 @@ def begin(
 ) -> tuple[BackgroundTask, TaskRun, Scope] | None:
     """Start or resume a run, and return it with its scope.
 
-    Returns None for a run that has ended or was withdrawn.
+    Args:
+        tx: The transaction.
+        run_id: The id of a task's run.
+        conversation_of: Returns the id of the run's conversation, which is stored with the run.
+
+    Returns:
+        The task, the run, and the scope of its user; None for a run that has ended, was withdrawn,
+        or is skipped now.
     """
     run = queries.lock_run(tx, run_id)
     now = tx.clock.now()

@@ -59,7 +59,14 @@ def require_teacher(scope: Scope) -> Scope:
 
 
 def students(tx: Transaction, teacher: Scope, course: StoredCourse, page: Page) -> list[Student]:
-    """Return one page of the course's students, by default the newest users first."""
+    """Return one page of the course's students, by default the newest users first.
+
+    Args:
+        tx: The transaction.
+        teacher: The scope that `require_teacher` returned.
+        course: The course.
+        page: The requested part of the list.
+    """
     is_taught = users.is_among(activity.users_of(course.agents.values()))
     return _with_numbers(tx, course, users.ROWS.page(tx, teacher, page, is_taught))
 
@@ -67,7 +74,14 @@ def students(tx: Transaction, teacher: Scope, course: StoredCourse, page: Page) 
 def student(tx: Transaction, teacher: Scope, course: StoredCourse, name: str) -> Student:
     """Return the student with this id or identifier.
 
-    Raises NotFound for a user who never talked with this course.
+    Args:
+        tx: The transaction.
+        teacher: The scope that `require_teacher` returned.
+        course: The course.
+        name: The user's id or identifier.
+
+    Raises:
+        NotFound: the user does not exist, or never talked with this course.
     """
     user = users.require(tx, teacher, name)
     if not activity.has_talked_with(tx, user.id, course.agents.values()):
@@ -85,6 +99,13 @@ def seen_blocks(
     """Return the student's blocks that teachers of the course see.
 
     Both the course and the student's block must allow it.
+
+    Args:
+        tx: The transaction.
+        teacher: The scope that `require_teacher` returned.
+        course: The course.
+        course_blocks: The blocks in the course's file. Shared ones are not shown.
+        user_id: The student, whose part in the course the caller has checked.
     """
     labels = {block.label for block in course_blocks if block.teachers_see and not block.shared}
     user_blocks = blocks.of_user(tx, teacher, user_id) if labels else ()

@@ -73,11 +73,26 @@ class BlockCalls(_Calls):
     def update(
         self, block_label: str, /, *, agent_id: str, value: str, extra_headers: Any = None
     ) -> Block:
-        """Set the block's text; for a user's block, propose it.
+        """Set the block's text, or propose it if the block's policy requires that.
 
-        If the agent belongs to a user, the user's copy of the block is changed. Raises NotFound,
-        TooLong, Forbidden, and PreconditionFailed if the block no longer has the version in
-        `If-Match`.
+        If the agent belongs to a user, the user's copy of the block is changed. The policy decides
+        only about blocks of users.
+
+        Args:
+            block_label: The label by which the agent sees the block.
+            agent_id: The agent.
+            value: The new text.
+            extra_headers: None, or a mapping with `If-Match`: the version from which the text was
+                edited, in quotes.
+
+        Returns:
+            The block as it is now, which is unchanged if the text was proposed.
+
+        Raises:
+            NotFound: if there is no such agent or block.
+            TooLong: if the text is longer than the block's limit.
+            Forbidden: if the block is read-only.
+            PreconditionFailed: if the block no longer has the version in `If-Match`.
         """
 
         def work(tx: Transaction) -> Block:
@@ -110,7 +125,11 @@ class PassageCalls(_Calls):
     """An agent's archival memory."""
 
     def create(self, agent_id: str, /, *, text: str) -> list[Passage]:
-        """Archive a text, and return it in a list. Raises NotFound."""
+        """Archive a text, and return it in a list.
+
+        Raises:
+            NotFound: if there is no such agent.
+        """
 
         def work(tx: Transaction) -> list[Passage]:
             state = agents.load(tx, self._scope, agent_id)
@@ -133,7 +152,17 @@ class PassageCalls(_Calls):
     def list(
         self, agent_id: str, /, *, search: str, limit: int, ascending: bool
     ) -> Sequence[Passage]:
-        """Return passages that contain the text `search`, by age. Raises NotFound."""
+        """Return passages that contain the text `search`, by age.
+
+        Args:
+            agent_id: The agent whose archives are searched.
+            search: A text that each passage contains.
+            limit: The most passages that are returned.
+            ascending: Whether the oldest passage comes first.
+
+        Raises:
+            NotFound: if there is no such agent.
+        """
         page = Page(limit=limit, order="asc" if ascending else "desc")
 
         def work(tx: Transaction) -> Sequence[Passage]:
@@ -143,7 +172,19 @@ class PassageCalls(_Calls):
         return self._wait(self._runtime.store.read(work))
 
     def search(self, agent_id: str, /, *, query: str, top_k: int) -> SimpleNamespace:
-        """Return the passages that match the query best. Raises NotFound."""
+        """Return the passages that match the query best.
+
+        Args:
+            agent_id: The agent whose archives are searched.
+            query: The words or the question to search for.
+            top_k: The most passages that are returned.
+
+        Returns:
+            An object whose `results` each have the passage's text as `content`.
+
+        Raises:
+            NotFound: if there is no such agent.
+        """
 
         def readable(tx: Transaction) -> PassageFilter:
             ids, scope = self._archives(tx, agent_id)
@@ -166,7 +207,17 @@ class AgentCalls(_Calls):
     ) -> SimpleNamespace:
         """Create an agent with blocks of `label` and `value`.
 
-        Raises Invalid for an unknown option.
+        Args:
+            name: The agent's name.
+            memory_blocks: The blocks, each with its `label` and `value`.
+            **options: Options of `letta_client`, and `user_id`: the user about whom the agent is.
+                None is the same as leaving an option out.
+
+        Returns:
+            An object with the agent's `id`.
+
+        Raises:
+            Invalid: for an unknown option.
         """
         if unknown := sorted(options.keys() - set(_OPTIONS)):
             raise Invalid(

@@ -13,8 +13,9 @@ from ricordo.domain.scope import REQUEST_SCOPE, Scope, User
 from ricordo.domain.version import BlockVersion, ChangeMetadata, PolicyDecision
 from ricordo.errors import Conflict, NotFound
 from ricordo.features.web.pages import queries
-from ricordo.features.web.pages.queries import ListedBlock, MemoryOwner
+from ricordo.features.web.pages.queries import ListedBlock
 from ricordo.memory import user_memory
+from ricordo.pages.memory_owner import MemoryOwner
 from ricordo.pages.titles import title_of
 from ricordo.storage import agents, blocks, history, proposals, users, versions
 from ricordo.storage.engine.repository import Page
@@ -70,7 +71,16 @@ class TimelineEntry:
 
 
 def find_block(tx: Transaction, scope: Scope, path_params: dict[str, Any]) -> BlockAddress:
-    """Return the block that the path's parameters name. Raises NotFound."""
+    """Return the block that the path's parameters name.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        path_params: Either `block_id`, or `user_id` and `label`.
+
+    Raises:
+        NotFound: if there is no such block.
+    """
     if "block_id" not in path_params:
         memory = user_memory.open_memory(tx, scope, path_params["user_id"])
         return of_user(tx, scope, memory.user, memory.chain.id, path_params["label"])
@@ -139,7 +149,12 @@ def counted(
 ) -> list[TimelineEntry]:
     """Return the versions, each with its numbers of added and removed words.
 
-    The newest version comes first. Each is compared with the version after it in the list.
+    Each is compared with the version after it in the list, and the last with an empty text.
+
+    Args:
+        tx: The transaction.
+        address: The block.
+        block_versions: Versions of the block without gaps, the newest first.
     """
     length = len(address.block.value) if address.block else 0
     if length * len(block_versions) > _MOST_COUNTED:
@@ -160,7 +175,14 @@ def counted(
 def read_versions(
     tx: Transaction, address: BlockAddress, limit: int, before: int | None = None
 ) -> tuple[list[TimelineEntry], bool]:
-    """Return a page of the block's versions, newest first, and whether more exist."""
+    """Return a page of the block's versions, newest first, and whether more exist.
+
+    Args:
+        tx: The transaction.
+        address: The block.
+        limit: The most versions that are returned.
+        before: The number of a version; only older ones are returned. None begins at the newest.
+    """
     rows = history.page(tx, address.chain.id, label=address.label, limit=limit + 1, before=before)
     return counted(tx, address, rows)[:limit], len(rows) > limit
 

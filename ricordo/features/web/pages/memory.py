@@ -37,13 +37,14 @@ from ricordo.features.web.pages.memory_sections import (
     titles_of,
 )
 from ricordo.features.web.pages.memory_text import field_text
-from ricordo.features.web.pages.queries import MemoryOwner, WaitingProposal
+from ricordo.features.web.pages.queries import WaitingProposal
 from ricordo.features.web.pages.suggestions import divided, joined
 from ricordo.memory import user_memory
 from ricordo.memory.schemas import Schemas, schemas_in
 from ricordo.memory.sections import read_sections
 from ricordo.memory.topics import TOPICS
 from ricordo.pages.inside import Api, RefusedByApi
+from ricordo.pages.memory_owner import MemoryOwner
 from ricordo.pages.shell import (
     Pages,
     address_of,
@@ -272,8 +273,10 @@ def _block_variables(
 async def show_block_page(request: Request, **changes: Any) -> Response:
     """Render the page of the request's block.
 
-    `typed` is a text that could not be saved, and `words` is the reason. `opened` is the piece of
-    the text that shows its form or its source.
+    Args:
+        request: The request.
+        **changes: Variables of the page. `typed` is a text that could not be saved, and `words` is
+            the reason. `opened` is the piece of the text that shows its form or its source.
     """
     scope: Scope = request.scope[REQUEST_SCOPE]
     path_params = request.path_params
@@ -386,12 +389,12 @@ async def change_settings(request: Request) -> Response:
         metadata = dict(address.block.metadata)
         metadata.pop("teachers_see", None)
         metadata.pop("teachers_ask", None)
-        await Api(request).ask("PATCH", f"/v1/blocks/{address.block.id}", {"metadata": metadata})
+        await _save_metadata(request, address.block.id, metadata, address.version)
         return done(request, address.page, f"Teachers no longer see {address.label}.")
     if form.get("show") == "teachers" and address.block:
         metadata = dict(address.block.metadata)
         metadata["teachers_see"] = metadata.pop("teachers_ask", None)
-        await Api(request).ask("PATCH", f"/v1/blocks/{address.block.id}", {"metadata": metadata})
+        await _save_metadata(request, address.block.id, metadata, address.version)
         return done(request, address.page, f"Teachers of the course now see {address.label}.")
     names = ("title", "description", "limit", "policy")
     body = {name: form[name].strip() or None for name in names if name in form}
@@ -400,6 +403,14 @@ async def change_settings(request: Request) -> Response:
         policy = {"allowed": _allowed_names(form["egress"])}
         await Api(request).ask("PUT", f"/v1/blocks/{address.block.id}/egress", policy)
     return done(request, address.page, f"The settings of {address.label} were changed.")
+
+
+async def _save_metadata(
+    request: Request, block_id: str, metadata: Mapping[str, Any], version: str
+) -> None:
+    """Replace the block's metadata. Raises RefusedByApi if the block changed since `version`."""
+    path = f"/v1/blocks/{block_id}"
+    await Api(request).ask("PATCH", path, {"metadata": metadata}, if_match=version)
 
 
 async def _egress_policy(request: Request, address: BlockAddress) -> Any:
@@ -584,7 +595,10 @@ def _waits_for(address: BlockAddress) -> str:
 def outcome_of(address: BlockAddress, saved: dict[str, Any], verb: str) -> str:
     """Return the notice for a saved change: it waits for approval, or the block was changed.
 
-    `verb` names the change, such as "changed".
+    Args:
+        address: The block as it was before.
+        saved: The answer of the API to the change.
+        verb: The change in the past tense, such as "changed".
     """
     is_proposed = saved.get("proposal_id") or "base_body" in saved
     return _waits_for(address) if is_proposed else f"{address.label} was {verb}."

@@ -11,9 +11,9 @@ from ricordo.domain.version import ChangeMetadata, PolicyDecision
 from ricordo.features.web.pages import queries
 from ricordo.features.web.pages.block_address import BlockAddress
 from ricordo.features.web.pages.memory_text import TextPiece, pieces_of
-from ricordo.features.web.pages.queries import MemoryOwner
 from ricordo.memory.schemas import Schemas
 from ricordo.pages.filters import MOST_MARKDOWN
+from ricordo.pages.memory_owner import MemoryOwner
 from ricordo.pages.titles import title_of
 from ricordo.storage import blocks, conversation_overviews
 from ricordo.storage.engine.store import Transaction
@@ -88,7 +88,18 @@ class MemorySection:
 def sections_of_user(
     tx: Transaction, scope: Scope, user: User, chain: Chain, schemas: Schemas
 ) -> list[MemorySection]:
-    """Return the sections of a user's blocks by title, without the rules."""
+    """Return the sections of a user's blocks, without the rules.
+
+    Sections whose titles begin with "About" come first, then the others by label. After 100,000
+    characters of text, later blocks have no pieces.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        user: The user whose memory it is.
+        chain: The user's chain.
+        schemas: Finds the schema of a block.
+    """
     owner = MemoryOwner("user", user.id, user.name)
     own_blocks = [
         block for block in blocks.of_user(tx, scope, user.id) if block.label != NEVER_REMEMBER
@@ -118,7 +129,17 @@ def sections_of_user(
 def sections_of_agent(
     tx: Transaction, scope: Scope, block_ids: Sequence[str], schemas: Schemas
 ) -> list[MemorySection]:
-    """Return the sections of an agent's blocks, in their order."""
+    """Return the sections of an agent's blocks, in their order.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        block_ids: The ids of the agent's blocks.
+        schemas: Finds the schema of a block.
+
+    Raises:
+        NotFound: if a block does not exist, or the caller may not see it.
+    """
     own_blocks = blocks.by_ids(tx, scope, block_ids)
     owners = queries.owners_of(tx, {block.chain_id for block in own_blocks})
     edit = ChangeMetadata(scope.actor)
@@ -149,7 +170,17 @@ def section_of(
     most: int,
     reader: str | None = None,
 ) -> MemorySection:
-    """Return the section of one block, with at most `most` pieces of its text."""
+    """Return the section of one block.
+
+    Args:
+        block: The block.
+        owner: The owner of the block's chain.
+        schemas: Finds the schema of the block.
+        rights: The caller's rights in the block.
+        is_self: Whether the caller is the owner, so that titles address the caller.
+        most: The most pieces of the text; 0 counts the text as too long to be shown.
+        reader: The name of the only agent or course that reads the block; None: all do.
+    """
     page, line_page = f"/ui/blocks/{block.id}", f"/ui/blocks/{block.id}/line"
     if owner.kind == "user":
         label = quote(block.label)

@@ -43,7 +43,12 @@ class TextPiece:
 
 
 def pieces_of(text: str, schema: BlockSchema | None = None) -> list[TextPiece]:
-    """Return the pieces of a text: its fields if it follows a schema, else its Markdown."""
+    """Return the pieces of a text: its fields if it follows a schema, else its Markdown.
+
+    Args:
+        text: The block's text.
+        schema: The block's schema; None for a block without one.
+    """
     lines = text.split("\n")
     if schema and not read_sections(text, schema).problems:
         return _fields(lines, schema)
@@ -64,7 +69,14 @@ def pieces_of(text: str, schema: BlockSchema | None = None) -> list[TextPiece]:
 
 
 def lines_named(lines: str) -> tuple[int, int]:
-    """Read the lines of an address or a form, as "3-4". Raises Invalid."""
+    """Read the lines of an address or a form.
+
+    Args:
+        lines: The numbers of the first and the last line, such as "3-4".
+
+    Raises:
+        Invalid: if the text has another form.
+    """
     match = re.fullmatch(r"([1-9]\d{0,8})-([1-9]\d{0,8})", lines)
     if match is None or int(match[2]) < int(match[1]):
         raise Invalid("This line cannot be found. Load the page again.")
@@ -72,9 +84,16 @@ def lines_named(lines: str) -> tuple[int, int]:
 
 
 def with_lines(text: str, first: int, last: int, new_text: str | None) -> str:
-    """Return the text with these lines replaced by others; None removes them.
+    """Return the text with these lines replaced by others.
 
-    Raises Invalid if the text has no such lines.
+    Args:
+        text: The text.
+        first: The number of the first line to replace, from 1.
+        last: The number of the last line to replace.
+        new_text: The new lines; None removes the lines.
+
+    Raises:
+        Invalid: if the text has no such lines.
     """
     lines = text.split("\n")
     if last > len(lines):
@@ -84,7 +103,10 @@ def with_lines(text: str, first: int, last: int, new_text: str | None) -> str:
 
 
 def without_day(text: str) -> tuple[str, str]:
-    """Return a day at the start of a line, and the rest of the line."""
+    """Return a day at the start of a line, and the rest of the line.
+
+    The day is "" if there is none. A bullet before it stays in the rest.
+    """
     match = _DAY.match(text)
     if match is None:
         return "", text
@@ -93,7 +115,7 @@ def without_day(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class PanelLine:
-    """A line of a block beside a chat: `raw` as stored, and its parts in a form for people."""
+    """A line of a block next to a chat: `raw` as stored, and its parts in a form for people."""
 
     raw: str
     text: str

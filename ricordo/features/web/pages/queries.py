@@ -14,6 +14,7 @@ from ricordo.domain.version import BlockVersion, Proposal
 from ricordo.errors import RicordoError
 from ricordo.features.web.pages.memory_text import without_day
 from ricordo.memory.course_blocks import COPY, FOR_ALL
+from ricordo.pages.memory_owner import MemoryOwner
 from ricordo.storage import blocks as stored_blocks
 from ricordo.storage import conversation_overviews, history, memory_overviews
 from ricordo.storage import messages as stored_messages
@@ -24,15 +25,6 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.memory_overviews import AttachedBlock, ChainOwner, MemorySize
 from ricordo.storage.proposals import ProposalFilter
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryOwner(ChainOwner):
-    """The owner of a chain's memory; `path` is the page of that memory."""
-
-    @property
-    def path(self) -> str:
-        return f"/ui/people/{self.id}" if self.kind == "user" else f"/ui/agents/{self.id}/memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +46,14 @@ class WaitingProposal:
 def waiting(
     tx: Transaction, scope: Scope, page: Page, proposal_filter: ProposalFilter | None = None
 ) -> list[WaitingProposal]:
-    """Return waiting proposals that the caller may see, newest first."""
+    """Return waiting proposals that the caller may see, newest first.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The requested part of the list.
+        proposal_filter: The selection; None selects all that wait.
+    """
     proposal_filter = proposal_filter or ProposalFilter(waits=True)
     return _with_owners(tx, stored_proposals.page(tx, scope, page, proposal_filter))
 
@@ -63,7 +62,14 @@ def undo_of_approval(tx: Transaction, scope: Scope, proposal_ids: Sequence[str])
     """Return the address to which a page posts to undo the approval of these proposals.
 
     Call it before the decision. Undoing restores the block's present text, or removes a new block.
-    Returns "" if the proposals concern several blocks.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        proposal_ids: The proposals that will be approved.
+
+    Returns:
+        The address; "" if the proposals concern several blocks or cannot be read.
     """
     try:
         found = [proposal(tx, scope, id) for id in proposal_ids]
@@ -96,7 +102,11 @@ def waiting_by_owner(
 ) -> list[WaitingCount]:
     """Return the owners with waiting changes, the largest number first.
 
-    `without` is the id of a user who is left out.
+    Args:
+        tx: The transaction.
+        scope: The caller. Only memories that the caller may see count.
+        limit: The most owners that are returned.
+        without: The id of a user who is left out; None leaves out no user.
     """
     rows = memory_overviews.waiting_by_owner(tx, scope, limit, without=without)
     return [WaitingCount(_with_path(owner), count) for owner, count in rows]
@@ -105,9 +115,16 @@ def waiting_by_owner(
 def expected_blocks(
     tx: Transaction, scope: Scope, user: User, labels: Collection[str], limit: int
 ) -> list[AttachedBlock]:
-    """Return the blocks that courses will add about a user; those with these labels are left out.
+    """Return the blocks that courses will add about a user.
 
     The courses' agents add them once they talk with the user.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        user: The user.
+        labels: The labels of blocks that the user has. Blocks with these labels are left out.
+        limit: The most blocks that are returned.
     """
     marked = memory_overviews.blocks_marked_for(
         tx, scope, user, FOR_ALL, labels=labels, limit=limit
@@ -124,7 +141,13 @@ class SourceMessage:
 
 
 def source_of_run(tx: Transaction, scope: Scope, run_id: str | None) -> SourceMessage | None:
-    """Return the message that began a run, if the caller may read it."""
+    """Return the message that began a run, if the caller may read it.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        run_id: The run; None has no message.
+    """
     path = messages_of_runs(tx, scope, [run_id]).get(run_id or "")
     if path is None:
         return None
@@ -210,7 +233,14 @@ class Person:
 
 
 def people(tx: Transaction, scope: Scope, page: Page, search_text: str) -> list[Person]:
-    """Return one page of the users with this text in their names, newest first."""
+    """Return one page of the users with this text in their names, newest first.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The requested part of the list.
+        search_text: A part of a name; empty for all users.
+    """
     named_users = stored_users.page_named_like(tx, scope, page, search_text)
     sizes = memory_overviews.sizes_of_users(tx, [user.id for user in named_users])
     return [Person(user, sizes.get(user.id, MemorySize())) for user in named_users]
@@ -219,7 +249,10 @@ def people(tx: Transaction, scope: Scope, page: Page, search_text: str) -> list[
 def blocks_of_chain(tx: Transaction, owner: MemoryOwner, chain_id: str) -> list[ListedBlock]:
     """Return a user's blocks by label, and labels that are only proposed.
 
-    The caller's access is checked earlier.
+    Args:
+        tx: The transaction.
+        owner: The user.
+        chain_id: The user's chain. The caller's access is checked earlier.
     """
     counts = stored_proposals.waiting_counts(tx, chain_id)
     existing = _listed(
@@ -272,7 +305,13 @@ def _listed(rows: Sequence[Any], path: Callable[[Any], str]) -> list[ListedBlock
 
 
 def first_lines(tx: Transaction, chain_id: str, limit: int) -> list[str]:
-    """Return the first lines of a user's memory without headings, those about the person first."""
+    """Return the first lines of a user's memory without headings, those about the person first.
+
+    Args:
+        tx: The transaction.
+        chain_id: The user's chain. The caller's access is checked earlier.
+        limit: The most lines that are returned.
+    """
     lines = [
         without_day(line)[1].lstrip(" -*").strip()
         for text in memory_overviews.beginnings(tx, chain_id, limit)
@@ -317,7 +356,13 @@ class RunChanges:
 def changes_of_runs(
     tx: Transaction, scope: Scope, run_ids: Iterable[str]
 ) -> Mapping[str, RunChanges]:
-    """Return the changes of each run in memory that the caller may see."""
+    """Return the changes of each run in memory that the caller may see.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        run_ids: The runs, of which only a limited number is read.
+    """
     ids = sorted(set(run_ids))[:MOST_NAMES]
     rows = history.of_runs(tx, scope, ids, MOST_NAMES)
     owners = owners_of(tx, {row.chain_id for row in rows}) if rows else {}

@@ -6,9 +6,10 @@ from functools import cached_property
 
 from ricordo.domain.version import Proposal
 from ricordo.features.web.pages.memory_text import without_day
-from ricordo.features.web.pages.queries import MemoryOwner, WaitingProposal
+from ricordo.features.web.pages.queries import WaitingProposal
 from ricordo.memory.text import line_changes
 from ricordo.memory.unwanted import rule_of
+from ricordo.pages.memory_owner import MemoryOwner
 from ricordo.pages.reasons import own_reason
 from ricordo.pages.titles import title_of
 
@@ -80,7 +81,13 @@ class Suggestion:
 def joined(
     waiting: Iterable[WaitingProposal], titles: Mapping[str, str], *, is_self: bool
 ) -> list[Suggestion]:
-    """Join proposals for one memory that make equal changes, in their order."""
+    """Join proposals for one memory that make equal changes, in their order.
+
+    Args:
+        waiting: The proposals, the newest first.
+        titles: The titles of existing blocks by label. Other blocks get a title from their label.
+        is_self: Whether the caller owns the memory, so that titles address the caller.
+    """
     groups: dict[object, list[WaitingProposal]] = {}
     for member in waiting:
         groups.setdefault(_key(member), []).append(member)
@@ -96,7 +103,12 @@ def joined(
 def divided(
     suggestions: Sequence[Suggestion], put_off: Container[str]
 ) -> tuple[list[Suggestion], list[Suggestion]]:
-    """Divide suggestions into current and postponed ones."""
+    """Divide suggestions into current and postponed ones.
+
+    Args:
+        suggestions: The suggestions.
+        put_off: The ids of the proposals that were postponed.
+    """
     later = [suggestion for suggestion in suggestions if suggestion.first.id in put_off]
     now = [suggestion for suggestion in suggestions if suggestion not in later]
     return now, later
