@@ -1,6 +1,7 @@
 """The cost of a turn over HTTP.
 
-It has wall time, processor time of the server, and turns a second with many agents at once.
+The bench measures wall time, processor time of the server, and turns a second with many agents at
+once.
 """
 
 import asyncio

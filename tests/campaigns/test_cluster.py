@@ -1,7 +1,7 @@
 """Several servers on one PostgreSQL.
 
-Kills and freezes lose no turn, no job and no document. A change made by one server holds at all of
-them.
+Kills and freezes lose no turn, no job and no document. A change made by one server takes effect on
+all servers.
 """
 
 import asyncio

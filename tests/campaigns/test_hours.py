@@ -1,8 +1,8 @@
-"""A server through simulated hours: memory and open files stay, files grow only by stored data.
+"""A server through simulated hours.
 
-The test moves its clock ahead by an hour at a time. In each hour new agents talk, edit their memory
-and are searched, and the agents of three hours ago are deleted. A schedule sends a message each
-hour.
+Memory and open files do not grow, and files grow only by stored data. The test moves its clock
+ahead by an hour at a time. In each hour new agents talk, edit their memory and are searched, and
+the agents of three hours ago are deleted. A schedule sends a message each hour.
 """
 
 import os
@@ -87,7 +87,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> JumpingTime:
 def server(
     clock: JumpingTime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ServerInThread]:
-    del clock  # it is there before the server
+    del clock  # the fixture sets the clock before the server starts
     pace = partial(Pace, poll=0.05, beat=0.1, sweep=0.5, mend=0.2)
     monkeypatch.setattr(working_jobs, "Pace", pace)
     with serving(tmp_path) as running:

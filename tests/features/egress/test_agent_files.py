@@ -1,4 +1,4 @@
-"""Policies in agent files and templates: none is lost, and a strange file opens nothing."""
+"""Policies in agent files and templates: no policy is lost, and an invalid file allows no model."""
 
 import json
 from typing import Any

@@ -1,10 +1,13 @@
-"""Policies of kinds of facts: in the prompt, beside the hits of a search, and as sources."""
+"""Policies of kinds of facts: in the prompt, next to the hits of a search, and as sources."""
 
 from typing import Any
 
 import httpx2
 import pytest
 
+from ricordo.domain.scope import Scope
+from ricordo.features.knowledge.facts import decisions, queries
+from ricordo.storage import users
 from tests.features.egress.providers import CLOUD, LOCAL, World, says
 from tests.features.egress.test_blocks import agent_of
 from tests.seams.http import ok, refused
@@ -79,3 +82,24 @@ def test_only_the_user_may_loosen_the_policy_of_their_facts(http: httpx2.Client,
     refused(http.put(path, json=looser), 403)
     ok(http.put(path, json=looser, headers=USER))
     assert ok(http.get(path)) == []
+
+
+def test_others_only_add_to_the_policy_of_a_fact_that_was_moved_to_the_kind(
+    world: World, http: httpx2.Client, eve: str
+) -> None:
+    path = f"/v1/users/{eve}/facts"
+    (fact,) = [
+        fact for fact in ok(http.get(path, params={"kind": "who"})) if "town" in fact["sentence"]
+    ]
+    moved = ok(http.patch(f"{path}/{fact['id']}", json={"kind": "event"}, headers=USER))
+    user = world.server.read(lambda tx: users.require(tx, Scope(), eve))
+
+    def label() -> str | None:
+        (row,) = world.server.read(lambda tx: queries.by_ids(tx, [moved["id"]]))
+        return row.egress
+
+    assert label() == "local"
+    world.server.write(lambda tx: decisions.set_egress(tx, Scope(), user, "event", ["openai"]))
+    assert label() == "local;openai"
+    ok(http.put(f"{path}/egress", json={"kind": "event", "allowed": None}, headers=USER))
+    assert label() is None

@@ -114,10 +114,8 @@ def test_agents_restricted_to_other_users_are_not_found(
                 assert (status, text.replace(other, "X")) == ("error", "Agent with ID X not found")
     guarded.says("Ann", call(TAGS, message="Hi?", match_all=["kept"], match_some=[]), "Done.")
     answers = answer_in(guarded.returned("Ann", **bearer(ada))[0])
-    assert [one["agent_id"] for one in answers] == [
-        bobs,
-        free,
-    ]  # The first one talks with her in a separate conversation.
+    # The agent talks with this user in a separate conversation.
+    assert [one["agent_id"] for one in answers] == [bobs, free]
     assert guarded.requests["Kay"] == []
 
 

@@ -5,19 +5,24 @@ agents are deleted.
 """
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text, update
 
+from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.domain.job import Job
+from ricordo.domain.message import TextPart
+from ricordo.domain.scope import Scope
+from ricordo.errors import Busy
 from ricordo.features.groups import agent_jobs
 from ricordo.llm.scripted import call
 from ricordo.storage import jobs
 from ricordo.storage.schema.core_tables import jobs as job_rows
 from tests.features.groups.cast import ASYNC, WAITS, Cast, wait_for
 from tests.seams.http import ok
-from tests.seams.server import ServerInThread, serving
+from tests.seams.server import LIMIT, ServerInThread, serving
 
 
 def deliveries(server: ServerInThread, *statuses: str) -> list[Job]:
@@ -43,7 +48,7 @@ def test_an_async_message_ends_the_turn_and_is_delivered_once(cast: Cast) -> Non
     assert message.startswith(f"[Incoming message from agent with ID '{ann}' - ")
     assert message.endswith("] Buy tea.")
     (job,) = wait_for(lambda: deliveries(cast.server, "done"))
-    for _ in range(3):  # as after a kill at its end
+    for _ in range(3):  # the job runs again, as if it was killed at its end
         deliver(cast.server, job)
     assert len(cast.incoming("Ben")) == len(cast.requests["Ben"]) == 1
     (run,) = ok(cast.http.get("/v1/runs/", params={"agent_id": ben}))
@@ -186,6 +191,36 @@ def test_a_long_delivery_turn_is_checked_again_later(
     own = lambda: [job for job in deliveries(cast.server) if job.payload["agent_id"] == ben]  # noqa: E731
     wait_for(lambda: all(job.status == "done" for job in own()))
     assert len(cast.incoming("Ben")) == len(cast.requests["Ben"]) == 1
+
+
+def test_a_job_that_does_not_wait_any_longer_for_a_busy_agent_leaves_no_task(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_jobs, "_PATIENCE", 0.01)
+    ben = cast.agent("Ben")
+    begun, opened = threading.Event(), asyncio.Event()
+
+    async def wait(_request: object) -> str:
+        begun.set()
+        await opened.wait()
+        return "Bought."
+
+    async def tasks_after(tries: int) -> int:
+        request = TurnRequest(Scope(), ben, (NewMessage("user", (TextPart("Hello."),)),))
+        for _ in range(tries):
+            with pytest.raises(Busy):
+                await agent_jobs._free_turn(cast.server.runtime, request)
+        await asyncio.sleep(0.01)
+        return sum("LiveRun.wait" in str(task.get_coro()) for task in asyncio.all_tasks())
+
+    cast.says("Ben", wait)
+    body = {"messages": [{"role": "user", "content": "Buy tea."}]}
+    run = ok(cast.http.post(f"/v1/agents/{ben}/messages/async", json=body))["id"]
+    assert begun.wait(LIMIT)
+    before = cast.server.run(tasks_after(0))
+    assert cast.server.run(tasks_after(5)) == before
+    cast.server.loop.call_soon_threadsafe(opened.set)
+    wait_for(lambda: ok(cast.http.get(f"/v1/runs/{run}"))["status"] == "completed")
 
 
 def test_async_messages_cannot_form_a_cycle(cast: Cast) -> None:

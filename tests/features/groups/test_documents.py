@@ -195,6 +195,22 @@ def test_a_failed_reading_is_retried_at_the_same_portion(
     assert [text.count(f"Word: {name}") for name in ("One", "Two", "Three")] == [1, 1, 1]
 
 
+def test_a_long_file_is_read_to_its_end_in_several_jobs(
+    server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "_CHARACTERS", 500)
+    monkeypatch.setattr(documents, "_PORTIONS_AT_ONCE", 2)
+    server.answers_with(notes)
+    agent = main_agent(http)["id"]
+    words = [f"Number{number}" for number in range(5)]
+    attach(http, agent, folder_with(http, "Book", a="\n".join(f"{w} {'x' * 480}" for w in words)))
+    find_documents(server)
+    wait_until(lambda: "Number4" in text_of(http, agent, "Book"))
+    text = text_of(http, agent, "Book")
+    assert [text.count(f"Word: {word}") for word in words] == [1] * 5
+    wait_until(lambda: hidden_agents(http) == [])
+
+
 def test_files_are_not_read_without_sleeptime_or_from_a_users_folder(
     server: ServerInThread, http: httpx2.Client
 ) -> None:

@@ -1,4 +1,4 @@
-"""Round robin: who speaks, what each member hears, and which messages each has in the end."""
+"""Round robin: the speakers, the messages that each member hears, and the messages at the end."""
 
 from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line

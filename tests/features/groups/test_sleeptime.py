@@ -502,9 +502,8 @@ def test_untrusted_messages_make_the_sleeptime_run_untrusted(
     )
     assert found
     assert all(row.is_untrusted for row in found)
-    assert (
-        ok(http.get(f"/v1/agents/{agent['id']}"))["blocks"][0]["value"] == "None."
-    )  # a guarded block waits
+    # The edit of a guarded block waits for approval.
+    assert ok(http.get(f"/v1/agents/{agent['id']}"))["blocks"][0]["value"] == "None."
 
 
 def test_sleeptime_adds_three_statements_to_the_end_of_a_turn(

@@ -358,7 +358,7 @@ def test_a_long_voice_talk_keeps_the_last_messages_from_a_user_message(
 def numbered_texts(server: ServerInThread) -> list[tuple[str, str]]:
     """Return the texts that the memory agent got, each once.
 
-    First those that left the window, then those that stayed.
+    Texts of messages that left the window come before texts of messages that stayed.
     """
     texts: dict[str, None] = {}
     for request in list(server.model.requests):
@@ -664,7 +664,7 @@ def test_the_librarian_keeps_the_memory_of_a_voice_agent_without_a_key(http: htt
 
 def test_the_sleeptime_page_lists_voice_agents(http: httpx2.Client) -> None:
     agent = voice_agent(http, name="Page Vera")
-    # Other tests made pairs on this server too, so hers may be on a later page.
+    # Other tests made pairs on this server too, so this pair may be on a later page.
     path, text = "/ui/sleeptime", http.get("/ui/sleeptime").text
     while "Page Vera" not in text:
         (path,) = set(re.findall(r'href="(/ui/sleeptime\?[^"]+)"', text)) - {path}

@@ -76,7 +76,7 @@ def test_older_letta_routes_answer_or_say_why_not(api: Api) -> None:
     assert "cannot be changed" in words
     names = {tool["name"] for tool in ok(api.http.post("/v1/tools/add-base-tools"))}
     assert {"memory_insert", "conversation_search"} < names
-    # /v1 has another name, for all routes.
+    # All routes below /v1 also exist below /latest.
     assert ok(api.http.get(f"/latest/agents/{agent.id}"))["id"] == agent.id
     for method, path in (
         ("POST", "/v1/nothing"),

@@ -235,7 +235,7 @@ async def test_a_statement_is_stored_in_the_notes_and_found(language: str, kind:
         await talk.says(form.format(value))
         if value not in talk.blocks["human"] or "Plays chess" not in talk.blocks["human"]:
             wrong.append(("not filed", form, talk.blocks["human"]))
-        # On another day, with only the notes.
+        # The question is asked on another day, when only the notes are in view.
         talk.next_day().history.clear()
         answer = await talk.says(question)
         if value not in answer or question in talk.blocks["human"]:

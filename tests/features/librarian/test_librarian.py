@@ -693,7 +693,7 @@ LONG_MESSAGES: dict[str, Callable[[int], str]] = {
 
 
 async def read_and_speak(message: str) -> None:
-    """Let the librarian answer a message, with everything that it stores on the way."""
+    """Let the librarian answer a message, after the tool calls that it makes before."""
     talk = Talk()
     talk._add("user", TextPart(message))
     for _ in range(3):

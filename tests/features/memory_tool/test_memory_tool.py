@@ -191,7 +191,8 @@ def test_memory_tool_commands_match_anthropics_file_implementation(
             for path in paths:
                 file = tmp_path / path[1:]
                 label = path.removeprefix("/memories/").removesuffix(".md")
-                # Anthropic's files get a line end behind the last line with each insertion.
+                # Anthropic's files get one more line end at the end of the file with each
+                # insertion.
                 kept = file.read_text().removesuffix("\n") if file.is_file() else None
                 assert body_of(http, name, label) == kept, (call, path)
 

@@ -64,8 +64,8 @@ def test_a_chat_deleted_in_open_webui_is_deleted_for_its_user_only(
     for user in ("ada", "bea"):
         for chat in (kept, gone):
             talk(http, agent, user, chat, "Hello.")
-    talk(http, agent, "ada", gone, "Hello?")  # an edited message: another version of the chat
-    for _ in range(2):  # an event may be delivered twice
+    talk(http, agent, "ada", gone, "Hello?")  # an edited message makes another version of the chat
+    for _ in range(2):  # an event may come twice
         publish(function, "chat.deleted", {"type": "chat", "id": gone}, owner_id="ada")
     assert chats(http, "ada") == [kept]
     assert chats(http, "bea") == sorted((kept, gone))

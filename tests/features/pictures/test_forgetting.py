@@ -1,4 +1,4 @@
-"""What is forgotten or erased is gone from pictures too, and no fact is read from one."""
+"""Forgotten and erased things are removed from pictures too, and no fact is read from a picture."""
 
 import asyncio
 from typing import Any

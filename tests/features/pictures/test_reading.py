@@ -192,7 +192,7 @@ def test_the_first_frame_of_an_animation_is_read(tmp_path: Path) -> None:
 def test_instructions_in_a_picture_are_untrusted(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    """A model that takes no pictures reads it, and a summary may repeat it."""
+    """A model that accepts no pictures gets the text, and a summary may repeat it."""
 
     def answer(request: ModelRequest) -> Line:
         if any(message.pictures for message in request.messages):

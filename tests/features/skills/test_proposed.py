@@ -178,7 +178,7 @@ def test_a_proposal_that_would_merge_into_an_invalid_skill_is_refused(skills: Sk
     path = skills.path("joy")
     skills.put(path, "hi", files={"a": "x"})
     skills.say("joy", proposing("hi", files={"b": "y"}))
-    # The owner's edit and the proposal together would be no skill.
+    # The merge of the owner's edit and the proposal would not be a valid skill.
     skills.put(path, "hi", files={"a": "x", "b/c": "z"})
     (proposal,) = waiting(skills, path, "hi")
     answer = skills.http.post(f"{path}/hi/proposals/{proposal['id']}/approve")

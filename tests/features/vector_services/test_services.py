@@ -1,6 +1,6 @@
 """Special cases of each service.
 
-Turbopuffer's client, Pinecone's index, Qdrant's collections and local mode.
+The cases are Turbopuffer's client, Pinecone's index, and Qdrant's collections and local mode.
 """
 
 import asyncio
@@ -35,9 +35,9 @@ async def pinecone(start: Callable[[str], Any]) -> AsyncIterator[Pinecone]:
 async def test_the_clients_telemetry_stays_off_despite_the_environment(
     start: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing leaves the machine unasked.
+    """The client sends no telemetry.
 
-    Otherwise the client would report the times of earlier requests with later ones.
+    By default it would report the times of earlier requests with later requests.
     """
     monkeypatch.setenv("TURBOPUFFER_TELEMETRY", "1")
     server = start("turbopuffer")

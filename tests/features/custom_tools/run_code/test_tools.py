@@ -6,6 +6,7 @@ import pytest
 
 from ricordo.features.custom_tools.run_code import tools
 from ricordo.llm.scripted import call
+from ricordo.sandbox.slots import Slots
 from tests.features.custom_tools.source.conftest import (
     Api,
     api,
@@ -133,6 +134,16 @@ def test_code_that_calls_tools_always_returns_a_result(
     status, content = result_of(api, "run_code_with_tools", (DOUBLE, FAIL), code=code)
     assert status == "success"
     assert words in content
+
+
+def test_code_calls_tools_where_one_program_may_run_at_once(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api.server.runtime.sandbox, "_slots", Slots(1))
+    status, content = result_of(
+        api, "run_code_with_tools", (DOUBLE,), code="double(2)['number'] + double(3)['number']"
+    )
+    assert (status, '"stdout":"10"' in content) == ("success", True)
 
 
 def test_a_tool_that_needs_approval_cannot_be_called_from_code(api: Api) -> None:

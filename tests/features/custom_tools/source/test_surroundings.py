@@ -1,6 +1,6 @@
-"""What a tool's function gets besides its arguments.
+"""Values that a tool's function gets in addition to its arguments.
 
-That is the agent's state, and a client of this server with the caller's rights.
+They are the agent's state, and a client of this server with the caller's rights.
 """
 
 import pytest

@@ -1,7 +1,4 @@
-"""Tools from source code.
-
-Made, changed, found and deleted by the real client, and called by agents.
-"""
+"""Tools from source code: made, changed, found, deleted by the real client, and run by agents."""
 
 from typing import Any
 

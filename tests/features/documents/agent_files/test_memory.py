@@ -327,7 +327,7 @@ MESSAGE = {"id": "m", "role": "user", "parts": [{"kind": "text", "text": 5}], "c
     ids=range(9),
 )
 def test_an_invalid_ricordo_part_is_left_out_and_the_agent_works(api: Api, whole: Wire) -> None:
-    """Impossible times and dates were once stored, and broke every list that held them."""
+    """Impossible times and dates were once stored. Every list that contained them then failed."""
     file = _hostile(api) | {"ricordo": {"version": 1, **whole}}
     answer = ok(
         api.http.post(

@@ -385,9 +385,8 @@ def test_files_with_several_irregularities_are_imported(api: Api, files: int) ->
     for _ in range(files):
         file = plain_file()
         for odd in chance.sample(ODDS, 5):
-            with suppress(
-                KeyError, IndexError, AttributeError, TypeError
-            ):  # Another change may have removed this position.
+            # Another change may have removed this position.
+            with suppress(KeyError, IndexError, AttributeError, TypeError):
                 odd.change(file, chance)
         agent, warnings = import_with_warnings(api, chance.choice(ENCODINGS)[1](json.dumps(file)))
         assert agent["id"]
@@ -431,7 +430,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def damage(file: Wire, chance: random.Random) -> None:
-    """Put a value of another type anywhere into the file, remove one, or double one."""
+    """Put a value of another type anywhere into the file, or remove or repeat a value."""
     *parents, last = chance.choice(places(file)[1:])
     holder: Any = file
     for step in parents:

@@ -307,6 +307,17 @@ def test_a_repeated_import_adds_only_newer_messages(api: Api) -> None:
     assert len(thread["in_context_message_ids"]) == 5
 
 
+def test_what_is_imported_later_gets_the_policy_of_its_conversation(api: Api) -> None:
+    first = import_chats(api, "chatgpt", stream(chatgpt("kept")), user="kim")
+    found = {"agent_id": first["agent"], "user_id": "kim"}
+    (thread,) = ok(api.http.get("/v1/conversations/", params=found))
+    ok(api.http.put(f"/v1/conversations/{thread['id']}/egress", json={"allowed": ["local"]}))
+    more = node("q2", "a", "user", "And coffee?", at=1_700_000_100.0)
+    import_chats(api, "chatgpt", stream(chatgpt("kept", more)), user="kim")
+    said = [row for row in _rows(api, thread["id"]) if row.role != "system"]
+    assert (len(said), {row.egress for row in said}) == (4, {"local"})
+
+
 def test_mem0_memories_are_imported_as_passages(api: Api) -> None:
     sent = {
         "results": [

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID, uuid5
 
 import httpx2
@@ -19,11 +20,14 @@ import pytest
 from sqlalchemy import func, select
 
 from ricordo.domain.ids import new_id
-from ricordo.errors import Invalid
+from ricordo.domain.scope import Scope
+from ricordo.errors import Forbidden, Invalid
 from ricordo.features.documents.memory_archives import export as exporting
 from ricordo.features.documents.memory_archives.models import content_hash
 from ricordo.features.documents.memory_archives.reading import opened_archive
+from ricordo.features.knowledge.facts import decisions, queries
 from ricordo.llm.scripted import call
+from ricordo.storage import users
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import metadata
 from tests.features.sync.git.test_routes import commit
@@ -229,6 +233,35 @@ def test_a_restored_memory_can_be_edited_decided_and_erased(
     assert "already has memory on this server" in said
     said = refused(send(there, archive, new_id("eve")), 409)
     assert "another user here has" in said
+
+
+def test_the_policy_of_a_kind_of_facts_holds_where_they_were_restored(
+    http: httpx2.Client, elsewhere: ServerInThread, there: httpx2.Client
+) -> None:
+    user = new_id("ada")
+    put(http, user, "human", "Name: Ada")
+    facts, own = f"/v1/users/{user}/facts", {"x-ricordo-user": user}
+    for sentence, kind in (("I live in Graz.", "who"), ("I like tea.", "preference")):
+        ok(http.post(facts, json={"sentence": sentence, "kind": kind}))
+    ok(http.put(f"{facts}/egress", json={"kind": "who", "allowed": ["local"]}, headers=own))
+    ok(send(there, export_memory(http, user)))
+    assert ok(there.get(f"{facts}/egress")) == [{"kind": "who", "allowed": ["local"]}]
+    ok(there.post(facts, json={"sentence": "I work as a nurse.", "kind": "who"}))
+    person = elsewhere.read(lambda tx: users.require(tx, Scope(), user))
+
+    def labels() -> dict[str, set[str | None]]:
+        return {
+            kind: set(
+                elsewhere.read(lambda tx, kind=kind: queries.fact_labels(tx, person.id, kind))
+            )
+            for kind in ("who", "preference")
+        }
+
+    assert labels() == {"who": {"local"}, "preference": {None}}
+    with pytest.raises(Forbidden):
+        elsewhere.write(lambda tx: decisions.set_egress(tx, Scope(), person, "who", ["openai"]))
+    ok(there.put(f"{facts}/egress", json={"kind": "who", "allowed": None}, headers=own))
+    assert labels() == {"who": {None}, "preference": {None}}
 
 
 def test_git_objects_are_restored_from_the_archive(
@@ -715,12 +748,28 @@ def test_archive_paths_are_safe_and_an_empty_memory_has_an_archive(
         ),
         b"",
     )
-    for label in ("a/...", "C:/x", "~/x"):
-        assert http.put(f"/users/{ada}/blocks/{label}", json={"body": "x"}).status_code == 200
+    labels = ("a/...", "C:/x", "~/x", "C%3A/x", "C%253a/x", "100%")
+    for label in labels:
+        path = f"/users/{ada}/blocks/{quote(label)}"
+        assert http.put(path, json={"body": f"Text of {label}"}).status_code == 200
 
     odd = export_memory(http, ada)
     for name in odd:
         for path in (PurePosixPath(name), PureWindowsPath(name)):
             assert ".." not in path.parts
             assert not path.anchor
-    assert ok(send(there, odd))["blocks"] == 3
+    texts = [name for name in odd if name.startswith("blocks/")]
+    assert len(texts) == len(labels)
+    assert "blocks/100%.md" in texts
+    assert ok(send(there, odd))["blocks"] == len(labels)
+
+
+def test_each_label_has_another_name_in_the_archive() -> None:
+    chance = random.Random(7)  # noqa: S311 - a seed, no secret
+    labels = {
+        "".join(chance.choices("%%%:\\3aA5cC2", k=chance.randrange(1, 9))) for _ in range(20_000)
+    }
+    names = {exporting.text_name(label).casefold() for label in labels}
+    assert len(names) == len({label.casefold() for label in labels})
+    for name in names:
+        assert PureWindowsPath(name).parts == ("blocks", name.removeprefix("blocks/"))

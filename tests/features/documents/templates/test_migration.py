@@ -86,7 +86,7 @@ def test_a_migration_updates_an_agent_but_keeps_its_own_changes(api: Api) -> Non
         histories(api, one)["human"][1],
         histories(api, one)["human"][2],
     ]
-    # The new block belongs to this agent; that of the first agent is not attached to it.
+    # The new block belongs to this agent. The first agent's block is not attached to it.
     assert fresh.id not in [block.id for block in state.blocks]
     assert (state.name, state.base_template_id) == (
         api.client.agents.retrieve(one).name,
@@ -187,7 +187,7 @@ def test_a_migration_follows_the_policies_of_blocks(api: Api) -> None:
         "explicit",
     }
     assert held["locked"]["policy"] == "read_only"
-    # Blocks of others are at most detached, and users' blocks not even that.
+    # Blocks of others may be detached, but not changed. Users' blocks are not even detached.
     assert ok(api.http.get(f"/v1/blocks/{shared.id}"))["value"] == "Ours."
     assert [one_["id"] for one_ in ok(api.http.get(f"/v1/blocks/{theirs}/agents"))] == [one]
     assert ok(api.http.get("/users/cleo/blocks/notes"))["body"] == "Cleo's."

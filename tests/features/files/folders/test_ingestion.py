@@ -148,7 +148,7 @@ async def test_a_kill_of_the_server_leaves_no_half_file_and_the_next_one_goes_on
 async def kill_while_files_are_read(server: AttackedServer, number: int) -> None:
     """Upload a text and a document, delete a file, and kill the server meanwhile.
 
-    Then check what the next server makes of it.
+    Then check the files on the next server.
     """
     made = await server.http.post("/v1/folders/", json={"name": f"folder {number}"})
     home = f"/v1/folders/{made.json()['id']}"

@@ -129,7 +129,7 @@ def test_notes_become_a_private_pdf_and_the_model_gets_only_its_address(
     notes(server, http, "ada", TITLE, "Shorter.")
     assert result(server)["pages"] == 1
     assert len(ok(http.get("/users/ada/workspace/files"))) == 1
-    # Another user cannot read it, also not through one of their folders.
+    # Another user cannot read the file, not even through one of their folders.
     ok(http.put("/users/bob/workspace/files/own.txt", content="Bob's."))
     bob = {"authorization": f"Bearer {server.key(user='bob')}"}
     with server.http(headers=bob) as other:
@@ -165,9 +165,8 @@ def test_open_webui_shows_the_pdf_beside_the_answer(
         return "".join([piece async for piece in answer])
 
     server.says(call("render_notes", title="Limits", content=BODY), "Here they are.")
-    assert (
-        run(talk()) == "Here they are."
-    )  # The shown PDF is not part of the text that later turns send again.
+    # The shown PDF is not part of the text that later turns send again.
+    assert run(talk()) == "Here they are."
     (embeds,) = [event["data"]["embeds"] for event in shown if event["type"] == "embeds"]
     assert embeds[0].startswith("<!doctype html>")
     assert "limits.pdf" in embeds[0]
@@ -285,7 +284,7 @@ def test_a_document_cannot_read_files_or_run_programs(
 def test_a_document_cannot_read_the_servers_files(tmp_path: Path) -> None:
     """Files of workspaces are rows of the database.
 
-    Neither the database nor files beside it can be read.
+    LaTeX can read neither the database nor other files in its folder.
     """
     (tmp_path / "ricordo.db").write_text(SECRET)
     for way in (f"\\input{{{tmp_path}/ricordo.db}}", f"\\pdfobj file {{{tmp_path}/ricordo.db}}"):

@@ -1,6 +1,6 @@
 """Users and organizations over HTTP: created, renamed, disabled, deleted.
 
-Organizations see nothing of each other.
+An organization sees no data of another organization.
 """
 
 from typing import Any

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from sqlalchemy import text
 
-from ricordo.errors import Invalid
+from ricordo.errors import DatabaseFailed, Invalid
 from ricordo.settings import load_settings
 from tests.features.identity.login.provider import CLIENT, SECRET, TestProvider, providing
 from tests.seams.http import ok, refused
@@ -293,15 +293,14 @@ def test_a_login_works_once_and_only_in_the_same_browser(
     there = callback(browser)
     attempt = browser.cookies[ATTEMPT]
     with server.http() as other:
-        assert "Start again" in refused(
-            other.get(there), 400
-        )  # an attacker's link, in the victim's browser
+        # The victim's browser opens an attacker's link.
+        assert "Start again" in refused(other.get(there), 400)
         callback(other)
         refused(other.get(there), 400)
     assert browser.get(there, follow_redirects=False).status_code == 303
     assert ATTEMPT not in browser.cookies
     refused(browser.get(there), 400)
-    # The provider accepts each code once, so a stolen cookie is of no use either.
+    # The provider accepts each code once, so a stolen cookie is also useless.
     browser.cookies.set(ATTEMPT, attempt)
     assert "used already" in refused(browser.get(there), 403)
     assert refused(browser.get("/login/callback"), 400)
@@ -361,6 +360,20 @@ def test_a_failing_login_provider_is_reported_without_secrets(
     assert SECRET not in detail
     assert "500" in detail
     assert server.rows() == before
+
+
+def test_a_failure_of_the_database_is_not_blamed_on_the_provider(
+    provider: TestProvider,
+    server: ServerInThread,
+    browser: httpx2.Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise DatabaseFailed("/srv/ricordo.db: the disk is full.", "full")
+
+    monkeypatch.setattr("ricordo.features.identity.login.routes.open_session", fail)
+    refused(log_in(browser), 503)
+    assert server.provoked()
 
 
 def test_a_slow_login_provider_times_out(

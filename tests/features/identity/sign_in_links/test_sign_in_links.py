@@ -43,7 +43,7 @@ def sink() -> Iterator[Sink]:
 
 @pytest.fixture(scope="module")
 def school(sink: Sink, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    del sink  # its settings come first
+    del sink  # the fixture sets variables that the server reads
     with serving(tmp_path_factory.mktemp("school"), api_key=OPERATOR) as server:
         yield server
 
@@ -308,7 +308,7 @@ def test_a_guardian_who_logs_in_by_e_mail_stays_a_guardian(
     sink: Sink,
     is_invited: bool,
 ) -> None:
-    """Guardians need not have opened their invitation, and may have a key alone."""
+    """Guardians need not have opened their invitation, and may have only a key."""
     address = f"{new_id('Eva')}@example.org"
     role = "guardian" if is_invited else "user"
     row = invite(http, name="Eva", email=address, role=role)

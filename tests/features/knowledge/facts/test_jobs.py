@@ -217,6 +217,7 @@ async def test_a_late_job_does_not_move_the_read_mark_back(stage: Stage) -> None
     (range_,) = work.ranges
     reading = work.reading_of([range_])
     drafts = jobs._drafts_by_rules(range_)
-    for expected in (1, 1):  # two jobs that read the same
+    # Two jobs that read the same messages.
+    for expected in (1, 1):
         await stage.store.write(lambda tx: jobs._file(tx, reading, drafts, [range_]))
         assert await evidence_of(stage, user) == [("I live in Graz.", expected)]

@@ -7,6 +7,8 @@ from ricordo.domain.message import Message, TextPart
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.features.knowledge.facts import queries
 from ricordo.features.knowledge.facts.queries import EVERYBODY, FactFilter
+from ricordo.features.knowledge.facts.records import Evidence, FactState, UserFact
+from ricordo.features.knowledge.facts.search import beside
 from ricordo.storage import agents, conversations, messages
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
@@ -118,3 +120,29 @@ async def test_facts_can_be_listed_by_date_counted_and_removed(book: FactBook) -
         return values
 
     assert await book.store.write(read) == [[], ["tea"], ["coffee"]]
+
+
+def test_facts_of_the_first_six_hits_are_shown_beside_them_also_ended_ones() -> None:
+    hits = [f"message-{number}" for number in range(9)]
+
+    def fact(hit: str, state: FactState) -> UserFact:
+        return UserFact(
+            id=f"{state} {hit}",
+            organization_id=LOCAL_ORGANIZATION,
+            user_id="user-1",
+            sentence="Nothing alike.",
+            kind="who",
+            source="rule",
+            state=state,
+            said_at=1,
+            holds_from=1,
+            created_at=1,
+            evidence=(Evidence(hit, "Nothing alike."),),
+        )
+
+    states: tuple[FactState, ...] = ("current", "ended")
+    for state in states:
+        facts = [fact(hit, state) for hit in reversed(hits)]
+        assert [shown.id for shown in beside(facts, "tea", hits)] == [
+            f"{state} {hit}" for hit in hits[:6]
+        ]

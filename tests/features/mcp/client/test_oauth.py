@@ -247,6 +247,21 @@ def test_denied_and_forged_oauth_callbacks_connect_nothing(
     assert accounts.access == {}
 
 
+def test_twenty_consents_wait_and_one_more_ends_only_the_oldest(
+    api: Api, guarded: tuple[str, Accounts]
+) -> None:
+    url, accounts = guarded
+    made = add(api, url)
+    place = f"/v1/mcp-servers/{made['id']}"
+    addresses = [ok(api.http.post(f"{place}/connect"))["authorization_url"] for _ in range(21)]
+    expired = api.http.get(consent(addresses[0]), follow_redirects=False)
+    assert (expired.status_code, "has expired" in expired.text) == (404, True)
+    for address in addresses[1:]:
+        landed = api.http.get(consent(address), follow_redirects=False)
+        assert landed.status_code == 303, landed.text
+    assert accounts.access
+
+
 class Liar:
     """Asks for OAuth, and names any address for the consent that a test sets."""
 

@@ -372,9 +372,8 @@ def test_a_code_works_once_with_its_client_redirect_uri_and_verifier(people: Peo
         made = ok(token(people, client_id, code=code))
         assert token_works(people, made["access_token"])
         assert token(people, client_id, code=code).json()["error"] == "invalid_grant"
-        assert not token_works(
-            people, made["access_token"]
-        )  # The second one to use the code may have stolen it.
+        # The code was used twice, so one of the two programs may have stolen it.
+        assert not token_works(people, made["access_token"])
 
 
 def test_expired_codes_questions_and_tokens_are_refused(

@@ -1,7 +1,7 @@
-"""Files beside the database.
+"""Erasure of files outside the database.
 
-The user's repositories, remotes and backups are deleted, others' stay, and a signed receipt says
-what was done.
+The user's repositories, remotes and backups are deleted, and others' stay. A signed receipt lists
+the deleted files.
 """
 
 import os
@@ -45,8 +45,8 @@ def test_only_the_users_repositories_and_backups_are_deleted(tmp_path: Path) -> 
     current = database(tmp_path / "ricordo.db", "user-ada")
     theirs = database(tmp_path / "backups" / "a.db", "user-ada")
     others = database(tmp_path / "backups" / "b.db", "user-bob")
-    # Leftovers of kills: a repository that was being created, one that was being replaced, one that
-    # was being pushed from.
+    # Leftovers of kills: a repository that was being created, one that was being replaced, and
+    # one from which objects were being pushed.
     own = [f"chain-ada.{kind}" for kind in ("git", "new", "old", "remote-1.aside")]
     for name in (*own, "chain-bob.git", "chain-ada2.remote-2.aside"):
         (tmp_path / "repositories" / name / "objects").mkdir(parents=True)
@@ -137,7 +137,7 @@ def test_a_remote_shared_with_others_is_reported_and_kept(tmp_path: Path) -> Non
 def test_unused_files_in_the_remotes_folder_are_counted(
     tmp_path: Path,
 ) -> None:
-    """The folder of a remote that was removed earlier stays, and no row says whose it was."""
+    """The folder of a remote that was removed earlier stays, since no row names its owner."""
     for name in ("was-hers.git", "bob.git", "team/carol.git", "empty"):
         (tmp_path / "remotes" / name).mkdir(parents=True)
     (tmp_path / "remotes" / "was-hers.git" / "HEAD").write_text("ref: refs/heads/main")
@@ -155,7 +155,8 @@ def test_dumps_made_since_the_user_came_are_deleted(tmp_path: Path) -> None:
         os.utime(tmp_path / "backups" / name, (moment, moment))
     erase_files(tmp_path, tmp_path / "ricordo.db", ADA)
     assert [path.name for path in (tmp_path / "backups").iterdir()] == ["old.dump"]
-    # If no row of a user has a time, the user may be only in a block, and nobody knows since when.
+    # If no row of a user has a time, only a block may name the user, and the user's first day is
+    # unknown.
     erase_files(tmp_path, None, ADA.model_copy(update={"began_at": None}))
     assert list((tmp_path / "backups").iterdir()) == []
 

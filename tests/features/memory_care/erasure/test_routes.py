@@ -1,6 +1,7 @@
 """A user is forgotten.
 
-Her texts are nowhere afterwards, others' texts are unchanged, and a receipt says what was done.
+Afterwards none of the user's texts remain, others' texts are unchanged, and a receipt lists the
+removed data.
 """
 
 import itertools
@@ -215,9 +216,9 @@ def ask_about_ada(world: World) -> None:
 
 
 def files_beside_the_database(world: World) -> tuple[list[Path], Path]:
-    """Make files beside the database.
+    """Make files outside the database.
 
-    These are her repository, a dump with her data, and another user's repository.
+    The files are the user's repository, a dump with the user's data, and another user's repository.
     """
     chain = world.server.read(
         lambda tx: tx.all(text(f"SELECT id FROM chains WHERE owner_id = '{world.ids['user']}'"))  # noqa: S608

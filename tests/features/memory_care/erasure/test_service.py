@@ -141,7 +141,7 @@ async def erase_beside(stage: Stage, running: Job) -> None:
         while not erasure.done() and not await stage.store.write(
             lambda tx: jobs.release(tx, running)
         ):
-            pass  # each write gives way
+            pass  # each write lets other tasks run
         assert not erasure.done()
         await erasure
 

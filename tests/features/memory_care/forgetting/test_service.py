@@ -4,6 +4,7 @@ A killed removal is finished later, and a repeated one changes nothing.
 """
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -156,6 +157,29 @@ async def test_a_repeated_request_to_forget_is_one_and_several_texts_queue(stage
     await finish_jobs(stage)
     receipt = await service.find_receipt(stage.runtime, SCOPE, again["id"])
     assert (receipt["changed"], receipt["removed"]) == ({}, {})
+
+
+async def test_a_request_with_another_choice_or_more_rights_is_carried_out_too(
+    stage: Stage,
+) -> None:
+    await ada(stage)
+    text = f"My {canary('illness')} began"
+    limited = replace(SCOPE, scopes=SCOPE.scopes - {"agents:write", "admin"})
+    requests = [
+        (scope, Choice(takes_all=True, is_never_again=is_never_again))
+        for scope in (limited, SCOPE)
+        for is_never_again in (False, True)
+    ]
+    ids = [
+        (await service.forget(stage.runtime, scope, "ada", text, choice))["id"]
+        for scope, choice in requests * 2
+    ]
+    assert ids[:4] == ids[4:]
+    assert len(set(ids)) == 4
+    await finish_jobs(stage)
+    owned = await stage.store.read(lambda tx: user_memory.open_memory(tx, SCOPE, "ada"))
+    rules = await stage.store.read(lambda tx: user_memory.require(tx, owned, NEVER_REMEMBER).value)
+    assert Rules.of_text(rules).refuse("", text)
 
 
 async def test_only_chosen_items_are_removed_and_uncertain_ones_never_by_default(

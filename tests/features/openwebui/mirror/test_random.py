@@ -25,10 +25,7 @@ OFTEN = 4  # edits between two syncs
 
 
 class Editors:
-    """The texts that were written, and not removed by somebody who saw them.
-
-    Their words are unique.
-    """
+    """The written texts that nobody removed after seeing them. Their words are unique."""
 
     def __init__(self, here: Synced, there: FakeOpenWebUI, chance: Random) -> None:
         self.here, self.there, self.chance = here, there, chance

@@ -643,9 +643,8 @@ def test_the_openai_connection_identifies_users_by_headers_or_signed_tokens(
             one for one in stage.server.model.requests if "### Task:" not in one.messages[-1].text
         ]
         assert [one.messages[-1].text for one in agents] == [first, "Two."]
-        assert (
-            len(stage.server.model.requests) > 3
-        )  # titles, tags and follow-ups went to the model without an agent
+        # For titles, tags and follow-ups only the model was called.
+        assert len(stage.server.model.requests) > 3
 
     with stage.row("connection: users by headers; titles, tags and follow-ups are no turns"):
         check("By headers.")

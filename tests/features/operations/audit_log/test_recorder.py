@@ -93,9 +93,8 @@ def test_refused_requests_are_recorded_and_floods_are_summed_up(people: People) 
 
 
 def test_impersonated_requests_record_both_and_can_be_filtered(people: People) -> None:
-    people.ask(
-        OPERATOR, "POST", "/v1/keys/", json={"name": "older", "role": "service"}
-    )  # a row before those of this test
+    # This row is older than the rows of the test.
+    people.ask(OPERATOR, "POST", "/v1/keys/", json={"name": "older", "role": "service"})
     service = people.key("pipe", "service")
     with people.server.http() as http:
         sent = {**bearer(service), "x-ricordo-user": "carla-of-pipe"}

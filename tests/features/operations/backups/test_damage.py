@@ -1,6 +1,6 @@
-"""Damaged backups.
+"""Damaged backups are refused with an error.
 
-Each is refused with an error, intact ones are not, and the database is unchanged.
+Intact backups are accepted. A refusal does not change the database.
 """
 
 import random
@@ -53,7 +53,7 @@ def cut_the_beginning(data: bytes, _other: bytes, chance: random.Random) -> byte
 
 
 def take_anothers_pages(data: bytes, other: bytes, chance: random.Random) -> bytes:
-    """Replace pages by those of another backup, where they differ."""
+    """Replace the pages that differ from another backup by the pages of that backup."""
     count = min(len(data), len(other)) // PAGE
     differing = [
         at
@@ -162,7 +162,7 @@ def test_a_backup_of_an_older_version_is_restored_as_unsealed(
 async def test_a_backup_that_was_used_as_a_database_can_be_restored(
     backups: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """A copied backup that a server used may still be restored from."""
+    """A copied backup that a server has used as its database can still be restored."""
     live = tmp_path / "data" / "ricordo.db"
     live.parent.mkdir()
     shutil.copy(backups[0], live)

@@ -164,7 +164,8 @@ def test_at_most_one_backup_runs_and_one_waits(
     try:
         first = ok(http.post(HOME))
         assert begun.wait(LIMIT)
-        assert ok(http.post(HOME))["id"] != first["id"]  # with messages sent since then
+        # The second backup has the messages since the first one began.
+        assert ok(http.post(HOME))["id"] != first["id"]
         assert "already" in refused(http.post(HOME), 409)
     finally:
         go.set()

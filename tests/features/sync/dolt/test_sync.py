@@ -263,9 +263,8 @@ async def test_a_conflict_is_reported_and_the_remote_text_is_proposed(
 async def test_merging_a_proposal_branch_in_dolt_approves_it(memory: Memory) -> None:
     await memory.put("human", "Likes tea\nb\nc")
     taken = await memory.propose("human", "tea", "coffee", TUTORS[0], reasoning="She said so.")
-    left = await memory.propose(
-        "human", "c", "d", TUTORS[0]
-    )  # a second proposal, with its own branch
+    # This proposal waits at the same time as the other, and has a separate branch.
+    left = await memory.propose("human", "c", "d", TUTORS[0])
     await memory.sync()
     with at(memory.place) as engine:
         (name,) = [
@@ -573,9 +572,8 @@ async def test_a_youlab_database_is_imported_with_its_whole_history(
         await memory.sync()
     assert await memory.versions() == versions
     with at(memory.place) as engine:
-        assert (
-            engine.run("SELECT message FROM dolt_log ORDER BY date") == log
-        )  # nothing is written back
+        # Nothing is written back to the Dolt database.
+        assert engine.run("SELECT message FROM dolt_log ORDER BY date") == log
 
 
 async def test_a_long_history_is_imported_completely_despite_kills(

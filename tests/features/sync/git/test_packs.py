@@ -319,7 +319,8 @@ def test_a_push_with_repeated_nested_folders_is_refused(monkeypatch: pytest.Monk
         for _ in range(10):  # ten billion files in eleven trees
             made.append(tree_of(*(("40000", f"{number}", made[-1].id) for number in range(10))))
         assert "more than 10000 files and folders" in faults(blob, *made, tree=made[-1].id)
-        assert len(read) <= len(made) + 2  # plus the tree of the memory, which is read twice
+        # the trees, and the tree of the memory, which is read twice
+        assert len(read) <= len(made) + 2
         read.clear()
     deep = [tree_of(("100644", "a.md", blob.id))]
     for _ in range(2000):

@@ -1,6 +1,7 @@
 """The repository that is made from a chain.
 
-It has the ids of the database, is valid for git, and is made in portions, again and again.
+The repository has the ids of the database, and is valid for git. Later versions are added in
+portions.
 """
 
 import asyncio
@@ -103,7 +104,8 @@ async def test_a_repository_has_the_databases_ids_and_passes_git_fsck(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     chain, chance = await a_chain(store), seeded_random(5)
-    for _ in range(3):  # The first round creates the repository, the others extend it.
+    # The first round creates the repository, and the others add to it.
+    for _ in range(3):
         await edit_randomly(store, chain, 40, chance)
         path = await refreshed(store, tmp_path, chain.id)
         assert ids(path) == await stored_ids(store, chain)
@@ -190,7 +192,7 @@ async def test_many_small_packs_are_merged(
 
 @dataclass
 class World:
-    """A memory of three versions, its repository in three packs, and how often that was read."""
+    """A memory of three versions, its repository in three packs, and how often it was read."""
 
     store: SqliteStore
     folder: Path

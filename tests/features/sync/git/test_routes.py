@@ -251,7 +251,7 @@ def test_pushed_commits_become_versions_with_the_same_ids(memory: Memory, clone:
 def test_a_pushed_commit_is_the_users_own_only_with_a_known_email_address(
     memory: Memory, clone: Path
 ) -> None:
-    """The pusher is known by the e-mail address, or else by the newest commit."""
+    """The author of a push is found by the user's e-mail address, or else by the newest commit."""
     memory.server.write(
         lambda tx: set_email("bob@school.example")(tx, open_memory(tx, Scope(), "bob", makes=True))
     )
@@ -556,7 +556,7 @@ def test_a_gzip_bomb_is_decompressed_only_up_to_the_limit(
     decompressobj = zlib.decompressobj
 
     class Counting:
-        """Unpacks, and counts the bytes."""
+        """Unpacks objects, and counts their bytes."""
 
         def __init__(self, *how: int) -> None:
             self.real = decompressobj(*how)

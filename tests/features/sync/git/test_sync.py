@@ -223,7 +223,7 @@ async def test_authors_of_pulled_commits_are_known_users_or_remote_authors(
         ("remote", "Eve"),
         ("user", bob.id),
     ]
-    # The owner's remote has the owner's rights, whoever wrote the commit.
+    # A commit from the owner's remote has the owner's rights, whoever its author is.
     assert [one.approved_by for one in made] == [None, *[ada.id] * 5]
     assert await world.ids() == ids(world.bare)
     assert git(world.bare, "log", "-1", "--format=%an", "main~4") == "Robert"

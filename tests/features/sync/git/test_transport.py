@@ -30,7 +30,7 @@ DROPS = 3_000
 
 
 class Elsewhere:
-    """A git server that records requests, with responses besides those of git."""
+    """A git server that records requests, and can send its own responses in place of git's."""
 
     def __init__(self, repository: Repo) -> None:
         self.asked: list[str] = []

@@ -151,7 +151,8 @@ async def test_a_remote_of_an_unavailable_kind_reports_the_missing_plugin(world:
     handler = by_kind(HANDLERS)[job.kind]
     with pytest.raises(Invalid, match=r"kind \"notebook\" here\. Install its plugin"):
         await handler.run(runtime, job, lambda _done, _total: None)
-    noted = await world.noted()  # The list shows that, and a waiting caller stops waiting.
+    # The list shows the error, and a waiting caller stops waiting.
+    noted = await world.noted()
     assert "Install its plugin" in (noted.last_error or "")
     assert noted.last_at is not None
 
@@ -276,7 +277,7 @@ async def test_a_frozen_server_does_not_overwrite_newer_text_after_it_resumes(
     assert there.text() == "three"
     noted = await world.noted()
     assert (noted.followed, noted.last_error) == (3, None)
-    await world.work()  # a further sync
+    await world.work()  # the job checks the remote once more
     assert (there.text(), await world.jobs()) == ("three", [])
     assert (await world.noted()).followed == 3
 
@@ -350,9 +351,8 @@ async def test_the_outcome_of_a_sync_is_stored(noted: SyncedMemory, tmp_path: Pa
     await noted.add()
     before = noted.store.clock.now()
     done = await noted.sync()
-    assert (
-        before < (done.last_at or 0) < noted.store.clock.now()
-    )  # The sweep finds changes that were made meanwhile.
+    # The sweep finds changes that were made meanwhile.
+    assert before < (done.last_at or 0) < noted.store.clock.now()
     assert (
         tmp_path / "remotes" / "ada.json"
     ).read_text() == '{"title": "Ada", "blocks": {"human": "Likes tea"}}'

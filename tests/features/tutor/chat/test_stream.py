@@ -249,9 +249,9 @@ def test_a_students_turn_runs_at_most_four_more_statements(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     texts, turns = ["a"], []
-    for _ in range(
-        4
-    ):  # the smallest of some: the index is written beside them, and keys and courses are read again
+    # The test takes the smallest of four counts: meanwhile the index is written, and keys and
+    # courses are read again.
+    for _ in range(4):
         with count_statements(server.runtime.store) as counted:  # type: ignore[arg-type]
             assert message_text(chat(http, "jo", "c7", *texts)) == "ok"
         turns.append((len(counted.statements), counted.transactions, counted.statements))
@@ -359,6 +359,6 @@ def test_a_stopped_answer_keeps_the_shown_text(server: ServerInThread, http: htt
     assert (prompt_texts(server), client_texts(server)) == (list(texts), ["Two whole"])
     chat(http, "lea", "stopped", *texts, "Three.", "d")
     assert prompt_texts(server) == [*texts, "Three.", "d"]
-    # Regenerated after the stopped answer.
+    # The answer after the stopped one is regenerated.
     chat(http, "lea", "stopped", *texts)
     assert prompt_texts(server) == list(texts)

@@ -111,9 +111,8 @@ def test_a_changed_course_file_updates_agents_but_not_students_texts(
     assert "Coach them better." in now["system"]
     assert [tool["name"] for tool in now["tools"]] == ["conversation_search"]
     blocks = blocks_of(http, agent)
-    assert (
-        blocks["plan"]["value"] == "Week 1, with a test"
-    )  # the changed file did not change this text
+    # the course's file did not change the block
+    assert blocks["plan"]["value"] == "Week 1, with a test"
     assert (blocks["student"]["limit"], blocks["more"]["value"]) == (900, "x")
     assert ok(http.get("/users/ada/blocks/student"))["body"] == "## Name\nAda\n## Likes"
     assert ok(http.get("/users/ada/blocks/student"))["policy"] == "propose"
@@ -429,7 +428,7 @@ def test_a_task_has_its_own_tools_system_prompt_and_step_limit(
     server.says(line, "Done.")
     run = ok(http.post("/background/tasks/essay.weekly/run", json={"user_id": "ada"}))["runs"][0]
     wait_for(lambda: ok(http.get(f"/background/runs/{run['id']}"))["ended_at"])
-    (asked,) = server.model.requests[1:]  # of one step
+    (asked,) = server.model.requests[1:]  # the task takes one step
     assert [tool.name for tool in asked.tools] == ["memory_insert"]
     assert "Be brief." in asked.messages[0].text
     say(http, agent, "ada", "And now?")

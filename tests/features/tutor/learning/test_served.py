@@ -1,4 +1,4 @@
-"""Learner state on a running server: the tools of agents, their prompts, and what is due."""
+"""Learner state on a running server: the tools of agents, their prompts, and due reviews."""
 
 import io
 import json

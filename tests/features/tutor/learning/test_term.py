@@ -194,7 +194,7 @@ async def test_a_simulated_term_of_thirty_students_matches_the_reference(term: T
 
 
 async def test_observations_never_contain_another_students_words(term: Term) -> None:
-    """The observations quote canaries, and a prompt has only those of its student."""
+    """The observations quote canaries, and a prompt has only the canaries of its student."""
     room = term.room
 
     def work(tx: Transaction) -> None:

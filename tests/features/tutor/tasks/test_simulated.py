@@ -1,6 +1,6 @@
-"""Weeks of simulated time.
+"""Weeks of simulated time, in which every due run happens exactly once.
 
-Users come and go, servers are down, killed and doubled, and every due run happens exactly once.
+Users come and go. Servers are down or killed, or two servers run at once.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from tests.seams import make
 from tests.seams.stage import Hooks, Stage
 from tests.seams.stores import START, ManualClock
 
-DATABASES = ("postgresql",)  # where several servers are
+DATABASES = ("postgresql",)  # only PostgreSQL has several servers
 EXPRESSION, IDLE = "0 */6 * * *", 12 * 60
 
 
@@ -246,8 +246,8 @@ async def test_finding_the_next_run_reads_no_ended_runs(
         return int(tx.connection.exec_driver_sql(count).scalar_one())
 
     def read(tx: Transaction) -> tuple[bool, int]:
-        # The counts may still include earlier transactions of this connection, so the difference is
-        # taken.
+        # The counts may still include earlier transactions of this connection, so the test compares
+        # the difference.
         before = rows_read(tx)
         run = queries.next_open(tx, [])
         return run is not None, rows_read(tx) - before

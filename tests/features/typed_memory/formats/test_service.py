@@ -121,7 +121,7 @@ def test_a_new_block_is_incomplete_until_required_fields_are_filled() -> None:
         from_markdown(markdown.replace("format: incomplete\n", ""), STUDENT)
     with pytest.raises(Invalid, match=r'^Line 2: "name" is required and empty. Fill it in.$'):
         from_toml(toml.replace('format = "incomplete"\n', ""), STUDENT)
-    # An incomplete text is still checked.
+    # Even with the format `incomplete`, a text must follow its schema.
     with pytest.raises(Invalid, match=r'^Line 5: "Age" must be a whole number. Write it as 12.$'):
         from_markdown("---\nformat: incomplete\n---\n## Age\nx", STUDENT)
 

@@ -438,7 +438,8 @@ def test_suggestions_stand_below_the_text_on_narrow_screens(visitor: Visitor, pl
         assert not visitor.is_wider_than_the_screen()
     page.set_viewport_size({"width": 1440, "height": 900})
     text, suggestions, *_ = tops()
-    assert abs(text - suggestions) < 100  # beside the text
+    # The suggestions are beside the text.
+    assert abs(text - suggestions) < 100
     place.ask("POST", "/users/ada/diffs/reject", {"all": True})
 
 

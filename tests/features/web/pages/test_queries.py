@@ -15,13 +15,22 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Engine
 
 from ricordo.domain.message import TextPart
-from ricordo.domain.scope import NOBODY, Scope
-from ricordo.storage import conversation_overviews, conversations, messages, runs
+from ricordo.domain.scope import NOBODY, Role, Scope
+from ricordo.storage import (
+    agent_access,
+    conversation_overviews,
+    conversations,
+    deletion,
+    messages,
+    runs,
+    users,
+)
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import open_sqlite
 from ricordo.storage.engine.store import Transaction
 from tests.features.web.pages.test_home import visitor
 from tests.seams import make
+from tests.seams.stores import START
 
 
 def plan_of(tx: Transaction, statement: str) -> str:
@@ -107,6 +116,50 @@ async def test_agents_are_listed_by_last_use_and_only_the_callers(tmp_path: Path
         == []
     )
     await store.close()
+
+
+async def test_agents_of_others_do_not_hide_the_agents_that_a_caller_used(tmp_path: Path) -> None:
+    store = open_sqlite(tmp_path / "ricordo.db")
+    used, *others = [make.agent(f"Agent {number}") for number in range(4)]
+    never_used = [make.agent(f"New {number}", created_at=START + 1) for number in range(2)]
+    for agent in (used, *others, *never_used):
+        await make.stored_agent(store, agent)
+    caller = Scope(subject_id="user-caller", role="user")
+
+    def fill(tx: Transaction) -> None:
+        for number, agent in enumerate((used, *others)):
+            runs.open_run(tx, make.run(agent, created_at=START + number))
+        other_user = users.find_or_make(tx, Scope(), "other")
+        for agent in others:
+            agent_access.attach_user(tx, agent.id, other_user.id)
+
+    await store.write(fill)
+    last = conversation_overviews.agents_used_last
+    assert await store.read(lambda tx: last(tx, caller, 2)) == [used.id, never_used[1].id]
+    assert await store.read(lambda tx: last(tx, Scope(), 2)) == [others[2].id, others[1].id]
+    await store.write(lambda tx: deletion.hide_agent(tx, Scope(), others[2].id))
+    assert await store.read(lambda tx: last(tx, Scope(), 2)) == [others[1].id, others[0].id]
+    await store.close()
+
+
+@pytest.mark.parametrize("role", ["admin", "user"])
+async def test_agents_used_last_are_found_by_the_newest_runs(role: Role, tmp_path: Path) -> None:
+    store = open_sqlite(tmp_path / "ricordo.db")
+    seen: list[tuple[str, Any]] = []
+
+    def see(_connection: Any, _cursor: Any, statement: str, values: Any, *_given: Any) -> None:
+        seen.append((statement, values))
+
+    event.listen(Engine, "before_cursor_execute", see)
+    caller = Scope(subject_id="user-caller", role=role)
+    await store.read(lambda tx: conversation_overviews.agents_used_last(tx, caller, 2))
+    event.remove(Engine, "before_cursor_execute", see)
+    (statement,) = [statement for statement, _ in seen if "FROM runs" in statement]
+    plan = await store.read(lambda tx: plan_of(tx, statement))
+    await store.close()
+    assert "SEARCH runs USING INDEX runs_by_time" in plan
+    assert "organization_id=?" not in plan.replace("runs_by_time (organization_id=?)", "")
+    assert not re.search(r"SCAN (agents|agents_users|runs)\b(?!_read)", plan), plan
 
 
 def test_the_home_page_shows_the_newest_conversations(tmp_path: Path) -> None:
