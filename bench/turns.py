@@ -14,7 +14,8 @@ import httpx2
 from bench.servers import Server
 
 _FRESH_AFTER = 6
-TURNS_AN_AGENT = 3  # so windows of about 10 messages have 8 to 14
+# After three turns a window of about 10 messages has 8 to 14.
+TURNS_AN_AGENT = 3
 _BLOCKS = [
     {"label": "persona", "value": "You keep what people tell you. " * 20},
     {"label": "human", "value": "Her name is Ada."},

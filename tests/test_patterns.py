@@ -215,8 +215,8 @@ def slow_on(pattern: re.Pattern[Any], run: Run, length: int = LENGTH, most: int 
 
         if is_linear(work, length // FACTOR, most=most, nothing=NOTHING):
             continue
-        # A repetition with a limit of about a hundred grows faster up to that length, and slower
-        # than a square after it. Then the time of the double length decides.
+        # With a limit of about a hundred, the time of a repetition may grow faster than a square up
+        # to that length, and grows slower after it. Then the time of the double length decides.
         if not is_linear(work, length // FACTOR, most=2 * most, nothing=NOTHING) or not is_linear(
             work, 2 * length // FACTOR, most=most, nothing=NOTHING
         ):

@@ -372,7 +372,8 @@ async def test_the_system_prompt_shows_new_archive_tags_but_not_each_new_count(
     # but the count of passages stays.
     assert made[1] == made[0]
     assert made[2] != made[1]  # the prompt says that the archive is not empty any more
-    assert made[3:6] == [made[2]] * 3  # with two or three passages only the count would differ
+    # Two or three passages would change only the count, which stays within the turn.
+    assert made[3:6] == [made[2]] * 3
     assert "Available archival memory tags: tea" in made[6]
     assert "3 total memories" in made[6]
     assert made[7:] == [made[6]] * 2

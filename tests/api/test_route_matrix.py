@@ -79,7 +79,7 @@ ALWAYS_REFUSED = {
     ("PATCH", "/v1/agents/{agent_id}/messages/{message_id}"),
     ("PATCH", "/v1/groups/{group_id}/messages/{message_id}"),
 }
-# With a key of any kind: how to talk to the server, and the end of a session.
+# A key of any kind may call these routes: the documentation, the sign-in, and the end of a session.
 OTHER_ROUTES = {
     ("GET", path) for path in ("/openapi.json", "/docs", "/docs/{tag}", "/redoc", "/ui/{rest:path}")
 }

@@ -58,8 +58,8 @@ def test_pages_beyond_the_first_hundred_have_every_hit_once_while_messages_arriv
     def pages(path: str, limit: int, **body: Any) -> list[str]:
         seen: list[str] = []
         while True:
-            # By words only, since vectors of new texts arrive while the pages are read, and shift
-            # them.
+            # This search uses words only. New vectors that arrive between two pages would move the
+            # other results.
             mode = {} if "passages" in path else {"search_mode": "fts"}
             sent = {
                 "query": "tea",

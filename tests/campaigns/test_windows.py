@@ -135,7 +135,8 @@ class CountingModel:
     def text(self, tokens: int) -> str:
         """Return text of about that many tokens, with a unique word at its beginning."""
         self.words += 1
-        # Only letters, and no ending that a stemmer removes: search takes it as one word.
+        # The word has only letters, and no ending that a stemmer removes. So search takes it as one
+        # word.
         unique = f"q{self.info.name[1:].partition('s')[0]}{self.words:06d}".translate(_AS_LETTERS)
         return f"{unique} " + " ".join(self.luck.choices(_WORDS, k=max(0, tokens * 4 // 7 - 2)))
 

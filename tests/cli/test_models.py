@@ -32,7 +32,7 @@ def provider(seen: Seen) -> Answer:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerInThread, ModelServer]]:
-    """A server for which a provider was configured by its address, and that provider."""
+    """A provider, and a server that is configured with the provider's address."""
     answering = ModelServer(provider)
     with start_blocking_portal() as portal:
         portal.call(answering.start)

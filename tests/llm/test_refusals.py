@@ -84,7 +84,7 @@ def judged(
 def test_a_length_refusal_is_recognized_in_every_known_wording() -> None:
     for words in SPELLINGS.values():
         said = words.format(n=SIZE, limit=LIMIT)
-        # One server of which nothing is known, and one that has accepted nearly as much.
+        # The server has accepted a request that is nearly as large, or a smaller one.
         assert judged(said, estimate=5_900), said
         assert judged(said), said
 

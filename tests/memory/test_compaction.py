@@ -350,5 +350,5 @@ def test_every_request_soon_fits_even_if_the_estimate_is_half_or_double(
             window += exchange(size)
         ask(begin)
         window.append(said(3, "assistant"))
-    # The correction is learned once and holds.
+    # The loop learns the correction once, and keeps it.
     assert refusals <= 2

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from ricordo.errors import Unavailable
+from ricordo.features.vector_services.adapters import QdrantIndex
 from ricordo.llm.scripted import ScriptedEmbedder
 from ricordo.memory.edits import PassageDraft
 from ricordo.memory.recall import FoundMessage, most_alike
-from ricordo.search.index import MessageFilter, PassageFilter
+from ricordo.search.index import MessageFilter, PassageFilter, SearchMode, insert_passages
 from ricordo.search.words import QUESTION_LENGTH
-from ricordo.storage import conversations
+from ricordo.storage import archives, conversations
 from ricordo.storage.engine.store import Store
 from tests.seams import make
 from tests.seams.stores import count_statements
@@ -120,6 +121,38 @@ async def test_an_archive_with_another_models_vectors_is_searched_with_that_mode
     hits = await library.recall.passages("jasmine", PassageFilter((archive.id,)), 1)
     assert [(hit.passage.text, hit.relevance.mode) for hit in hits] == [("jasmine tea", "hybrid")]
     assert other.asked[-1] == ["jasmine"]
+
+
+@pytest.mark.parametrize("mode", ["vector", "hybrid"])
+async def test_an_external_index_is_asked_with_the_model_of_each_archive(
+    store: Store, tmp_path: Path, mode: SearchMode
+) -> None:
+    vector_index = QdrantIndex(":memory:")
+    library = Library(store, tmp_path, {"qdrant": vector_index})
+    state = await make.stored_agent(store)
+    archive_ids = {}
+    for embedding in (library.embedder.handle, library.other.handle, None):
+        archive = make.archive(f"Archive {embedding}", vector_db="qdrant", embedding=embedding)
+        texts = [f"{word} of {embedding}" for word in ("tea", "a walk", "rain")]
+        passages = [make.passage(archive, text) for text in texts]
+        await store.write(
+            lambda tx, one=archive: archives.insert_one(tx, one, owner=state.agent.id)
+        )
+        await store.write(lambda tx, one=archive, new=passages: insert_passages(tx, one, new))
+        await library.index(archive.id)
+        archive_ids[embedding] = archive.id
+    for embedding, archive_id in archive_ids.items():
+        hits = await library.recall.passages(
+            f"tea of {embedding}", PassageFilter((archive_id,)), 1, mode
+        )
+        assert [(hit.passage.text, hit.relevance.mode) for hit in hits] == [
+            (f"tea of {embedding}", mode)
+        ]
+    # One search of all archives has hits by meaning from each of them.
+    hits = await library.recall.passages("tea", PassageFilter(tuple(archive_ids.values())), 9, mode)
+    assert len(hits) == 9
+    assert all(hit.relevance.vector_rank is not None for hit in hits)
+    await vector_index.close()
 
 
 async def test_a_search_takes_at_most_five_statements(library: Library) -> None:

@@ -437,7 +437,8 @@ asyncio.run(main())
 
     async def next_one() -> None:
         for _ in range(100):
-            sweep(tmp_path / "data")  # as every start of a server does
+            # Every start of a server sweeps too.
+            sweep(tmp_path / "data")
             if not any(folder.exists() for folder in left):
                 break
             # The last process of the killed server may hold the lock for a moment.

@@ -190,7 +190,7 @@ async def test_a_search_finds_the_same_as_a_plain_computation(
 
 
 async def run_examples(check) -> None:  # type: ignore[no-untyped-def]
-    """Draw examples with hypothesis, which runs plain functions, and check them here."""
+    """Let hypothesis draw examples in a thread, and check each of them in this event loop."""
     import asyncio
 
     loop = asyncio.get_running_loop()

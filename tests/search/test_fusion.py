@@ -47,7 +47,7 @@ def test_word_scores_and_similarities_both_count() -> None:
         # for a hit.
         (floats(0, 0, 0), likeness(0.2, 0.9, NONE), [1e-6, 1.0, 0.0]),
         (floats(0, 0), likeness(NONE, -0.3), [0.0, 1.0]),
-        # If a document has no vector yet, its words also count for its meaning.
+        # If a document has no vector yet, its score by words also stands in for its similarity.
         (floats(4, 2, 0), likeness(NONE, 0.5, 0.4), [1.0, 0.29 + 0.42, 0.42e-6]),
         (floats(4, 4, 0, 0), likeness(0.1, 0.5, 0.5, 0.1), [0.58, 1.0, 0.42, 0.0]),
     ):
@@ -151,7 +151,7 @@ def test_the_common_directions_are_those_of_greatest_variance() -> None:
         [1, 1, 1], abs=1e-3
     )
     assert common.directions @ common.directions.T == pytest.approx(np.eye(3), abs=1e-5)
-    # In a focused query these parts are removed.
+    # `focus` removes the common directions from a query.
     focused = focus(spread(1, seed=8)[0].astype(np.float32), common)
     assert common.directions @ focused == pytest.approx([0, 0, 0], abs=1e-5)
     for few in (spread(99), spread(500)[:, :3], np.zeros((0, 32), dtype=np.float16)):

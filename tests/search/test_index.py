@@ -26,8 +26,8 @@ from ricordo.storage.engine.store import Store, Transaction
 from tests.seams import make
 from tests.seams.stores import START, flush
 
-# These are no stop words in any language. Three words with two "dog" count as Danish, in which
-# "dog" means "however".
+# These words are no stop words in any language. A text of three words, two of them "dog", would
+# count as Danish, in which "dog" means "however".
 WORDS = ("tiger", "fox", "owl", "elk", "zebra")
 TAGS = ("red", "green", "blue")
 some_words = st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join)

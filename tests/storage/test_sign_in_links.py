@@ -114,6 +114,7 @@ async def test_logins_are_found_by_address_and_limited_in_number(
     assert (link.role, link.user_id) == ("developer", user_id)
     await store.write(lambda tx: queries.note_mail(tx, links[1], "The server refuses it."))
     clock.advance(60 * 24 * 3600)
-    await store.write(lambda tx: invite(tx, secret, Person("Bob")))  # which deletes old logins
+    # A new invitation deletes old logins.
+    await store.write(lambda tx: invite(tx, secret, Person("Bob")))
     assert await store.read(lambda tx: queries.by_id(tx, links[1])) is None
     await store.write(lambda tx: queries.revoke_all_of(tx, user_id))

@@ -3,9 +3,12 @@
 from typing import Any
 
 import httpx2
+import pytest
 
 from tests.features.egress.providers import CLOUD, LOCAL, World, says
 from tests.seams.http import ok, refused
+
+SECRET = "Has the illness vuq-moved 17"
 
 
 def agent_of(http: httpx2.Client, *blocks: tuple[str, str], model: str = CLOUD, **more: Any) -> str:
@@ -131,6 +134,58 @@ def test_restricted_text_cannot_be_copied_into_a_less_restricted_block(
     notes = ok(http.get(f"/v1/blocks/{block_of(http, agent, 'notes')}"))
     assert notes["value"] == ""
     assert "egress policy allows fewer destinations" in world.local.last
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("memory", {"command": "rename", "path": "notes", "description": SECRET}),
+        ("memory", {"command": "rename", "old_path": "notes", "new_path": SECRET}),
+        ("memory", {"command": "rename", "old_path": "notes", "new_path": "vuq-moved_17"}),
+        (
+            "memory",
+            {
+                "command": "rename",
+                "old_path": "notes",
+                "new_path": "plans",
+                "description": f"Kept: {SECRET}",
+            },
+        ),
+        ("memory", {"command": "create", "path": SECRET.replace(" ", "_"), "file_text": "Tea"}),
+        ("archival_memory_insert", {"content": "Likes tea.", "tags": ["tea", "vuq-moved 17"]}),
+    ],
+)
+def test_neither_a_description_nor_a_name_gets_it(
+    world: World, http: httpx2.Client, tool: str, arguments: dict[str, Any]
+) -> None:
+    agent = agent_of(http, ("human", SECRET), ("notes", "Tea."), model=LOCAL, tools=[tool])
+    allow(http, f"blocks/{block_of(http, agent, 'human')}", "local")
+    world.local.script.append(says("", (tool, arguments)))
+    say(http, agent, "Note it.")
+    switch(http, agent, CLOUD)
+    say(http, agent, "Hello.")
+    assert "egress policy" in world.local.last
+    assert not world.cloud.saw("vuq")
+    assert ok(http.get(f"/v1/blocks/{block_of(http, agent, 'notes')}"))["value"] == "Tea."
+
+
+def test_names_and_descriptions_without_it_are_saved(world: World, http: httpx2.Client) -> None:
+    agent = agent_of(http, ("human", SECRET), ("notes", "Tea."), model=LOCAL, tools=["memory"])
+    allow(http, f"blocks/{block_of(http, agent, 'human')}", "local")
+    arguments = {
+        "command": "rename",
+        "old_path": "notes",
+        "new_path": "drinks",
+        "description": "Drinks that are liked",
+    }
+    # A block with the same policy may get it.
+    described = {"command": "rename", "path": "human", "description": f"Of one who {SECRET}"}
+    world.local.script.append(says("", ("memory", arguments), ("memory", described)))
+    say(http, agent, "Note it.")
+    drinks = ok(http.get(f"/v1/blocks/{block_of(http, agent, 'drinks')}"))
+    assert drinks["description"] == "Drinks that are liked"
+    human = ok(http.get(f"/v1/blocks/{block_of(http, agent, 'human')}"))
+    assert human["description"] == f"Of one who {SECRET}"
 
 
 def test_a_step_records_its_destination_and_what_was_shown_or_withheld(

@@ -215,7 +215,7 @@ def test_an_oauth_server_can_be_connected_used_and_refreshed(
     accounts.access.clear()
     assert greeted() == "Hello, Ada."
     assert accounts.refreshed == before + 1
-    # If the consent was withdrawn, the agent reads why, and continues.
+    # If the consent was withdrawn, the agent gets an error that says so, and its turn continues.
     accounts.access.clear()
     accounts.refresh.clear()
     api.http.patch(f"{place}/refresh")

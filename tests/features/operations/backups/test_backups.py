@@ -110,7 +110,8 @@ def test_backups_and_restores_do_not_overwrite_without_replace(tmp_path: Path) -
     assert back_up(settings, tmp_path / "third.db", silent).hashes == second.hashes
     assert restore(tmp_path / "first.db", settings, silent, replace=True).hashes == first.hashes
     left = open_work_folder(settings.data_dir, COPY)
-    left._lock.release()  # as a kill does
+    # A kill releases the lock in the same way.
+    left._lock.release()
     with serving(tmp_path / "data"):
         assert not left.path.exists(), "a start must remove leftovers of killed processes"
         with pytest.raises(Conflict, match="Another Ricordo server is using"):

@@ -3,16 +3,19 @@
 import time
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from ricordo.features.memory_care.forgetting.needle import Needle, blank, remove
+from ricordo.features.sync.dolt.database import Database
 from ricordo.storage import rewriting
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.rewriting import TextChanges
 from tests.features.sync.dolt.test_sync import (
     Memory,
     change,
+    commit,
     follow_mortally,
     memory,
     place,
@@ -107,6 +110,51 @@ async def test_a_dolt_history_with_rows_of_others_is_not_rewritten(memory: Memor
         ["bob", "human", "Bob"],
     ]
     assert "Bob is here" in log
+
+
+@pytest.mark.parametrize("target", ["main", "proposal", "new branch"])
+@pytest.mark.parametrize("moment", ["is_only_of", "begin_again"])
+async def test_a_commit_that_comes_meanwhile_is_kept(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, moment: str, target: str
+) -> None:
+    await fill(memory)
+    await forget(memory)
+    branches: list[str] = []
+
+    def commit_elsewhere() -> None:
+        with at(memory.place) as engine:
+            names = [str(row[0]) for row in engine.run("SELECT name FROM dolt_branches")]
+            branch = next(name for name in names if (name == "main") == (target == "main"))
+            if target == "new branch":
+                branch = "mine"
+                engine.call("dolt_branch", branch, "main")
+            branches.append(branch)
+            engine.call("dolt_checkout", branch)
+            engine.run("UPDATE memory_blocks SET body = 'Mine' WHERE label = 'goals'")
+            commit(engine, "My commit")
+            engine.call("dolt_checkout", "main")
+
+    original = getattr(Database, moment)
+
+    def work_then_or_before(database: Database, *args: Any) -> Any:
+        """The commit comes after the check, or right before the removal."""
+        if moment == "begin_again":
+            commit_elsewhere()
+        result = original(database, *args)
+        if moment == "is_only_of" and not branches:
+            commit_elsewhere()
+        return result
+
+    monkeypatch.setattr(Database, moment, work_then_or_before)
+    await memory.sync()
+    with at(memory.place) as engine:
+        engine.call("dolt_checkout", branches[0])
+        log = [str(row[0]) for row in engine.run("SELECT message FROM dolt_log")]
+        engine.call("dolt_checkout", "main")
+    assert "My commit" in log
+    # The database has a commit of others now, so it keeps its history.
+    assert len(branches) == 1
+    assert SECRET in said_there(memory)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -284,7 +284,8 @@ async def test_a_folder_belongs_to_one_memory_by_any_path(world: World) -> None:
     link, same = world.bare.with_name("link.git"), world.bare.with_name("same.git")
     link.symlink_to(world.bare)
     same.mkdir()
-    (same / "HEAD").hardlink_to(world.bare / "HEAD")  # as in a folder that is mounted twice
+    # A folder that is mounted twice has one file under two paths, as this hard link does.
+    (same / "HEAD").hardlink_to(world.bare / "HEAD")
     for address in (link, same):
         with pytest.raises(Conflict, match="another memory"):
             await world.add(Access(str(address)), "eve")

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -12,6 +13,7 @@ from sqlalchemy import insert, update
 
 from ricordo.features.tutor.tasks.queries import task_runs
 from ricordo.llm.scripted import call
+from ricordo.pages.inside import Api
 from ricordo.storage.schema.core_tables import organizations
 from tests.seams.http import refused
 from tests.seams.people import OTHER_ORGANIZATION, People, all_text, bearer
@@ -214,6 +216,32 @@ def test_a_student_is_told_that_teachers_see_a_block_and_can_hide_it(own_school:
     assert "see this block" not in own_school.send(own_school.ada, "GET", page).text
     assert own_school.ask(own_school.teacher, "GET", own_school.of_ada())["blocks"] == []
     assert own_school.ask(own_school.ada, "GET", "/users/ada/blocks/journey")["body"] == SEEN
+
+
+def test_hiding_the_block_keeps_what_others_change_meanwhile(
+    own_school: School, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = f"/ui/people/{own_school.id_of('ada')}/settings/journey"
+    patched: list[str] = []
+    change = Api.ask
+
+    async def change_after_others(api: Api, method: str, path: str, *args: Any, **more: Any) -> Any:
+        if method == "PATCH" and path.startswith("/v1/blocks/"):
+            patched.append(path)
+            monkeypatch.setattr(Api, "ask", change)
+            metadata = (await api.get(path))["metadata"] | {"mark": "kept"}
+            await api.ask("PATCH", path, {"metadata": metadata})
+        return await change(api, method, path, *args, **more)
+
+    monkeypatch.setattr(Api, "ask", change_after_others)
+    sent = {"data": {"hide": "teachers"}, "headers": {"origin": own_school.server.url}}
+    refusal = own_school.send(own_school.ada, "POST", page, **sent)
+    assert refusal.status_code == 412
+    assert "changed since you read it" in refusal.text
+    assert own_school.send(own_school.ada, "POST", page, **sent).status_code == 303
+    stored = own_school.ask(own_school.ada, "GET", patched[0])
+    assert stored["metadata"]["mark"] == "kept"
+    assert "teachers_see" not in stored["metadata"]
 
 
 def test_failed_tasks_are_counted_and_erased_students_disappear(own_school: School) -> None:

@@ -10,7 +10,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
+from ricordo.features.web.pages import memory_rules
 from ricordo.features.web.pages.memory_text import pieces_of, with_lines
+from ricordo.pages.inside import Api
 from ricordo.pages.reasons import own_reason, shown_reason
 from ricordo.pages.titles import title_of
 from tests.features.web.pages.test_home import visitor
@@ -155,6 +157,48 @@ def test_a_rejection_may_have_a_reason(school: School) -> None:
         ids[0]: "It is a dog.",
         ids[1]: None,
     }
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_rule_that_others_add_meanwhile_is_kept(
+    school: School, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    block = f"/users/{school.ids['ben']}/blocks/never-remember"
+    if exists:
+        school.ask("ben", "PUT", block, json={"body": "topic: money"})
+    else:
+        school.ask("ben", "DELETE", block)
+    rules = f"/ui/people/{school.ids['ben']}/rules"
+    change = Api.ask
+    others = ["topic: health", "topic: love"]
+
+    async def change_after_others(api: Api, method: str, path: str, *args: Any, **more: Any) -> Any:
+        if method == "PUT" and others:
+            other = others.pop()
+            monkeypatch.setattr(Api, "ask", change)
+            await memory_rules.add_rule(api, school.ids["ben"], other)
+            monkeypatch.setattr(Api, "ask", change_after_others)
+        return await change(api, method, path, *args, **more)
+
+    monkeypatch.setattr(Api, "ask", change_after_others)
+    school.send("ben", rules, rule="topic: faith")
+    assert others == []
+    stored = ok(school.ask("ben", "GET", block))["body"].split("\n")
+    assert set(stored) == {"topic: health", "topic: love", "topic: faith"} | (
+        {"topic: money"} if exists else set()
+    )
+    others.append("topic: love again")
+    school.send("ben", rules, remove="topic: faith")
+    stored = ok(school.ask("ben", "GET", block))["body"].split("\n")
+    assert "topic: love again" in stored
+    assert "topic: faith" not in stored
+
+
+def test_removing_a_rule_that_is_missing_changes_nothing(school: School) -> None:
+    block = f"/users/{school.ids['ben']}/blocks/never-remember"
+    school.ask("ben", "DELETE", block)
+    school.send("ben", f"/ui/people/{school.ids['ben']}/rules", remove="topic: weather")
+    assert school.ask("ben", "GET", block).status_code == 404
 
 
 def test_never_remember_refuses_similar_proposals_until_the_rule_is_removed(school: School) -> None:
