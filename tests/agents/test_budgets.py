@@ -144,7 +144,7 @@ async def test_checking_a_budget_costs_one_statement_and_without_a_budget_none(
     await set_own(stage, agent, None)
     set_common(stage, 1000)
     assert await statements() == plain + 1
-    # Far from the limit, not every turn sums up the tokens of the day.
+    # Far below the limit, only some turns sum up the tokens of the day.
     assert await statements() == plain
 
 

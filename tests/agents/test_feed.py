@@ -222,7 +222,7 @@ async def test_every_reader_gets_each_message_once_in_order_with_consistent_delt
 
 
 def require_consistent(events: Sequence[Event], texts: dict[str, str]) -> None:
-    """Check that deltas begin their message, and that none follows the whole message."""
+    """Check that deltas form the beginning of their message, and that none follows the message."""
     heard: dict[str, str] = {}
     finished: set[str] = set()
     for event in events:

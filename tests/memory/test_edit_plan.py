@@ -206,7 +206,8 @@ async def test_a_concurrent_change_is_kept_and_only_the_conflicting_call_fails(
         ("write", {"policy": "propose"}, "policy propose"),
         *((name, {"read_only": True}, closed) for name in ("remove", "rename")),
         *((name, {}, gone) for name in ("write", "rename", "describe")),
-        ("remove", {}, None),  # A block that somebody else deleted first is deleted.
+        # If somebody else deleted the block first, the deletion succeeds.
+        ("remove", {}, None),
     ):
         state, memory = await begin(store)
         edits[name](memory)
