@@ -30,7 +30,7 @@ MOST_STATEMENTS = 60
 
 
 class Killed(Exception):
-    """Stands for the end of a killed process."""
+    """A simulated kill of the process."""
 
 
 @contextmanager
