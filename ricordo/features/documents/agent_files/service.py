@@ -372,6 +372,7 @@ def _insert_conversation(
     imported: ImportedIds,
 ) -> None:
     fields = {name: getattr(file_conversation, name) for name in export.CONVERSATION_FIELDS}
+    fields["model_settings"] = file_conversation.model_settings.model_dump(exclude_unset=True)
     fields |= dict.fromkeys(("created_at", "updated_at"), tx.clock.now())
     fields |= {"user_id": context.scope.subject, "created_by": context.scope.user_id}
     conversation = Conversation(

@@ -5,7 +5,7 @@ note.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,6 +82,16 @@ class ImportNotes:
         if rest <= 0:
             return sentences
         return [*sentences[:_MOST_NOTES], f"There are {rest} more notes of this kind."]
+
+
+def is_id_of(ids: Collection[str], value: Any) -> bool:
+    """Return True if the value is one of these ids. Any JSON value may stand where an id belongs.
+
+    Args:
+        ids: The ids of one kind in the file, as a set or as the keys of a mapping.
+        value: The value in the file, which may be of a type that cannot be hashed.
+    """
+    return isinstance(value, str) and value in ids
 
 
 def without_unknown(
