@@ -276,12 +276,9 @@ async def change_conversation(
         info = await models.require(handle) if handle else None
         # The window is now the new model's, and token counts of another provider are useless.
         window = changes.get("context_window") or (info and info.context_window)
-        changes = {
-            **changes,
-            "model": info and info.handle,
-            "context_window": window,
-            "token_percent": None,
-        }
+        changes = {**changes, "context_window": window, "token_percent": None}
+        if "model" in changes:
+            changes["model"] = info and info.handle
 
     def work(tx: Transaction) -> Conversation:
         conversations.change(tx, conversation_id, **changes)

@@ -1,5 +1,6 @@
 """Agents, with the official client: creation, lists, changes, deletion, and context windows."""
 
+import asyncio
 from typing import Any
 
 import httpx2
@@ -10,6 +11,7 @@ from letta_client.types import AgentState
 from ricordo.agents.agent_types import traits_of
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import LOCAL_USER
+from ricordo.storage.engine.store import name_of
 from tests.api.conftest import Api
 from tests.seams.http import ok, refused
 from tests.seams.server import MODEL, Gate, StrictLetta
@@ -240,6 +242,53 @@ def test_every_field_of_an_agent_can_be_changed(api: Api, agent: AgentState, blo
     chosen = api.client.agents.update(agent.id, model=MODEL, context_window_limit=5000)
     assert (smaller.model, smaller.llm_config.context_window) == ("scripted/small", 16_000)
     assert (chosen.model, chosen.llm_config.context_window) == (MODEL, 5000)
+
+
+def test_a_change_keeps_what_another_request_changed_meanwhile(
+    api: Api, agent: AgentState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other request is answered after this one has read, and before it writes."""
+    source = 'def add(one: int) -> int:\n    """Add."""\n    return one\n'
+    tool = api.client.tools.create(source_code=source).id
+    thread = api.client.conversations.create(agent_id=agent.id).id
+    two = source.replace("one: int", "one: int, two: int")
+    cases: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+        (f"/v1/agents/{agent.id}", {"name": "Ona"}, {"embedding": "scripted/embedder"}),
+        (
+            f"/v1/conversations/{thread}",
+            {"context_window_limit": None},
+            {"model": "scripted/small", "context_window_limit": 9_000},
+        ),
+        (f"/v1/tools/{tool}", {"description": "Adds."}, {"source_code": two}),
+        ("/v1/tools/", {"source_code": two, "tags": ["a"]}, {"source_code": source}),
+    ]
+    store = api.server.runtime.store
+    read = store.read
+    waiting: list[tuple[str, dict[str, Any]]] = []
+
+    async def read_and_wait(work: Any) -> Any:
+        rows = await read(work)
+        if waiting and name_of(work).startswith(("modify", "upsert", "change_conversation")):
+            path, other = waiting.pop()
+            method = "PUT" if path.endswith("/") else "PATCH"
+            ok(await asyncio.to_thread(api.http.request, method, path, json=other))
+        return rows
+
+    monkeypatch.setattr(store, "read", read_and_wait)
+    answers = []
+    for path, change, other in cases:
+        waiting.append((path, other))
+        method = "PUT" if path.endswith("/") else "PATCH"
+        answers.append(ok(api.http.request(method, path, json=change)))
+        assert not waiting, path
+    changed_agent, changed_thread, changed_tool, stored_tool = answers
+    assert (changed_agent["name"], changed_agent["embedding"]) == ("Ona", "scripted/embedder")
+    assert changed_thread["model"] == "scripted/small"
+    assert changed_tool["description"] == "Adds."
+    assert changed_tool["json_schema"]["parameters"]["required"] == ["one", "two"]
+    assert stored_tool["source_code"] == two
+    assert stored_tool["json_schema"]["parameters"]["required"] == ["one", "two"]
+    api.client.tools.delete(tool)
 
 
 def test_agents_are_counted_and_found_by_name_by_a_piece_of_it_and_by_tags(api: Api) -> None:

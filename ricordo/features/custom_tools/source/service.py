@@ -27,6 +27,19 @@ _LONGEST_SCHEMA = 100_000  # bytes
 _MOST_SEARCHED = 1_000  # tools
 
 
+class ToolChanged(Conflict):
+    """Another request has changed the tool since its new schema was made.
+
+    `tool` is the tool as it is now.
+    """
+
+    def __init__(self, tool: Tool) -> None:
+        super().__init__(
+            "The tool was changed by another request. Read it again, then repeat the change."
+        )
+        self.tool = tool
+
+
 def name_for(request: ToolCreateRequest) -> str:
     """Return the name of the requested tool. Raises Invalid if it has none."""
     name = (request.json_schema or {}).get("name")
@@ -168,7 +181,7 @@ def _with_schema(tool: Tool, schema: ToolSchema) -> Tool:
 def change(
     tx: Transaction,
     scope: Scope,
-    tool_id: str,
+    read_tool: Tool,
     request: ToolUpdateRequest,
     schema: ToolSchema | None,
 ) -> Tool:
@@ -177,7 +190,7 @@ def change(
     Args:
         tx: The transaction.
         scope: The caller, who is recorded as the author of the change.
-        tool_id: The tool.
+        read_tool: The tool as it was when the schema was made.
         request: The changes; a field that is null or was not sent keeps its value.
         schema: The new schema, as `new_schema` returns it; None to keep the old one. Another name
             in it renames the tool.
@@ -185,11 +198,14 @@ def change(
     Raises:
         NotFound: There is no such tool.
         Unsupported: The tool belongs to the server or a plugin, and the change needs its source.
+        ToolChanged: The schema was made from an older version of the tool.
         Conflict: A tool has the new name, or an agent has a rule about the old one.
         Invalid: The source defines no function.
     """
     tools.lock(tx, scope)
-    tool = tools.get(tx, scope, tool_id)
+    tool = tools.get(tx, scope, read_tool.id)
+    if schema and read_tool != tool:
+        raise ToolChanged(tool)
     changes = {
         name: change
         for name in request.model_fields_set
