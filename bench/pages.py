@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from sqlalchemy import insert, select
+from sqlalchemy import bindparam, insert, select, update
 
 from bench import report
 from bench.report import Figure
@@ -31,7 +31,14 @@ from ricordo.memory import user_memory
 from ricordo.pages.statics import STATIC, TYPES
 from ricordo.storage.engine.sqlite import open_sqlite
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import agents, agents_tools, conversations, runs, steps
+from ricordo.storage.schema.core_tables import (
+    agents,
+    agents_tools,
+    conversations,
+    messages,
+    runs,
+    steps,
+)
 from tests.support.browser import open_browser, visit
 
 AGENTS, MESSAGES, PEOPLE, PROPOSALS = 10_000, 100_000, 2_000, 500
@@ -114,6 +121,14 @@ def copy_agents(tx: Transaction, template: str, numbers: range) -> None:
             (_new(run, where), [_new(step, of_run | {"id": new_id("step")}) for step in taken])
         )
     tx.run(insert(runs), [one for one, _ in made])
+    # Each copied message belongs to the run of its agent.
+    changed = update(messages).where(
+        messages.c.agent_id == bindparam("of_agent"), messages.c.run_id.is_not(None)
+    )
+    tx.run(
+        changed.values(run_id=bindparam("made_by")),
+        [{"of_agent": one["agent_id"], "made_by": one["id"]} for one, _ in made],
+    )
     tx.run(insert(steps), [step for _, some in made for step in some])
 
 

@@ -39,7 +39,7 @@ class World:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The share of searches that found their agent cached, and what was cached at the end."""
+    """The share of searches that found their agent cached, and the cached data at the end."""
 
     hits: float
     cached: Numbers  # agents

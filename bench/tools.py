@@ -25,7 +25,9 @@ from tests.support.sandboxes import bubblewrap
 _ROUNDS, _TOOLS = 60, 20
 # Seconds between calls. A model takes at least as long, and the next process is ready by then.
 _PAUSE = 0.15
-_SETTLES = 0.1  # seconds for work after making and resetting an agent, which is no part of a turn
+# Seconds that the server works after an agent was made and reset. This work is not part of a
+# turn.
+_SETTLES = 0.1
 # The program measures its own time, which is subtracted.
 _PROGRAM = (
     "import time\nbegan = time.perf_counter()\nsum(range(1000))\nprint(time.perf_counter() - began)"

@@ -108,7 +108,7 @@ def main() -> None:
         settings = {"RICORDO_API_KEY": _KEY, "RICORDO_LOG_LEVEL": "error"}
         if arguments.database:
             settings["RICORDO_DATABASE_URL"] = arguments.database
-            # Its driver is an extra.
+            # The driver of PostgreSQL is in an extra.
             from ricordo.storage.engine import postgres
 
             engine = postgres.make_engine(arguments.database)

@@ -41,6 +41,7 @@ LAYERS = (
     ),
     *("agents", "background", "api", "pages", "features", "app", "embedded", "cli"),
 )
+MOST_PACKAGES = 12
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts.split()}
 SIBLINGS = {
     ("settings", "errors"),
@@ -331,6 +332,34 @@ def mutual_folders(modules: Sequence[Module]) -> list[str]:
     return [f"{one} and {other} import each other" for one, other in both]
 
 
+def far_reaching_packages(modules: Sequence[Module]) -> list[str]:
+    """No package imports more than twelve others; a feature counts as one package.
+
+    To change a package, one has to know those that it imports.
+    """
+    packages = {module.name: _package(module.path) for module in modules}
+    imported: dict[str, set[str]] = {}
+    for module in modules:
+        targets = {packages[i.target] for i in module.imports if i.target in packages}
+        imported.setdefault(_package(module.path), set()).update(targets)
+    faults = []
+    for package, others in imported.items():
+        others -= {package, ""}
+        if len(others) > MOST_PACKAGES:
+            faults.append(f"{package or 'ricordo'} imports {len(others)}: {sorted(others)}")
+    return faults
+
+
+def _package(path: str) -> str:
+    """Return the folder of a module; "" for modules beside the folders, which count as none."""
+    folder, _, _ = path.rpartition("/")
+    first, _, second = folder.partition("/")
+    if first == "features":
+        feature, _, _ = second.partition("/")
+        return f"features/{feature}" if feature else ""
+    return first
+
+
 def late_imports(modules: Iterable[Module]) -> list[str]:
     """A function imports a module only with a reason in a comment.
 
@@ -612,7 +641,15 @@ def foreign_words(text: str) -> list[str]:
 
 CHECKS: tuple[Callable[[list[Module]], list[str]], ...] = (
     *(wrong_directions, mixed_features, many_parameters),
-    *(import_cycles, mutual_folders, late_imports, without_docstring, side_doors, hidden_state),
+    *(
+        import_cycles,
+        mutual_folders,
+        far_reaching_packages,
+        late_imports,
+        without_docstring,
+        side_doors,
+        hidden_state,
+    ),
     services_of_http,
     reads_of_core_tables,
     writes_of_core_tables,
@@ -832,6 +869,23 @@ BAD: dict[Callable[[list[Module]], list[str]], list[tuple[dict[str, str], str]]]
             {"a/x.py": "import ricordo.b.x", "b/x.py": "", "b/y.py": "from ..a import x"},
             "a and b import each other",
         )
+    ],
+    far_reaching_packages: [
+        (
+            {
+                "features/a/b/x.py": "".join(f"import ricordo.p{n}.x\n" for n in range(13)),
+                **{f"p{n}/x.py": "" for n in range(13)},
+            },
+            "features/a imports 13",
+        ),
+        (
+            {
+                "features/a/x.py": "".join(f"import ricordo.p{n}.x\n" for n in range(8)),
+                "features/a/y.py": "".join(f"import ricordo.p{n}.x\n" for n in range(8, 13)),
+                **{f"p{n}/x.py": "" for n in range(13)},
+            },
+            "features/a imports 13",
+        ),
     ],
     late_imports: [
         ({"features/a/service.py": "def f():\n    import ricordo.api"}, "features/a/service.py:2"),

@@ -112,9 +112,8 @@ def test_the_readmes_conversation_is_remembered_after_a_sigkill(
         assert "My favourite tea is jasmine." in human
         run_python(tell.replace(ADDRESS, server.url))
         with httpx2.Client(base_url=server.url, trust_env=False) as http:
-            assert [agent["name"] for agent in http.get("/v1/agents/").json()] == [
-                "companion"
-            ]  # the program ran twice, and made the agent once
+            # The program ran twice, and made the agent once.
+            assert [agent["name"] for agent in http.get("/v1/agents/").json()] == ["companion"]
 
 
 def say_something(seen: Seen) -> Answer:
@@ -491,11 +490,12 @@ def test_every_setting_that_is_named_exists() -> None:
         for kind in (Settings, ProviderSettings, *feature_settings())
         for variable in variables_of(kind)
     }
+    # These are settings of tools, of clients and of the example plugin.
     known |= {
         "LETTA_API_KEY",
         "LETTA_BASE_URL",
         "RICORDO_COUNTDOWN_TIMEZONE",
-    }  # settings of tools, clients and the example plugin
+    }
     text = "\n".join(text for page, text in PAGES.items() if page.parent.name != "decisions")
     named = set(
         re.findall(r"\b(?:RICORDO_[A-Z_]+[A-Z]|[A-Z]+_(?:API_KEY|BASE_URL|API_BASE))\b", text)

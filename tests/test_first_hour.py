@@ -137,7 +137,7 @@ class Stranger:
         shutil.copytree(ROOT, self.folder, ignore=left_out)
         self._installs = python is not None
         if python:
-            self.environment["PYTHON"] = python  # make takes this one
+            self.environment["PYTHON"] = python  # `make install` uses this interpreter
             self._shell("make install")
         else:
             self._share_packages()
@@ -220,9 +220,8 @@ class Stranger:
             ["bash", "-e", "-o", "pipefail", "-c", f"{command}\n{remember}"], said
         )
         assert ran.returncode == 0, f"{command}\n{ran.stdout}{ran.stderr}"
-        assert not re.search(r'"(detail|error)":', ran.stdout), (
-            f"{command}\n{ran.stdout}"
-        )  # curl also succeeds if the server refuses
+        # curl also succeeds if the server refuses the request.
+        assert not re.search(r'"(detail|error)":', ran.stdout), f"{command}\n{ran.stdout}"
         folder, _, exports = state.read_text().partition("\n")
         self._here, self._exports = (
             Path(folder),
@@ -277,9 +276,8 @@ class Stranger:
         self._prompt.stdin.flush()
         printed, fault = json.loads(self._prompt.stdout.readline())
         assert fault is None, f"{code}\n{fault}"
-        self._exports += re.findall(
-            r"^export \w+=\S+$", printed, re.MULTILINE
-        )  # the page says to paste the line
+        # The page says to paste the line.
+        self._exports += re.findall(r"^export \w+=\S+$", printed, re.MULTILINE)
 
     def _end_prompt(self) -> None:
         if self._prompt:

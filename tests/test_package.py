@@ -159,9 +159,8 @@ def share_bytecode(package: Path) -> None:
         same = ROOT / "ricordo" / path.relative_to(package)
         compiled = Path(cache_from_source(str(same)))
         if compiled.exists() and path.read_bytes() == same.read_bytes():
-            os.utime(
-                path, ns=(same.stat().st_atime_ns, same.stat().st_mtime_ns)
-            )  # the bytecode contains these times
+            # The bytecode contains these times.
+            os.utime(path, ns=(same.stat().st_atime_ns, same.stat().st_mtime_ns))
             target = Path(cache_from_source(str(path)))
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(compiled, target)

@@ -447,11 +447,24 @@ def _visible_blocks(
     return tuple(replace(block, tags=tags.get(block.id, ())) for block in visible)
 
 
+def model_fields(spec: AgentSpec, info: ModelInfo) -> dict[str, Any]:
+    """Return the fields of an agent that depend on its model.
+
+    Args:
+        spec: The requested agent.
+        info: Its model.
+    """
+    return {
+        "model": info.handle,
+        "context_window": spec.context_window or info.context_window,
+        "model_settings": with_usual_thinking(spec.model_settings, info),
+    }
+
+
 def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> Agent:
     now = tx.clock.now()
     fields = {name: getattr(spec, name) for name in AgentSpec.__slots__ if name in Agent.__slots__}
-    fields |= {"model": info.handle, "context_window": spec.context_window or info.context_window}
-    fields["model_settings"] = with_usual_thinking(spec.model_settings, info)
+    fields |= model_fields(spec, info)
     if spec.clears_buffer is None:
         fields["clears_buffer"] = traits_of(spec.agent_type).clears_buffer
     return Agent(

@@ -12,6 +12,7 @@ from ricordo.domain.model import ToolSchema
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ClientSkill, ToolRule
+from ricordo.prompt.transcript import local_time, task_event
 from ricordo.storage.engine.store import Transaction
 
 DEFAULT_MAX_STEPS = 50
@@ -86,8 +87,8 @@ class NewMessage:
     def is_others(self, scope: Scope, user_id: str | None) -> bool:
         """Return whether the text is by another author than the conversation's user.
 
-        The author differs if the message names another sender, or without a sender another name. A
-        text that holds retrieved passages also counts as another author's.
+        The author differs if the message names another sender, or if it has no sender and another
+        name. A text that holds retrieved passages also counts as another author's.
 
         Args:
             scope: The caller.
@@ -103,6 +104,20 @@ class NewMessage:
         if self.sender_id:
             return self.sender_id not in users
         return bool(self.name) and self.name not in users | {scope.user_name}
+
+
+def task_message(name: str, instructions: str, *, at: int, timezone: str, otid: str) -> NewMessage:
+    """Return the message that asks an agent to carry out a background task.
+
+    Args:
+        name: The task's name.
+        instructions: The text that says what to do.
+        at: The time of the task, in microseconds.
+        timezone: The agent's time zone, in which the model reads the time.
+        otid: The message's id, unique in the conversation.
+    """
+    event = task_event(name, instructions, local_time(at, timezone))
+    return NewMessage("user", (event,), otid=otid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def _close_window(tx: Transaction, conversation: Conversation, run: Run) -> None
     if results:
         results = replace(results, id=new_id("message"), created_at=now, run_id=run.id)
         insert_messages(tx, [results])
-        # Results stand right after the answer with their calls, before other messages.
+        # Results come right after the answer to their calls, before other messages.
         answers = [message for message in missing if message.role == "approval"]
         others = [message for message in entering if message not in answers]
         entering = [*answers, results, *others] if answers else [*entering, results]

@@ -372,7 +372,7 @@ class _Search:
         return start + int(np.argmax(score))
 
     def before(self, best: Integers, filters: MessageFilter | PassageFilter) -> dict[int, int]:
-        """Return the number of the turn before each position; the filters must allow that turn."""
+        """Return the turn before each position, by its number, if the filters allow that turn."""
         if isinstance(filters, PassageFilter) or not filters.reads_before or not len(best):
             return {}
         records = self.view.records
@@ -391,7 +391,7 @@ class _Search:
     def _turn_before(self, order: Integers, index: int, is_spoken: Bools) -> int | None:
         """Return the number of the last spoken turn before this index in its session.
 
-        Results of tools may stand between the two.
+        Results of tools may stand between them.
         """
         records = self.view.records
         later = records[order[index]]
@@ -440,7 +440,7 @@ class _Search:
     def postings_of(
         self, terms: Sequence[str], variants: Variants, filters: MessageFilter | PassageFilter
     ) -> tuple[list[Posting], float]:
-        """Return the postings of words and variants, and the score of a text with each word once.
+        """Return the postings of words and variants, and the score of a text with one of each word.
 
         Unknown words are looked for inside other words.
         """

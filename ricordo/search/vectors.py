@@ -180,7 +180,7 @@ def vectors_from(new: npt.NDArray[Any], earlier: Vectors | None = None) -> Vecto
 
 
 def _appended(new: npt.NDArray[Any], earlier: Vectors | None) -> Vectors:
-    """Return the rows of both, without bits and common directions."""
+    """Return the new and the earlier rows, without bits and common directions."""
     count = len(new) + (len(earlier) if earlier else 0)
     if count <= FEW:
         floats = new.astype(np.float32)

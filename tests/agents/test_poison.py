@@ -308,7 +308,7 @@ async def closed(stage: Stage, agent: str) -> list[str]:
     return closing_tags(system, (*LABELS.values(), "notes"))
 
 
-def test_the_corpus_is_as_large_as_it_says_and_says_nothing_twice() -> None:
+def test_the_corpus_has_at_least_200_different_texts() -> None:
     assert len(CORPUS) >= 200
     assert len({(poison.way, poison.text) for poison in CORPUS}) == len(CORPUS)
 
@@ -342,9 +342,8 @@ async def test_nothing_poisoned_is_written_where_somebody_decides(
             for label, block in after.items()
             if label != "notes"
         )
-        if (
-            poison.way != "passage"
-        ):  # The text only repeats a search result, so even the notes refuse it.
+        # The text only repeats a search result, so even the notes refuse it.
+        if poison.way != "passage":
             assert after["notes"].value in (
                 normal_text(poison.text),
                 without_hidden_text(normal_text(poison.text)),

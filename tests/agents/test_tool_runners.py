@@ -79,9 +79,8 @@ async def test_a_stored_tool_is_run_by_its_runner_saved_before_and_untrusted(
     stage.lines += [call("add", one=2), "Three."]
     turn = await stage.begin(agent, "Add.")
     await elsewhere.gate.reached()
-    assert (
-        roles(await stage.history(agent)) == "system user assistant"
-    )  # the call, before it is run
+    # The call is stored before it is run.
+    assert roles(await stage.history(agent)) == "system user assistant"
     elsewhere.gate.open()
     await soon(turn.wait())
     history = await stage.history(agent)

@@ -102,9 +102,8 @@ async def test_calls_that_write_a_summary_are_traced_like_others(
     stage.lines += ["They greeted each other.", "Three.", ModelError("llm_error", "Down.")]
     await soon(collect(await run_turn(stage.runtime, asked)))
     await stage.say(agent)
-    await soon(
-        collect(await run_turn(stage.runtime, asked))
-    )  # The model fails, so the summary is an outline.
+    # The model fails, so the summary is an outline.
+    await soon(collect(await run_turn(stage.runtime, asked)))
     found = [
         one for run in reversed(await stage.runs(agent)) for one in await traces_of(stage, run.id)
     ]

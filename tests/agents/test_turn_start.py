@@ -1,7 +1,7 @@
 """The beginning of a turn.
 
-The tests cover the lease, repeated messages, what is stored before the model call, and when the
-prompt is rendered again.
+The tests cover the lease, repeated messages, the rows stored before the model call, and the times
+when the prompt is rendered again.
 """
 
 import asyncio
@@ -373,8 +373,8 @@ async def test_the_system_prompt_follows_the_archives_tags_but_not_its_count(
     # Within a turn only the memory section is rendered again: the archive is not empty any more,
     # but the count of passages stays.
     assert made[1] == made[0]
-    assert made[2] != made[1]  # the archive is empty no more
-    assert made[3:6] == [made[2]] * 3  # two, three: only a count
+    assert made[2] != made[1]  # the prompt says that the archive is not empty any more
+    assert made[3:6] == [made[2]] * 3  # with two or three passages only the count would differ
     assert "Available archival memory tags: tea" in made[6]
     assert "3 total memories" in made[6]
     assert made[7:] == [made[6]] * 2

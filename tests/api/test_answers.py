@@ -47,7 +47,9 @@ def some_json(chance: random.Random, depth: int) -> Any:
     return {f'k{number}"': some_json(chance, depth - 1) for number in range(chance.randrange(6))}
 
 
-def test_json_in_pieces_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_written_in_pieces_equals_json_written_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(answers, "_PIECE", 64)
     chance = random.Random(2)  # noqa: S311
     for _ in range(500):
@@ -62,7 +64,7 @@ def _tickets(budget: AnswerBudget, callers: str) -> list[Any]:
     return [answers.Ticket(budget, caller) for caller in callers]
 
 
-def test_a_caller_has_half_of_the_budget_and_one_answer_always_finds_room() -> None:
+def test_one_caller_gets_at_most_half_the_response_budget_unless_alone() -> None:
     budget = AnswerBudget(largest_mb=32, most_mb=8)
     alone, again, other, third = _tickets(budget, "aabc")
     assert alone.take(20 * MEGABYTE), "one alone"
@@ -82,7 +84,7 @@ def test_a_caller_has_half_of_the_budget_and_one_answer_always_finds_room() -> N
     assert budget.taken == 0
 
 
-async def test_who_waits_for_room_gets_it_when_another_answer_is_sent(
+async def test_a_waiting_response_gets_room_when_another_is_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     budget = AnswerBudget(most_mb=8)
@@ -115,7 +117,7 @@ def test_an_answer_that_is_too_large_is_refused_with_the_number_and_the_setting(
     ok(http.delete(path))
 
 
-def test_large_answers_are_written_beside_the_event_loop(
+def test_large_responses_are_serialized_off_the_event_loop(
     server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loops, dumps, seen = [server.loop], orjson.dumps, list[str]()
@@ -166,7 +168,7 @@ def _modules_with_orjson() -> list[Any]:
     return [users]
 
 
-def test_without_room_large_answers_are_refused_for_a_moment_and_others_never_wait(
+def test_large_responses_are_refused_without_room_and_small_ones_never_wait(
     server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     budget = server.app.answers

@@ -52,7 +52,7 @@ def require_bounded(found: list[list[Json]], size: Callable[[Json], int], ids: l
     ), "each page is as full as it may be"
 
 
-def test_pages_of_long_passages_end_early_and_go_on(http: httpx2.Client) -> None:
+def test_pages_of_long_passages_end_early_and_the_next_page_continues(http: httpx2.Client) -> None:
     agent = ok(http.post("/v1/agents/", json={"model": MODEL}))["id"]
     path = f"/v1/agents/{agent}/archival-memory"
     ids = [
@@ -79,7 +79,7 @@ def test_pages_of_long_passages_end_early_and_go_on(http: httpx2.Client) -> None
         )
 
 
-def test_pages_of_long_messages_end_early_and_go_on_also_in_forks(http: httpx2.Client) -> None:
+def test_pages_of_long_messages_end_early_and_continue_also_in_forks(http: httpx2.Client) -> None:
     agent = ok(http.post("/v1/agents/", json={"model": MODEL}))["id"]
     talk = ok(http.post("/v1/conversations/", params={"agent_id": agent}, json={}))["id"]
     past = [{"role": "user", "content": text_of(number, size)} for number, size in enumerate(SIZES)]
@@ -114,7 +114,7 @@ def test_pages_of_long_messages_end_early_and_go_on_also_in_forks(http: httpx2.C
             )
 
 
-def test_a_page_of_kept_messages_is_empty_only_where_there_are_no_more(http: httpx2.Client) -> None:
+def test_a_filtered_page_of_messages_is_empty_only_at_the_end(http: httpx2.Client) -> None:
     agent = ok(http.post("/v1/agents/", json={"model": MODEL}))["id"]
     long = [{"role": "assistant", "content": text_of(number, 100_000)} for number in range(5)]
     past = [{"role": "user", "content": "First."}, *long, {"role": "user", "content": "Last."}]
@@ -134,7 +134,7 @@ def test_a_page_of_kept_messages_is_empty_only_where_there_are_no_more(http: htt
     assert [one["content"] for page in pages(ask) for one in page] == ["Last.", "First."]
 
 
-def test_pages_of_long_proposals_end_early_and_go_on(http: httpx2.Client) -> None:
+def test_pages_of_long_proposals_end_early_and_the_next_page_continues(http: httpx2.Client) -> None:
     long = [60_000, 50_000, 70_000, 70_000, 90_000, 99_000, 20_000]
     for number, size in enumerate(long):
         body = {"old_string": "", "new_string": text_of(number, size), "reasoning": "New."}

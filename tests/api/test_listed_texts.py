@@ -27,7 +27,7 @@ def text_of(size: int) -> str:
     return ("é, word\n" * (size // 8 + 1))[:size]
 
 
-def test_a_list_has_texts_whole_up_to_the_cap_and_says_where_the_rest_is(
+def test_a_list_cuts_texts_beyond_the_cap_and_says_where_to_read_the_rest(
     http: httpx2.Client, client: StrictLetta
 ) -> None:
     own = [{"label": f"size_{size}", "value": text_of(size), "tags": ["a", "b"]} for size in SIZES]
@@ -63,7 +63,7 @@ def test_a_list_has_texts_whole_up_to_the_cap_and_says_where_the_rest_is(
     ok(http.delete(f"/v1/agents/{agent['id']}"))
 
 
-def test_a_text_that_a_list_cut_is_not_written_back(http: httpx2.Client) -> None:
+def test_a_text_that_a_list_cut_cannot_be_written_back(http: httpx2.Client) -> None:
     made = ok(http.post("/v1/blocks/", json={"label": "long", "value": text_of(20_000)}))
     cut = next(
         one
@@ -81,7 +81,7 @@ def test_a_text_that_a_list_cut_is_not_written_back(http: httpx2.Client) -> None
     ok(http.delete(f"/v1/blocks/{made['id']}"))
 
 
-def test_many_long_texts_of_a_list_are_cut_to_fit_together(http: httpx2.Client) -> None:
+def test_many_long_texts_in_a_list_are_cut_to_a_common_limit(http: httpx2.Client) -> None:
     shared = [
         ok(
             http.post(

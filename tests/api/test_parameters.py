@@ -40,7 +40,7 @@ def operations(world: World, place: str) -> Iterator[tuple[str, str, str]]:
                     yield method.upper(), path, parameter["name"]
 
 
-def test_a_user_who_is_not_there_is_not_found_wherever_one_is_asked_for(world: World) -> None:
+def test_an_unknown_user_is_not_found_on_every_route(world: World) -> None:
     values = {**world.own, **world.shared}
     asked = 0
     for place in ("path", "query"):
@@ -115,10 +115,11 @@ def list_in(answer: Any) -> Any:
 def tried(world: World, name: str, schema: Wire, base: Any) -> list[str]:
     """Return values of a parameter that may show whether it is read."""
     text = str(schema)
+    # The first value occurs nowhere, so it shows at once whether the filter works.
     found = [
         "zebra",
         *TRIED.get(name, ()),
-    ]  # The first value occurs nowhere, so a filter shows at once.
+    ]
     found += ["true", "false"] if "boolean" in text else ["1", "2"] if "integer" in text else []
     found += schema.get("enum") or next(
         (one["enum"] for one in schema.get("anyOf", ()) if "enum" in one), []
@@ -206,7 +207,7 @@ def open_run(world: World) -> Iterator[str]:
     world.server.write(lambda tx: runs.end(tx, run.ended("cancelled", tx.clock.now())))
 
 
-def test_an_open_run_is_listed_for_its_user_and_the_administrator_alone(world: World) -> None:
+def test_an_open_run_is_listed_only_for_its_user_and_the_administrator(world: World) -> None:
     bea = world.key("bea", scopes=EVERY_USERS)
     queries: list[Wire] = [{}, {"agent_id": world.shared["agent_id"]}, {"background": "true"}]
     with open_run(world) as run:
@@ -223,7 +224,7 @@ def test_an_open_run_is_listed_for_its_user_and_the_administrator_alone(world: W
 
 
 @pytest.mark.parametrize("share", short_and_long(3, 1))
-def test_each_parameter_of_a_query_changes_something(world: World, share: int) -> None:
+def test_every_query_parameter_changes_a_response(world: World, share: int) -> None:
     """In the suite the common parameters are tested with a third of the lists."""
     for path, body in (
         ("/v1/agents/", {"model": MODEL, "tags": ["one"]}),

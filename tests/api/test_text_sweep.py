@@ -28,7 +28,7 @@ from tests.seams.server import MODEL
 LINES = "\ufeffGru\u0308ße\r\nZoe\u0308\rend"
 NAME = "\u200b\ufeffGru\u0308ße"
 WRONG = re.compile("[\u0300-\u036f\ufeff\r]")
-# Not text of people: programs, addresses, keys, times, and references to existing objects.
+# Fields without people's text: programs, addresses, keys, times, and references to objects.
 NO_TEXT = re.compile(
     r"(^|_)(id|ids|url|uri|address|model|handle|embedding|cron\w*|schedule|timezone|source_code|api_key|token|secret\w*|key"
     r"|version|sha|type|role|status|signature|data|email|tool_name|before|after|start\w*|end\w*|base64|format|expires?\w*|otid"
@@ -36,7 +36,7 @@ NO_TEXT = re.compile(
 )
 NAMES = ("name", "label", "title", "tag", "tags", "file_name", "identifier", "identifier_key")
 WRITING = ("post", "put", "patch")
-# They run a program, ask another server, or make copies of all that is stored.
+# Routes that run a program, ask another server, or copy all stored data.
 LEFT_OUT = re.compile(
     r"/run|/mcp|backups|batches|/generate|/embeddings|/organizations|/keys|preview|/remotes|/erase|restore|reindex"
 )
@@ -49,7 +49,7 @@ class Fields:
         self._document = document
 
     def of(self, schema: Mapping[str, Any], name: str = "", depth: int = 0) -> Any:
-        """Return a value that fits the schema, or None if it takes none of ours."""
+        """Return a value that fits the schema, or None if it accepts no value of this test."""
         if "$ref" in schema:
             return self.of(
                 self._document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]],
@@ -86,7 +86,10 @@ class Fields:
 
 
 def merged(given: Any, odd: Any) -> Any:
-    """Return a valid body with the unusual text added, and in place of meaningless texts."""
+    """Return the given body with unusual text.
+
+    The unusual text is added in missing fields, and replaces meaningless texts.
+    """
     if isinstance(given, dict) and isinstance(odd, dict):
         kept = {
             name: value for name, value in odd.items() if name not in given and value is not None
@@ -233,7 +236,8 @@ def sweep(api: Api, values: dict[str, str]) -> int:
             try:
                 body = merged(fill(given, values), odd) if given else odd
             except KeyError:
-                continue  # It names an object that does not exist.
+                # The path names an object that does not exist.
+                continue
             api.server.forget()
             answer = send(api.http, method.upper(), fill(path, values), body)
             assert answer.status_code < 500, (method, path, answer.text)
@@ -265,7 +269,7 @@ def request_models() -> Iterator[type[RequestModel]]:
             yield model
 
 
-def test_every_model_of_a_request_holds_text_in_the_normal_form() -> None:
+def test_every_request_model_normalizes_its_texts() -> None:
     checked = 0
     for model in request_models():
         schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
@@ -285,7 +289,7 @@ def test_every_model_of_a_request_holds_text_in_the_normal_form() -> None:
 
 
 @pytest.mark.soak
-def test_every_field_that_can_be_written_stores_and_shows_the_normal_form(
+def test_every_writable_field_stores_and_shows_normalized_text(
     api: Api, values: dict[str, str]
 ) -> None:
     assert sweep(api, values) >= 35

@@ -127,12 +127,12 @@ def test_an_agent_with_many_tools_finds_one_calls_it_and_keeps_it(
     # In the next turn it sees the tools that its window shows.
     say(http, agent, "Sure?")
     assert "create_calendar_event" in offered(server)[-1]
-    # It is not one of the agent's tools.
+    # `find_tools` is not one of the agent's tools.
     listed = {tool["name"] for tool in ok(http.get(f"/v1/agents/{agent}/tools"))}
     assert "find_tools" not in listed
 
 
-def test_the_first_request_is_much_smaller(
+def test_the_first_request_has_few_tool_schemas(
     server: ServerInThread, http: httpx2.Client, tool_ids: list[str]
 ) -> None:
     few = make_agent(http, tool_ids[:20])
@@ -146,7 +146,7 @@ def test_the_first_request_is_much_smaller(
     assert finder * 10 < all_schemas
 
 
-def test_tools_of_rules_and_of_the_prompt_are_seen(
+def test_tools_named_in_rules_and_in_the_prompt_are_offered(
     server: ServerInThread, http: httpx2.Client, tool_ids: list[str]
 ) -> None:
     agent = make_agent(
@@ -173,7 +173,7 @@ def test_tools_of_rules_and_of_the_prompt_are_seen(
         },
     ],
 )
-def test_a_tool_that_a_rule_lets_follow_is_seen(
+def test_a_tool_that_a_rule_allows_next_is_offered(
     server: ServerInThread, http: httpx2.Client, tool_ids: list[str], rule: dict[str, Any]
 ) -> None:
     agent = make_agent(http, tool_ids, tool_rules=[{"tool_name": "read_news", **rule}])
@@ -184,7 +184,7 @@ def test_a_tool_that_a_rule_lets_follow_is_seen(
     assert after_news <= {"feed_cat", "lock_door"}
 
 
-def test_a_tool_of_the_agent_with_the_same_name_hides_nothing(
+def test_an_agents_own_tool_named_find_tools_disables_the_search(
     server: ServerInThread, http: httpx2.Client, tool_ids: list[str]
 ) -> None:
     mine = make_tool(http, "find_tools", "Find hammers and saws in the shed.")
@@ -194,7 +194,7 @@ def test_a_tool_of_the_agent_with_the_same_name_hides_nothing(
         assert len(offered(server)[-1] & {"find_tools", *TOOLS}) == len(others) + 1
 
 
-def test_a_call_of_a_tool_that_was_not_looked_for_runs_too(
+def test_calling_a_tool_that_was_not_offered_yet_works(
     server: ServerInThread, http: httpx2.Client, tool_ids: list[str]
 ) -> None:
     agent = make_agent(http, tool_ids)
@@ -205,7 +205,7 @@ def test_a_call_of_a_tool_that_was_not_looked_for_runs_too(
     assert "feed_cat" in offered(server)[1]
 
 
-def test_what_it_cannot_find_is_said(
+def test_a_tool_search_without_matches_says_so(
     server: ServerInThread, http: httpx2.Client, tool_ids: list[str]
 ) -> None:
     agent = make_agent(http, tool_ids)
@@ -216,7 +216,7 @@ def test_what_it_cannot_find_is_said(
     assert "No tool matches" in nothing["tool_return"] or "- " in nothing["tool_return"]
 
 
-def test_tools_are_found_in_other_words(server: ServerInThread, http: httpx2.Client) -> None:
+def test_tools_are_found_by_other_words(server: ServerInThread, http: httpx2.Client) -> None:
     tools = [
         tool for tool in ok(http.get("/v1/tools/", params={"limit": 100})) if tool["name"] in TOOLS
     ]

@@ -32,7 +32,7 @@ ASLEEP = Pace(poll=60, beat=60, sweep=60, prune=60)
 
 
 class Gate:
-    """A handler that waits until the test lets it go on."""
+    """A handler that waits until the test lets it continue."""
 
     def __init__(self) -> None:
         self.began = asyncio.Event()

@@ -122,9 +122,8 @@ def test_a_window_is_made_smaller_before_the_call_that_would_not_fit(
     assert last[-1]["content"].startswith("Part 11:")
     asked = next(body for body in scene.asked if mode_of(body))
     if mode.startswith("self_"):
-        assert (
-            asked["messages"][0] == scene.asked[0]["messages"][0]
-        )  # The provider's cache still holds the prefix.
+        # The provider's cache still holds the prefix.
+        assert asked["messages"][0] == scene.asked[0]["messages"][0]
         assert asked["messages"][1]["content"].startswith("Part 0:")
     else:
         assert asked["messages"][0]["content"] == text("summary_system_prompt")
@@ -181,9 +180,8 @@ def test_a_long_summary_is_cut_to_its_share_of_the_window_or_where_the_agent_is_
     agent = agent_with(scene)
     script.summary = lambda _: completion("Tea! " * 20_000)
     talk(scene, agent, 12)
-    assert (
-        len(summaries(scene, agent)[0]["summary"]) < WINDOW
-    )  # in characters: a quarter of it in tokens
+    # The length is in characters, so the summary takes a quarter of the window's tokens.
+    assert len(summaries(scene, agent)[0]["summary"]) < WINDOW
     # One compaction makes room for several turns.
     assert len(summaries(scene, agent)) <= 5
     require_fits(scene)

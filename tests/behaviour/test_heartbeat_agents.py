@@ -83,7 +83,7 @@ def test_the_usual_agent_of_the_family_is_offered_its_tools_and_reads_messages_a
 
 
 def test_a_rule_ends_the_turn_only_where_the_call_asked_to_go_on(scene: Scene) -> None:
-    """As in the retired server, a turn that would have ended anyway has `end_turn`.
+    """A turn that would have ended anyway has `end_turn`, as on the retired server.
 
     The second call of a reply does not run if the first one ends the turn.
     """

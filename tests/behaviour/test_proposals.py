@@ -255,7 +255,8 @@ def test_a_rejection_with_a_reason_is_told_once_in_the_chat_that_comes_next(day:
     day.tells(first)
     assert events(day.scene.asked[-1]) == []
     day.tells(other)
-    assert len(events(day.scene.asked[-1])) == 1  # It stays in the window, and is not repeated.
+    # The event stays in the window, and is not repeated.
+    assert len(events(day.scene.asked[-1])) == 1
     listed = day.scene.http.get(
         f"/v1/conversations/{other}/messages", params={"order": "asc", "limit": 1000}
     ).json()

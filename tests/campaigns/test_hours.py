@@ -87,7 +87,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> JumpingTime:
 def server(
     clock: JumpingTime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ServerInThread]:
-    del clock  # it is there before the server
+    del clock  # the fixture sets the clock before the server starts
     pace = partial(Pace, poll=0.05, beat=0.1, sweep=0.5, mend=0.2)
     monkeypatch.setattr(working_jobs, "Pace", pace)
     with serving(tmp_path) as running:

@@ -111,7 +111,8 @@ class Client:
     def _decide(self, shared: list[Operation]) -> None:
         if not shared:
             return
-        chosen = self._chance.choice(shared[-_CLIENTS:])  # Its lines may still be in the block.
+        # The lines of recent proposals may still be in the block.
+        chosen = self._chance.choice(shared[-_CLIENTS:])
         kind = self._chance.choice(("approve", "approve", "reject"))
         body = {"json": {"reason": "No."}} if kind == "reject" else {}
         called = time.monotonic_ns()

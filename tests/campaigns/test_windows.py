@@ -174,9 +174,8 @@ class CountingModel:
 
     def _reply(self, parts: tuple[Part, ...], size: int) -> ModelReply:
         has_calls = any(isinstance(part, ToolCallPart) for part in parts)
-        usage = (
-            Usage(size, 50) if self.luck.random() < 0.9 else Usage(0, 50)
-        )  # some providers report none
+        # Some providers report no input tokens.
+        usage = Usage(size, 50) if self.luck.random() < 0.9 else Usage(0, 50)
         return ModelReply(parts, usage, "tool_calls" if has_calls else "stop", self.info.name)
 
 
@@ -386,7 +385,8 @@ async def run_campaign(folder: Path, *, turns: int, seed: int | None = None) -> 
         turns=turns,
         agents=campaign.agents,
         requests=counted.requests,
-        # They exceeded a window, were refused by the provider, and were answered in the same turn.
+        # Requests that exceeded a window, were refused by the provider, and were answered in the
+        # same turn.
         refused=counted.refused,
         refused_summaries=counted.refused_summaries,
         compactions=len(campaign.summaries),

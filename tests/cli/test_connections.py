@@ -277,7 +277,7 @@ def test_busy_connections_are_kept_and_others_refused(connect: Connect) -> None:
 def test_a_connection_is_kept_longer_than_a_client_would_use_it_again(
     patient: tuple[Server, str],
 ) -> None:
-    """Otherwise a request may meet a connection that closes, and a simple client fails."""
+    """If the server closed the connection first, a request at that moment would fail."""
     with httpx2.Client() as client:
         pool = client._transport._pool  # type: ignore[attr-defined]
         assert patient[0].config.timeout_keep_alive > 2 * pool._keepalive_expiry
@@ -300,9 +300,8 @@ async def test_a_stream_outlives_every_limit_and_a_reader_that_takes_nothing_is_
             async with http.stream("POST", path, json=body) as response:
                 said = b"".join([piece async for piece in response.aiter_bytes()])
             assert b"At last." in said
-            sent = json.dumps(
-                body
-            ).encode()  # and the head of another request, which waits for this one
+            # The client also sends the head of another request, which waits for this one.
+            sent = json.dumps(body).encode()
             whole = (
                 POST.replace(b"/v1/agents/", path.encode())
                 + b"content-length: %d\r\n\r\n" % len(sent)
@@ -319,9 +318,8 @@ async def test_a_stream_outlives_every_limit_and_a_reader_that_takes_nothing_is_
                 "/v1/blocks/", json={"label": "notes", "value": text, "limit": 4_000_000}
             )
             path = f"/v1/blocks/{block.json()['id']}".encode()
-        line = Line(address).send(
-            HEALTH.replace(b"/v1/health/", path) * 8
-        )  # More than the operating system buffers for the reader.
+        # The answers are larger than the buffers of the operating system.
+        line = Line(address).send(HEALTH.replace(b"/v1/health/", path) * 8)
         taken = b""
         await asyncio.sleep(limits["client_timeout"])
         await asyncio.to_thread(until_none_is_open, server)

@@ -130,7 +130,8 @@ async def test_a_database_is_read_and_left_to_whoever_comes_next_unless_it_is_da
         assert "doctor" not in text
         assert found["keys"] == ("warning", "not known: the database cannot be read")
         assert file.read_bytes() == content
-    for remains in (b"", None):  # Its marker file says that it was used.
+    # The database's marker file says that the database was used.
+    for remains in (b"", None):
         file.unlink()
         if remains is not None:
             file.write_bytes(remains)
@@ -166,13 +167,11 @@ async def test_the_jobs_of_a_file_are_counted_and_those_of_a_server_asked_for(
         level, text = (await found_in_thread())["database"]
         assert (level, "in use by a running server" in text) == ("warning", True)
         monkeypatch.setenv("RICORDO_PORT", server.url.rpartition(":")[2])
-        assert (await found_in_thread())["jobs"][
-            0
-        ] == "ok"  # A person who can read the data folder needs no key.
+        # A person who can read the data folder needs no key.
+        assert (await found_in_thread())["jobs"][0] == "ok"
         monkeypatch.setenv("RICORDO_API_KEY", "a wrong key")
-        assert (await found_in_thread())["jobs"][
-            0
-        ] == "warning"  # A server answers nothing without its key.
+        # A server answers nothing without its key.
+        assert (await found_in_thread())["jobs"][0] == "warning"
         monkeypatch.setenv("RICORDO_API_KEY", "a key of its own")
         found = await found_in_thread()
     assert (found["database"][0], f"version {__version__}" in found["database"][1]) == ("ok", True)

@@ -1,6 +1,6 @@
 """`ricordo search reindex` restores a lost index.
 
-It works on a database that no server uses, and beside servers on PostgreSQL.
+It works on a database that no server uses, and on PostgreSQL also while servers run.
 """
 
 import asyncio

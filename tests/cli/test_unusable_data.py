@@ -123,9 +123,8 @@ def test_a_missing_secret_key_is_refused_where_keys_need_it_until_another_is_mad
     assert not (shell.data / FILE).exists()
     examined = shell.run("doctor")
     assert (examined.returncode, "wrong    secret key" in examined.stdout) == (1, True)
-    (shell.data / FILE).write_text(
-        "VGhlc2UgYXJlIDMyIGJ5dGVzIG9mIGEgbmV3IGtleSE=\n"
-    )  # as `openssl rand -base64 32` writes one
+    # The file looks like the output of `openssl rand -base64 32`.
+    (shell.data / FILE).write_text("VGhlc2UgYXJlIDMyIGJ5dGVzIG9mIGEgbmV3IGtleSE=\n")
     assert shell.run("key", "list").returncode == 0
 
 

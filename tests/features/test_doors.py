@@ -17,9 +17,9 @@ BESIDE = {
     "features/memory_care/erasure/queries.py",
     "features/memory_care/erasure/service.py",
     "storage/rewriting.py",  # removes forgotten texts from versions, as their owner decided
-    "storage/history_size.py",  # only the sum of a history's bytes
-    "storage/migrations/__init__.py",  # the same sum, for older rows
-    "storage/future_times.py",  # only times that a wrong clock gave
+    "storage/history_size.py",  # changes only the sum of a history's bytes
+    "storage/migrations/__init__.py",  # changes the same sum, for older rows
+    "storage/future_times.py",  # changes only times that a wrong clock set
 }
 _TABLES = "(?:blocks|commits|blobs|chains|proposals)"
 _ROOT = Path(ricordo.__file__).parent

@@ -155,8 +155,8 @@ async def test_roles_that_a_template_refuses_are_sent_as_it_takes_them(
     bodies, statuses = itertools.cycle(BODIES), itertools.cycle((400, 422, 500))
     for place, words in enumerate(TEMPLATE_WORDS):
         status = next(statuses)
-        # Each template gets its own error text and a sample of the others, a different one for
-        # each.
+        # Each template is tested with its own error text and with some of the other error texts.
+        # Each template gets different ones.
         if place and place % share != ROLES.index(template) % share:
             continue
         model, serving = room.open(
@@ -375,7 +375,7 @@ async def test_a_server_without_streams_answers_those_who_want_pieces(room: Room
 @pytest.mark.parametrize("most", [64, 256, 4_096])
 async def test_an_output_budget_that_is_too_large_is_lowered_once(room: Room, most: int) -> None:
     request = ask("x", settings=ModelSettings(max_output_tokens=16_000))
-    # Also if the field has another name than in the refusal.
+    # The refusal and the request may have different names for the field.
     for refused, name in (((), "max_tokens"), (("max_tokens",), "max_completion_tokens")):
         model, serving = room.open(LocalModel(most_output=most, refused_fields=refused))
         await requests_of(model, serving, request)

@@ -73,7 +73,7 @@ async def hasty() -> AsyncIterator[Connections]:
 
 @pytest.fixture(params=["small", pytest.param("real", marks=pytest.mark.soak)])
 def bounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits that are reached soon, or those of the product."""
+    """Set limits that are reached soon, or keep the limits of the product."""
     if request.param == "small":
         for name, bound in SMALL.items():
             assert getattr(answer_bounds, name) > bound

@@ -1,4 +1,4 @@
-"""Pictures that a provider can be shown."""
+"""The forms in which pictures are sent to a provider."""
 
 import asyncio
 import base64

@@ -110,9 +110,8 @@ async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_to
         await proposed(store, "rum", "gin"),
         await proposed(store, "Turin", "Rome", by=COACH, reasoning="A change"),
     )
-    await approve(
-        store, same, body=TEXT.replace("tea", "gin").rstrip("\n")
-    )  # a final newline is no difference
+    # A final newline does not count as a difference.
+    await approve(store, same, body=TEXT.replace("tea", "gin").rstrip("\n"))
     await approve(store, edited, body=TEXT.replace("tea", "gin fizz"))
     authors = [
         (one.author, one.reason)
@@ -494,7 +493,7 @@ async def test_a_block_that_is_overtaken_while_its_run_is_undone_leaves_no_versi
     count = await count_of_versions(store)
     monkeypatch.setattr(blocks, "labelled", before_somebody_changes_a_setting)
     try:
-        done = await undo(store, run_id)  # where units of work run again
+        done = await undo(store, run_id)  # this succeeds where units of work run again
         assert [one.outcome for one in done.blocks] == ["undone"]
     except Overtaken:
         assert await count_of_versions(store) == count

@@ -63,13 +63,14 @@ async def test_two_edits_of_one_block_in_one_step_are_one_write(store: SqliteSto
     memory.write("human", "a2", "call-3")
     with count_statements(store) as counted:
         committed = await save(store, state, memory)
+    # These statements are for the chain, the block, the text, the version and the tip.
     once = [
         "SELECT",
         "UPDATE",
         "INSERT",
         "INSERT",
         "UPDATE",
-    ]  # the chain, the block, the text, the version, the tip
+    ]
     assert [statement.split()[0] for statement in counted.statements] == once * 2
     assert [(block.label, block.value, block.version) for block in committed.blocks] == [
         ("human", "a2", 2),

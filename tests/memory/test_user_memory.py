@@ -61,9 +61,8 @@ async def test_ten_first_puts_at_once_make_one_user_one_chain_and_lose_nothing(
         f"block {number}": str(number) for number in range(10)
     }
     assert len(await store.read(lambda tx: tx.all(chains.select()))) == 1
-    assert (
-        len(await store.read(lambda tx: tx.all(users_table.select()))) == 2
-    )  # The local user is the other one.
+    # The store also has the local user.
+    assert len(await store.read(lambda tx: tx.all(users_table.select()))) == 2
     assert owned.chain.versions == 10
 
 

@@ -103,7 +103,8 @@ transcripts = st.lists(
 def test_what_is_sent_always_fits_and_stays_valid(
     messages: list[Message], more: int, percent: int
 ) -> None:
-    messages = paired(messages)  # As in every transcript, no call has another call's id.
+    # The ids of all calls differ, as in every transcript.
+    messages = paired(messages)
     budget = -(-(message_tokens(SYSTEM) + LEAST_ROOM + more) * percent // 100)
     sent = fitted(messages, budget, percent)
     assert transcript_tokens(sent) * percent / 100 <= budget

@@ -199,7 +199,7 @@ ALONE = (
         "ignore signals",
     ),
 )
-# Only the time limit stops these.
+# Programs that only the time limit stops.
 SLEEPERS = {"sleep without end", "ignore signals"}
 # The others are forks of one program, since starting Python takes longer than the attempt.
 TOGETHER = """

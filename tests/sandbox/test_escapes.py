@@ -81,7 +81,7 @@ def test_no_way_leads_out(backend: str, as_root: bool) -> None:
         found = attempts(backend, Path(folder), as_root=as_root)
     escaped = {name: found[name]["out"] for name in ESCAPES if "ESCAPED" in found[name]["out"]}
     assert escaped == {}
-    # Each says why it failed: by its own message, or by the sentence about its end.
+    # Each attempt says why it failed: by its own message, or by the sentence about its end.
     silent = [
         name
         for name in ESCAPES

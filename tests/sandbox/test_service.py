@@ -297,7 +297,7 @@ async def test_a_call_that_is_cancelled_while_its_process_starts_is_cancelled_an
     bubblewrap()
     before = set(descendants(os.getpid()))
     sandbox = Sandbox(Settings(data_dir=tmp_path), SandboxSettings())
-    await sandbox.run_python("print(1)", b"")  # others begin to wait
+    await sandbox.run_python("print(1)", b"")  # further processes start, and wait for a call
     calls = [asyncio.create_task(sandbox.run_python("print(1)", b"")) for _ in range(4)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -378,9 +378,8 @@ asyncio.run(main())
             sweep(tmp_path / "data")  # as every start of a server does
             if not any(folder.exists() for folder in left):
                 break
-            await asyncio.sleep(
-                0.05
-            )  # the last process of the killed server may hold the lock for a moment
+            # The last process of the killed server may hold the lock for a moment.
+            await asyncio.sleep(0.05)
         sandbox = opened(tmp_path / "data", sandbox="landlock")
         await sandbox.run_python("", b"")
         mine = sandbox._folder()

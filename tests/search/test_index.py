@@ -196,7 +196,7 @@ async def test_of_a_very_long_text_the_beginning_is_found_and_the_flush_goes_on(
     for _flushed in range(2):
         assert await store.read(lambda tx: message_ids(tx, "word12", agent.id)) == [long.id]
         assert await store.read(lambda tx: message_ids(tx, "tea", agent.id)) == [short.id]
-        # Each in a separate transaction, as the first has so many words.
+        # Each message is flushed in a separate transaction, since the first has so many words.
         assert await store.write(lambda tx: flush(tx, agent.id)) == 1
     assert await store.write(lambda tx: flush(tx, agent.id)) == 0
 

@@ -203,7 +203,7 @@ def refuse(library: Library, is_refused: Callable[[str], bool]) -> list[Sequence
 async def test_a_model_that_fails_or_refuses_every_text_leaves_no_document_without_its_vector_for_good(
     library: Library,
 ) -> None:
-    # As with a model that was withdrawn, or whose provider changed the length of its vectors.
+    # The model's provider has withdrawn it, or changed the length of its vectors.
     archive = await library.flushed(*(f"note {n}" for n in range(40)))
     library.embedder.fails(ModelError("llm_error", "It is away."))
     with pytest.raises(ModelError):

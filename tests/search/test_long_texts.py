@@ -160,7 +160,7 @@ async def test_the_turn_before_a_long_answer_is_the_question(library: Library) -
 async def test_an_answer_is_similar_to_what_was_asked_however_long_it_is(library: Library) -> None:
     """Of two equal answers, the answer to a similar question comes first."""
     await make.stored_agent(library.store, AGENT)
-    # So long that no part of the answer is near the words of the question.
+    # The answers are so long that none of their parts is near the words of the question.
     said = ("harbour " * 80, long_text("tea"), "violin " * 80, long_text("tea"))
     await make.stored_messages(
         library.store,

@@ -116,8 +116,8 @@ async def test_an_exact_search_of_a_partition_that_has_grown_and_is_quiet_gets_i
     store: PostgresStore, index: PgVectorIndex, asked: list[str]
 ) -> None:
     await index.upsert("archive-1", "model", records(50))
-    assert (await documents(index))[0] == 1  # written a moment ago
-    other = PgVectorIndex(store, QUICK)  # after a restart nothing is written
+    assert (await documents(index))[0] == 1  # the records were written a moment ago
+    other = PgVectorIndex(store, QUICK)  # as after a restart, when nothing is written
     assert (await documents(other))[0] == 1
     await until(lambda: list(indexes().values()) == [True])
     assert (await documents(other))[0] == 1
@@ -159,9 +159,8 @@ async def test_filters_and_limits_decide_between_the_index_and_an_exact_search(
             lambda tx, sql=explained: tx.connection.execute(sql, values).all()
         )  # type: ignore[misc]
         assert (group.index in str(plan)) == is_by_index
-    half = await documents(
-        index, wanted=VectorFilter(start=1500)
-    )  # these are found on the way through the index
+    # The approximate index finds enough of these documents.
+    half = await documents(index, wanted=VectorFilter(start=1500))
     assert len(half) == 10
     assert min(half) >= 1500
     assert asked == ["near"]
@@ -173,7 +172,7 @@ async def test_filters_and_limits_decide_between_the_index_and_an_exact_search(
         assert sorted(await documents(index, wanted=few)) == list(range(2991, 3001))
     assert len(set(await documents(index, limit=700))) == 700
     assert asked == ["near"] + ["exact"] * 4
-    # As if PostgreSQL expected more rows than there are.
+    # With this limit PostgreSQL seems to expect more rows than there are.
     monkeypatch.setattr(pgvector, "_ENOUGH", 0)
     assert sorted(await documents(index, limit=20, wanted=VectorFilter(tags=("rare",)))) == list(
         range(2991, 3001)

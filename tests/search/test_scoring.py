@@ -132,7 +132,7 @@ turns_of_talks = st.lists(
 def test_scores_equal_those_of_the_plain_scorer(
     turns: list[Turn], few: bool, monkeypatch_module: pytest.MonkeyPatch
 ) -> None:
-    # Both ways to add a term are compared with it: over all slots, and over the touched slots only.
+    # Terms are added in two ways, over all slots or over the touched slots. Both are compared.
     monkeypatch_module.setattr("ricordo.search.scoring.FEW_HITS", 2.0 if few else 0.0)
     weighted = {"a": 1.0, "b": 0.5, "d": 1.0, "nowhere": 1.0}
     found = lexical(

@@ -151,7 +151,7 @@ async def test_the_history_of_a_fork_is_what_was_said_before_it_and_in_it(
     assert await history(store, scope, first) == ["1", "2", "3", "only in the first"]
     assert await history(store, scope, second) == ["1", "2", "3", "4"]
     assert await history(store, scope, early) == ["1", "5"]
-    # Each has one system message: its own.
+    # Each conversation has only its own system message.
     whole = await store.read(lambda tx: conversations.page_of_history(tx, scope, second, ALL))
     assert [message.id for message in whole if message.role == "system"] == [second.window[0]]
 

@@ -283,9 +283,8 @@ async def test_a_deleted_conversation_keeps_what_its_fork_shares_or_has_in_view_
     assert set(ids) == {conversations.default_id(agent.id), root.id}
     assert min(await purged(store, "conversation", root.id)) == 1
     left = await rows(store)
-    assert left.pop("search_buffer", 0) >= before.pop(
-        "search_buffer", 0
-    )  # The words of deleted texts, until the partitions are merged.
+    # The write buffer may still contain words of deleted texts, until the partitions are merged.
+    assert left.pop("search_buffer", 0) >= before.pop("search_buffer", 0)
     assert left == before
     assert await store.read(lambda tx: make.conversation_ids(tx, agent.id)) == [
         conversations.default_id(agent.id)

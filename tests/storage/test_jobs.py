@@ -145,7 +145,7 @@ async def test_what_ended_long_ago_is_forgotten_and_what_did_not_end_stays(
     waiting = await add(store)
     assert await store.write(jobs.prune) == 0
     clock.advance(3601)
-    assert await store.write(jobs.prune) == 1  # that a sweep went well
+    assert await store.write(jobs.prune) == 1  # the job that records a successful sweep
     clock.advance(jobs.KEPT_SECONDS)
     assert await store.write(jobs.prune) == 3
     assert await store.write(jobs.prune) == 0

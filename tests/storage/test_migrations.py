@@ -45,9 +45,8 @@ def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
 
 def dump(path: Path) -> list[str]:
     with closing(sqlite3.connect(path)) as connection:
-        return [
-            line for line in connection.iterdump() if "backup_hashes" not in line
-        ]  # of backups alone
+        # Only backups have the table of hashes.
+        return [line for line in connection.iterdump() if "backup_hashes" not in line]
 
 
 def backups(path: Path) -> list[Path]:
@@ -147,9 +146,8 @@ async def test_a_migration_that_fails_leaves_everything_as_it_was(
             open_sqlite(path)
     assert dump(path) == before
     await open_and_close(path)  # the folder is free, and the older Ricordo still works
-    with_migrations(
-        monkeypatch, add_colour, add_half_of_something
-    )  # The migrations before a failed one stay applied.
+    # The migrations before a failed one stay applied.
+    with_migrations(monkeypatch, add_colour, add_half_of_something)
     with pytest.raises(Exception, match="no such table"):
         open_sqlite(path)
     assert query(path, "SELECT name, colour FROM agents") == [("Kept", None)]

@@ -402,8 +402,8 @@ async def test_a_deadlock_is_broken_and_both_units_are_done(
             is_first_try = order[0] not in tries
             tries.append(order[0])
             if not is_first_try:
-                # Otherwise it could take its first row before the survivor wakes up, again and
-                # again on a busy machine.
+                # Without the wait this unit could take its first row before the survivor wakes
+                # up, again and again on a busy machine.
                 assert is_one_done.wait(LIMIT)
             for place, block in enumerate(order):
                 now = blocks.get(tx, Scope(), block.id)
@@ -464,7 +464,7 @@ async def test_a_step_that_writes_and_files_never_waits_in_a_ring_with_one_that_
 async def test_no_run_begins_in_a_thread_that_is_held(
     store: PostgresStore, other: PostgresStore
 ) -> None:
-    """Otherwise a reset could delete the messages of a turn that begins at the same time."""
+    """If a run began meanwhile, a reset could delete the messages of its turn."""
     state = await make.stored_agent(store)
     run = open_run(state.agent, store.clock.now())
     async with kept_open(store, lambda tx: conversations.lock(tx, state.conversation.id)):
@@ -567,7 +567,7 @@ async def test_a_unit_whose_backend_is_killed_before_or_in_the_middle_runs_again
 async def test_a_connection_that_is_lost_while_it_commits_is_not_tried_again(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have been saved, and saving it twice would be worse than an error."""
+    """The unit may have been saved, and saving it twice would be worse than an error."""
     ran: list[int] = []
     doomed: list[int] = []
     original = module._command

@@ -80,9 +80,8 @@ async def test_an_upgraded_database_has_exactly_the_tables_of_a_new_one(
     new = tmp_path / "new.db"
     for path in (old, new):
         await open_sqlite(path).close()
-        metadata.create_all(
-            create_engine(f"sqlite:///{path}")
-        )  # adds the tables of features that earlier tests imported
+        # This adds the tables of features that earlier tests imported.
+        metadata.create_all(create_engine(f"sqlite:///{path}"))
     assert schema(old) == schema(new), (
         "a table was changed without a migration (see the top of this file)"
     )

@@ -60,7 +60,7 @@ async def test_a_write_that_reads_first_never_loses_another_writers_update(
 async def test_a_write_keeps_other_programs_from_writing_from_its_start(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    """Otherwise a unit that reads first could fail at its first write."""
+    """If another program could write first, a unit that reads could fail at its first write."""
 
     def work(tx: Transaction) -> str:
         count_messages(tx)

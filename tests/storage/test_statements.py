@@ -1,6 +1,6 @@
 """Many rows in one statement.
 
-Every value is stored as by a statement for its row, in the order of the rows.
+The database stores the same values in the same order as with one statement for each row.
 """
 
 from collections.abc import AsyncIterator

@@ -1,1 +1,1 @@
-"""Helpers of the tests besides the product: scripted servers, databases, processes, campaigns."""
+"""Helpers of the tests: scripted servers, databases, processes and campaigns."""

@@ -37,7 +37,7 @@ def chromium() -> str:
 @contextmanager
 def open_browser() -> Iterator[Browser]:
     """Start a browser, which ends with the block."""
-    # As root, Chromium runs only without its sandbox. It only loads our pages, since it finds no
+    # Chromium runs as root only without its sandbox. It loads only our pages, since it finds no
     # other host.
     hosts = "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"
     arguments = ["--no-sandbox", "--disable-gpu", f"--host-resolver-rules={hosts}"]

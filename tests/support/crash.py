@@ -134,9 +134,9 @@ class _Campaign:
 
     @property
     def _has_kills(self) -> bool:
-        """Return whether there were enough kills and each met one request on average.
+        """Return whether there were enough kills, and each interrupted one request on average.
 
-        On a busy machine a kill may meet none.
+        On a busy machine a kill may interrupt none.
         """
         return self.size.kills <= self.kills <= self.outcomes["broken"]
 
@@ -206,7 +206,8 @@ class _Campaign:
 
     async def _kill_and_start(self) -> None:
         if self.size.kills:
-            await self.has_jobs.wait()  # A kill must meet some of these.
+            # A kill must interrupt some of these jobs.
+            await self.has_jobs.wait()
         while self.size.kills and (not self._has_kills or not (self._is_over or self.size.hurries)):
             await asyncio.sleep(self.size.every * self.luck.uniform(0.1, 1.9))
             victim = self.luck.choice(self.servers)
@@ -240,8 +241,7 @@ class _Campaign:
                 self.jobs += response.json()
                 self.has_jobs.set()
             if not self.is_alone:
-                # A merge that is due in half a minute is made due now, so that it meets turns and
-                # kills.
+                # A merge that is due in half a minute becomes due now, so that kills interrupt it.
                 self._hasten("search.flush")
             await asyncio.sleep(max(0.2, self.size.every / 4))
 
@@ -302,8 +302,8 @@ class _Campaign:
                 self.settling[one.token] = settling
                 if self.is_alone:
                     await settling
-                # Otherwise its agent may have to wait for a dead server's lease, and there are
-                # other agents to talk with.
+                # If several agents talk, this client continues with another agent, since this one
+                # may have to wait for a dead server's lease.
 
     async def _settle(self, one: Said, plan: str) -> None:
         """Send until the turn ends; for that a lease may have to expire."""
@@ -344,7 +344,8 @@ class _Campaign:
 
     def _body(self, one: Said, plan: str) -> dict[str, Any]:
         message = {"role": "user", "content": f"{one.token} {plan}".strip()}
-        if self.size.kills or sum(one.token.encode()) % 2:  # It identifies a repeated message.
+        # The otid identifies a repeated message.
+        if self.size.kills or sum(one.token.encode()) % 2:
             message["otid"] = f"otid-{one.token}"
         return {"messages": [message], "include_pings": True}
 
@@ -459,7 +460,7 @@ async def run_campaign(folder: Path, size: Size, seed: int | None = None) -> Sim
         kills=campaign.kills,
         answered=sum(one.answered for one in campaign.said),
         interrupted=sum(one.interrupted for one in campaign.said),
-        outcomes=dict(campaign.outcomes),  # of the attempts to send a message
+        outcomes=dict(campaign.outcomes),  # outcomes of the attempts to send a message
         repeated=campaign.repeated,
         late=len(campaign.late),
         jobs=len(campaign.jobs),

@@ -129,7 +129,8 @@ def _turns(tables: Tables, said: list[Said]) -> Iterator[str]:
         if one.answered == one.interrupted:
             if one.answered:
                 yield f"{one.token} was told both of an answer and of an interruption"
-            continue  # Its sender stopped waiting.
+            # The sender stopped waiting.
+            continue
         if one.token not in known:
             yield f"{one.token} is not stored, and its sender was told of an end"
             continue
@@ -239,7 +240,7 @@ def _jobs(
     for id, kind, status, attempts, most, error, is_single in rows:
         if attempts > most:
             yield f"{kind} {id} ran {attempts} times and may {most}"
-        # If a single job is taken over while another like it waits, the waiting one does the work.
+        # If a single job is taken over while an equal job waits, the waiting job does the work.
         is_odd = status == "running" or (status == "cancelled" and not is_single)
         if is_odd or (status == "failed" and orjson.loads(error)["type"] != "Interrupted"):
             yield f"{kind} {id} is {status} after {attempts} attempts: {error}"

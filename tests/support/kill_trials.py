@@ -202,7 +202,8 @@ def run_trials(asked: Json) -> Json:
 
 def _warm_up(folder: Path, database: str | None) -> None:
     """Do each write once, so that the forks share compiled statements and imports."""
-    load_plugins(FEATURES)  # Their tables are part of the database.
+    # The plugins' tables are part of the database.
+    load_plugins(FEATURES)
     folder.mkdir()
     asyncio.run(write_each(folder, None))
     if database:

@@ -149,7 +149,7 @@ class FakeOpenWebUI:
         self._clock += 1_000
         return self._clock
 
-    # Its API.
+    # The API of Open WebUI.
 
     def _app(self) -> FastAPI:
         app = FastAPI()

@@ -200,7 +200,7 @@ class Server:
         assert done.wait(_START) == 0, (self.folder / "log").read_text()
 
     def _spawn(self, command: list[Any], **options: Any) -> "subprocess.Popen[bytes]":
-        # It refuses to run as root, as tests in a container often do.
+        # PostgreSQL refuses to run as root, as tests in a container often do.
         return subprocess.Popen(
             [str(part) for part in command],
             stdin=subprocess.DEVNULL,

@@ -38,15 +38,14 @@ class Helper:
     def __init__(self) -> None:
         from tempfile import TemporaryDirectory  # slow, and `_ask` does not need it
 
-        self._folder = TemporaryDirectory(
-            prefix="ricordo-"
-        )  # a socket's path may have about a hundred characters
+        # The path of a socket may have about a hundred characters.
+        self._folder = TemporaryDirectory(prefix="ricordo-")
         self.path = f"{self._folder.name}/ready"
         self.command = [sys.executable, "-S", "-E", __file__, self.path]
         self._door = socket.socket(socket.AF_UNIX)
         self._door.bind(self.path)
         self._door.listen()
-        # Its input ends with this process, and then it ends too.
+        # The helper's input ends with this process, and then the helper ends too.
         self._end, self._alive = os.pipe()
 
     def fork(self) -> None:

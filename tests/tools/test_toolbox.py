@@ -179,9 +179,8 @@ async def test_what_json_or_the_database_cannot_hold_becomes_text_or_a_failure(
 async def test_an_error_with_half_a_character_can_be_stored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(
-        logging.CRITICAL, "ricordo.tools.toolbox"
-    )  # a worker could not send this log line in its report of the test
+    # A worker cannot send this log line in its report of the test.
+    caplog.set_level(logging.CRITICAL, "ricordo.tools.toolbox")
 
     def read_name(context: ToolContext) -> None:
         raise FileNotFoundError("caf\udce9.txt")

@@ -178,7 +178,7 @@ export class UserMemory {
     return this.#send("POST", "/ask", { body: { question, model } });
   }
 
-  /** Keep messages, and with `infer` what they say of the user. */
+  /** Store messages, and with `infer` also the facts that they state about the user. */
   addMemories(memories: NewMemories): Promise<AddedMemories> {
     return this.#send("POST", "/memories", { body: memories });
   }
@@ -187,7 +187,7 @@ export class UserMemory {
     return this.#send("POST", "/memories/search", { body: search });
   }
 
-  /** Return what is known of the user as one text for a prompt. */
+  /** Return the known facts about the user as one text for a prompt. */
   profile(query?: Query<"/v1/users/{user_id}/profile">): Promise<Profile> {
     return this.#send("GET", "/profile", { query }, "/v1");
   }
@@ -214,7 +214,7 @@ function reasonOf(text: string, response: Response): string {
     const { detail } = JSON.parse(text) as { detail?: unknown };
     if (detail !== undefined) return typeof detail === "string" ? detail : JSON.stringify(detail);
   } catch {
-    // The answer of a proxy is no JSON.
+    // A proxy may answer with something other than JSON.
   }
   return `${response.status} ${response.statusText}`;
 }

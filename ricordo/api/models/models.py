@@ -186,7 +186,7 @@ class ModelConfigRequest(TolerantPart):
 
     @property
     def full_handle(self) -> str | None:
-        """Return `provider/model`; if no handle was sent, it is made from its parts."""
+        """Return the sent handle, or make `provider/model` from the other fields."""
         name = self.model or self.embedding_model
         provider = (
             self.provider_name

@@ -173,7 +173,7 @@ def exclusive_access(
         sqlite.require_file(path)
         sqlite.require_writable(path)
     lock = _lock_of(path, force=force)
-    # With "full", finished work is on the disk.
+    # With the durability "full", committed work is on the disk.
     try:
         if lock and not is_new:
             file_mark.find_missing_writes(path)
@@ -240,8 +240,7 @@ def _servers_left(connection: Connection) -> int:
     """
     for tries_left in reversed(range(_TRIES)):
         others = count_servers(connection)
-        # This ends the transaction that SQLAlchemy began, and PostgreSQL's snapshot of its
-        # sessions.
+        # PostgreSQL keeps one snapshot of its sessions for a transaction, so this one must end.
         connection.rollback()
         if not others or not tries_left:
             break

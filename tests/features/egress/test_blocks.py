@@ -159,7 +159,8 @@ def test_before_a_switch_the_preview_says_what_would_be_withheld(
     other = ok(http.get(f"/v1/agents/{agent}/egress", params={"model": CLOUD}))
     assert (other["provider"], other["is_local"]) == ("openai", False)
     assert {"source": "block:human", "lines": 1} in other["withheld"]
-    assert len(other["withheld"]) == 2  # Also the answer that the model made from it.
+    # The answer that the model made from the block is withheld too.
+    assert len(other["withheld"]) == 2
     assert not world.cloud.bodies
 
 

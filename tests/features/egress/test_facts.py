@@ -1,4 +1,4 @@
-"""Policies of kinds of facts: in the prompt, beside the hits of a search, and as sources."""
+"""Policies of kinds of facts: in the prompt, next to the hits of a search, and as sources."""
 
 from typing import Any
 

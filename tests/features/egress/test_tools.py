@@ -1,4 +1,4 @@
-"""Tools with a network: calls whose arguments repeat a text that may not go there are not run."""
+"""Tools with a network: a call is not run if its arguments repeat a withheld text."""
 
 import json
 from collections.abc import Iterator

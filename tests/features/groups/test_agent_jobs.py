@@ -43,7 +43,7 @@ def test_a_message_without_waiting_ends_the_turn_and_is_delivered_once(cast: Cas
     assert message.startswith(f"[Incoming message from agent with ID '{ann}' - ")
     assert message.endswith("] Buy tea.")
     (job,) = wait_for(lambda: deliveries(cast.server, "done"))
-    for _ in range(3):  # as after a kill at its end
+    for _ in range(3):  # the job runs again, as if it was killed at its end
         deliver(cast.server, job)
     assert len(cast.incoming("Ben")) == len(cast.requests["Ben"]) == 1
     (run,) = ok(cast.http.get("/v1/runs/", params={"agent_id": ben}))

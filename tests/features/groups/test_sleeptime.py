@@ -500,9 +500,8 @@ def test_untrusted_words_make_the_run_untrusted(
     )
     assert found
     assert all(row.is_untrusted for row in found)
-    assert (
-        ok(http.get(f"/v1/agents/{agent['id']}"))["blocks"][0]["value"] == "None."
-    )  # a guarded block waits
+    # The edit of a guarded block waits for approval.
+    assert ok(http.get(f"/v1/agents/{agent['id']}"))["blocks"][0]["value"] == "None."
 
 
 def test_the_end_of_a_turn_costs_three_statements_more_and_one_that_nobody_follows_none(

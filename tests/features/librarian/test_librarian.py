@@ -543,7 +543,7 @@ async def test_where_a_call_is_wanted_and_none_speaks_it_looks_or_takes_the_firs
     reply = await whole_reply(Librarian(), talk.request())
     (call,) = [part for part in reply.parts if isinstance(part, ToolCallPart)]
     assert call.name == called
-    # It does not ask for another step for ever.
+    # The librarian does not ask for further steps without end.
     assert json.loads(call.arguments).get("request_heartbeat", False) is False
 
 

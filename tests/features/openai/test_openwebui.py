@@ -134,7 +134,7 @@ def test_passages_of_documents_neither_break_a_chat_nor_leave_instructions_in_it
     )
     question, answer, more = "What is the plan?", "To sail.", "And then?"
     server.says(answer, "To rest.")
-    sent = headers(service, "ada", "with-documents")  # without the header that tells tasks
+    sent = headers(service, "ada", "with-documents")  # there is no header that marks tasks
 
     def say(*texts: str, as_parts: bool = False) -> list[str]:
         chat: list[Any] = [

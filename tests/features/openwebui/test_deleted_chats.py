@@ -64,7 +64,7 @@ def test_a_deleted_chat_is_deleted_here_and_no_other(
     for user in ("ada", "bea"):
         for chat in (kept, gone):
             talk(http, agent, user, chat, "Hello.")
-    talk(http, agent, "ada", gone, "Hello?")  # an edited message: another version of the chat
+    talk(http, agent, "ada", gone, "Hello?")  # an edited message makes another version of the chat
     for _ in range(2):  # an event may come twice
         publish(function, "chat.deleted", {"type": "chat", "id": gone}, owner_id="ada")
     assert chats(http, "ada") == [kept]

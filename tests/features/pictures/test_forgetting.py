@@ -115,7 +115,7 @@ def test_a_picture_that_is_read_while_the_fact_is_forgotten_is_removed(
     send(http, agent, SAYS, part(png(WORDS)), thread=thread(http, agent, "ivy"))
     until(lambda: slow_reader.is_reading)
     begun = http.post("/users/ivy/forget", json={"text": WORDS, "all": True})
-    # It has removed what it found, and waits for the reader.
+    # The job has removed the texts that it found, and waits for the reader.
     until(lambda: answers)
     assert not any(answers)
     slow_reader.end()

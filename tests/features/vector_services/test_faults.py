@@ -158,9 +158,8 @@ async def test_another_server_at_that_address_is_never_taken_for_success(
     index: VectorIndex, server: JsonServer, kind: Kind, status: int, body: bytes, content_type: str
 ) -> None:
     """A portal that answers 200 to everything must not hide a lost write or a kept secret."""
-    if (
-        kind.name == "pinecone"
-    ):  # It is identified once at the start, because its later responses to a deletion are empty.
+    # Pinecone is identified once at the start, because its later responses to a deletion are empty.
+    if kind.name == "pinecone":
         other = kind.make(server.url, KEY, TIMEOUTS)
         server.lies(status, body, content_type, times=len(EVERY))
         for call in calls(other).values():

@@ -61,7 +61,7 @@ def test_two_plugins_may_not_offer_one_name(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_no_client_library_is_loaded_before_its_first_use() -> None:
-    """They take half a second to load, and most servers use none."""
+    """The libraries take half a second to load, and most servers use none."""
     code = (
         "import sys\nfrom ricordo.features.vector_services import feature\nfrom ricordo.plugins "
         "import Plugins\nindexes = Plugins([('vectors', feature)]).vector_indexes(None)\n"

@@ -120,7 +120,8 @@ async def test_a_folder_in_use_is_said_and_its_owner_goes_on(tmp_path: Path) -> 
         await found(other)
     assert await found(owner) == [1]
     await owner.close()
-    assert await found(other) == [1]  # It is retried once the folder is free.
+    # The second instance tries again after the folder is free.
+    assert await found(other) == [1]
     await other.close()
     gc.collect()
 

@@ -145,9 +145,9 @@ async def test_a_large_write_goes_in_requests_the_service_takes(
     await agree(index, records, VectorFilter(start=NOON + size - 101))
     await index.remove("agent-1", "model", [one.document for one in records[:-101]])
     await agree(index, records[-101:], limit=200)
-    if (
-        kind.name == "pinecone"
-    ):  # The service refuses more than a thousand, so there are at least three requests for each.
+    # The service refuses more than a thousand vectors in a request, so there are at least three
+    # requests.
+    if kind.name == "pinecone":
         assert [seen.path for seen in servers[kind.name].seen].count("/vectors/upsert") == 3
         assert [seen.path for seen in servers[kind.name].seen].count("/vectors/delete") == 3
 

@@ -38,8 +38,7 @@ CALL_B = {"toolUse": {"toolUseId": "tooluse_b", "name": "get_time", "input": {}}
 USAGE = {"inputTokens": 20, "outputTokens": 5, "totalTokens": 25}
 
 
-# Not imported for the whole file: the import is slow, also for people who collect these tests and
-# run none.
+# The import is slow, so it does not run for people who only collect these tests.
 @pytest.fixture(scope="module", autouse=True)
 def _extra() -> None:
     pytest.importorskip("boto3", reason="the extra `bedrock` is not installed")

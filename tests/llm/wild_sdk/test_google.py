@@ -55,8 +55,7 @@ USAGE = {
 }
 
 
-# Not imported for the whole file: the import is slow, also for people who collect these tests and
-# run none.
+# The import is slow, so it does not run for people who only collect these tests.
 @pytest.fixture(scope="module", autouse=True)
 def _extra() -> None:
     pytest.importorskip("google.genai", reason="the extra `google` is not installed")

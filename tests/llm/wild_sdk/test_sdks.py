@@ -197,7 +197,7 @@ async def test_a_tool_is_forced_in_each_providers_words_and_without_thinking(
     )
     for fields, choice in forced:
         server.requests.clear()
-        # If a call is required and none comes, the model is told so once.
+        # If a call is required and the model makes none, it is asked once more.
         server.push(*[sdk.answer(False, next(iter(sdk.stops)))] * 2)
         await whole_reply(model, ask("x", tools=TOOLS, settings=settings, **fields))
         assert sdk.choice(server.requests[0].body) == choice, fields

@@ -11,10 +11,10 @@ from ricordo.api.messages import new_message
 from ricordo.api.models.base import Items, RequestModel, RequestPart, ResponseModel
 from ricordo.api.models.messages import MessageFormat
 from ricordo.api.models.turns import ImageContent, MessageRequest
+from ricordo.domain import cron
 from ricordo.domain.clock import SECOND, stamp
 from ricordo.domain.text import Json
 from ricordo.errors import Invalid, TooLong
-from ricordo.features.automation.schedules import cron
 from ricordo.features.automation.schedules.queries import ScheduledMessage
 
 _END_OF_YEAR_9999 = 253_402_300_799_000  # milliseconds

@@ -8,12 +8,13 @@ from typing import Any
 from uuid import UUID
 
 from ricordo.agents import deferred
+from ricordo.domain import cron
 from ricordo.domain.clock import DAY, SECOND, zone
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid
-from ricordo.features.automation.schedules import cron, queries
+from ricordo.features.automation.schedules import queries
 from ricordo.features.automation.schedules.models import ScheduleRequest, next_time
 from ricordo.features.automation.schedules.queries import ScheduledMessage
 from ricordo.storage import agents, jobs, users

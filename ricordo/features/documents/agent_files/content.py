@@ -16,7 +16,7 @@ MOST_VERSIONS = 10_000
 MOST_PROPOSALS = 1_000
 # A margin of a day on both sides, since the time may be shown in any time zone.
 Micros = Annotated[int, Field(strict=True, ge=EARLIEST + DAY, le=LATEST - DAY)]
-# A value that is no label allows no destination, so that a damaged file opens nothing.
+# An invalid label allows no destination, so a damaged file gives no access.
 EgressLabel = Annotated[str | None, BeforeValidator(read_label)]
 _Label = Annotated[str, Field(max_length=255)]
 

@@ -52,10 +52,9 @@ _TOKEN_CHARACTERS = 4  # on average
 class Target:
     """The agent and the user that receive an export.
 
-    `kind` is a key of `TITLES`, `source` the name of the source in the records. Without
-    `takes_memories`, only the chats of a file are imported: the caller may not archive. The texts
-    that the other assistant remembered are proposed for the memory of the user `memory_of`, which
-    is None if the import is for everybody.
+    `source` is the name of the source in the records. If the caller may not archive, only the chats
+    of a file are imported, not its memories. Texts that the other assistant remembered become
+    proposals for the user `memory_of`, who is None if the import is for everybody.
     """
 
     scope: Scope

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-from ricordo.agents.lifecycle import AgentSpec, BlockSpec, new_block, rules_of
+from ricordo.agents.lifecycle import AgentSpec, BlockSpec, model_fields, new_block, rules_of
 from ricordo.agents.memory_variables import fill_variables
 from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.block import Block, Chain
@@ -28,7 +28,6 @@ from ricordo.features.documents.templates.queries import Template, TemplateVersi
 from ricordo.features.documents.templates.service import MARK, read
 from ricordo.features.files.folders import queries as files
 from ricordo.features.files.folders.service import TOOLS
-from ricordo.llm.provider_table import with_usual_thinking
 from ricordo.memory import submission
 from ricordo.memory.proposals import ProposalDraft, Unchanged, expiry_of, propose
 from ricordo.memory.submission import Submission
@@ -239,9 +238,7 @@ def _changed_agent(tx: Transaction, agent: Agent, migration: Migration) -> Agent
         system=spec.system or "",
         description=spec.description,
         metadata={**agent.metadata, **spec.metadata},
-        model=info.handle,
-        context_window=spec.context_window or info.context_window,
-        model_settings=with_usual_thinking(spec.model_settings, info),
+        **model_fields(spec, info),
         clears_buffer=agent.clears_buffer if spec.clears_buffer is None else spec.clears_buffer,
         settings={**old_settings, **spec.settings, "secrets": secrets},
         updated_by=migration.edit.author.id,

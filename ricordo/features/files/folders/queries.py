@@ -32,7 +32,7 @@ from ricordo.storage.engine.repository import (
 )
 from ricordo.storage.engine.store import Transaction
 
-# Characters of a piece of text; only a longer line is cut.
+# The most characters of a piece of text. A longer line is cut into several pieces.
 PIECE = 128 * 1024
 
 _FOLDERS = Repository(Folder, folders)

@@ -1,7 +1,7 @@
-"""Find the facts in a person's sentences by rules, without a model. Pure.
+"""Read facts from a person's sentences by rules, without a model. Pure.
 
-The librarian's grammar and `ricordo.memory.facts` read the sentences. If they find no value in a
-sentence, the patterns here find only its kind.
+The librarian's grammar and `ricordo.memory.facts` read the values in sentences. If they find no
+value, the patterns here find the kind of the sentence.
 """
 
 import re
@@ -117,7 +117,7 @@ def _quotes(text: str) -> Iterator[str]:
 
 
 def _clauses(quote: str) -> list[str]:
-    """Return the statements of a sentence that can stand alone, as the librarian reads them."""
+    """Return the statements that the librarian's grammar finds in a sentence."""
     if found_in("instruction", quote) or found_in("answer_language", quote):
         return [quote]
     return [
@@ -128,7 +128,7 @@ def _clauses(quote: str) -> list[str]:
 
 
 def _single_draft(clause: str, *, corrects: bool) -> FactDraft | None:
-    """Return the fact of a slot that has one value at a time; None without one."""
+    """Return the fact of a slot with one value at a time, or None."""
     for slot in _SINGLE:
         if match := found_in(slot, clause):
             value = match["v"] or match.groupdict().get("v2") or ""
@@ -138,7 +138,7 @@ def _single_draft(clause: str, *, corrects: bool) -> FactDraft | None:
 
 
 def _thing_draft(clause: str, *, corrects: bool) -> FactDraft | None:
-    """Return the fact that affirms or denies one thing, such as an allergy; None without one."""
+    """Return the fact that affirms or denies one thing, such as an allergy, or None."""
     for slot in _THINGS:
         if (match := found_in(slot, clause)) and (thing := _thing(match["v"])):
             is_denied = bool((match.groupdict().get("n") or "").strip()) or _denies(clause)
@@ -178,7 +178,7 @@ def _drafts(clause: str) -> list[FactDraft]:
 
 
 def _with_values(clause: str, *, corrects: bool) -> list[FactDraft]:
-    """Return the facts with one value at a time, as `ricordo.memory.facts` reads them."""
+    """Return the facts that `ricordo.memory.facts` reads in the clause."""
     drafts: list[FactDraft] = []
     has_ended = found_in("was", clause) is not None
     denies = _denies(clause)

@@ -10,9 +10,9 @@ from ricordo.domain.clock import to_datetime
 from ricordo.domain.scope import REQUEST_SCOPE, Scope
 from ricordo.errors import Invalid
 from ricordo.features.knowledge.facts.profile import HEADINGS
-from ricordo.features.web.pages.queries import MemoryOwner
 from ricordo.memory import user_memory
 from ricordo.pages.inside import Api
+from ricordo.pages.memory_owner import MemoryOwner
 from ricordo.pages.shell import Pages, address_of, done, form_of, render
 
 router = Pages("/ui/people/{user_id}/facts", scope="memory")

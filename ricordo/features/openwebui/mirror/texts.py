@@ -22,7 +22,7 @@ Key = Callable[[str], str]
 
 
 def plain_key(line: str) -> str:
-    """Return a line of a file in a form without differences of quotes, spaces and letter forms."""
+    """Return a line of a file with its quotes, spaces and letter forms normalized."""
     return " ".join(unicodedata.normalize("NFKC", line).translate(_QUOTES).split())
 
 

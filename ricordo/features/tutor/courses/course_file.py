@@ -15,9 +15,9 @@ from typing import Any, Literal, TypeVar, cast
 from ricordo.domain.block import DEFAULT_LIMIT, Policy, require_label
 from ricordo.domain.block_schema import BlockSchema
 from ricordo.domain.clock import zone
+from ricordo.domain.cron import parse as parse_cron
 from ricordo.domain.text import normal_text
 from ricordo.errors import Invalid, Unavailable
-from ricordo.features.automation.schedules.cron import parse as parse_cron
 from ricordo.features.tutor.courses.options import CourseSettings
 from ricordo.features.tutor.courses.skills import (
     LONGEST_LINE,

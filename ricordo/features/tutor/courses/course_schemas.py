@@ -4,9 +4,9 @@ from pathlib import Path
 from secrets import token_hex
 
 from ricordo.domain.block_schema import BlockSchema, FieldValue, SchemaField
+from ricordo.domain.toml_text import write_toml
 from ricordo.errors import Unavailable
 from ricordo.features.tutor.courses.course_file import Course, CourseBlock
-from ricordo.features.typed_memory.formats.service import write_toml
 from ricordo.memory.schemas import FOLDER, find_schema
 from ricordo.memory.sections import Problem
 

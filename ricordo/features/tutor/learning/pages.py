@@ -9,9 +9,9 @@ from ricordo.domain.scope import REQUEST_SCOPE, Scope
 from ricordo.errors import Invalid
 from ricordo.features.tutor.learning.digest import LEAST_GROUP
 from ricordo.features.tutor.learning.records import LEVELS
-from ricordo.features.web.pages.queries import MemoryOwner
 from ricordo.memory import user_memory
 from ricordo.pages.inside import Api
+from ricordo.pages.memory_owner import MemoryOwner
 from ricordo.pages.shell import Pages, done, form_of, render
 
 router = Pages("/ui/people/{user_id}/learning", scope="memory")

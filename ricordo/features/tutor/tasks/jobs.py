@@ -16,10 +16,10 @@ from ricordo.agents.budgets import BudgetSpent
 from ricordo.agents.conversations import create_conversation, fork_conversation, stop_and_delete
 from ricordo.agents.request import (
     DEFAULT_MAX_STEPS,
-    NewMessage,
     TurnDelivery,
     TurnOverrides,
     TurnRequest,
+    task_message,
 )
 from ricordo.agents.turn import Answer, collect_for_job, run_turn
 from ricordo.domain.job import Job, JobHandler, Report
@@ -28,7 +28,6 @@ from ricordo.errors import Collision, NotFound, RicordoError, Unavailable
 from ricordo.features.knowledge.memories.service import changes_of
 from ricordo.features.tutor.tasks import queries, service
 from ricordo.features.tutor.tasks.queries import BackgroundTask, RunState, TaskRun
-from ricordo.prompt.transcript import local_time, task_event
 from ricordo.runtime import Runtime
 from ricordo.storage import activity, agents, conversations
 from ricordo.storage.engine.store import Transaction
@@ -122,12 +121,14 @@ async def do(runtime: Runtime, run_id: str) -> None:
 async def _answer(runtime: Runtime, scope: Scope, task: BackgroundTask, run: TaskRun) -> TaskRun:
     """Let the agent do the task, and return the ended run."""
     timezone = await _prepare(runtime, scope, task, run)
-    event = task_event(task.name, task.instructions, local_time(run.created_at, timezone))
+    message = task_message(
+        task.name, task.instructions, at=run.created_at, timezone=timezone, otid=run.id
+    )
     course_task = await runtime.store.read(lambda tx: service.course_task_of(tx, task))
     request = TurnRequest(
         scope=scope,
         agent_id=task.agent_id,
-        messages=(NewMessage("user", (event,), otid=run.id),),
+        messages=(message,),
         conversation_id=run.conversation_id,
         overrides=TurnOverrides(
             max_steps=task.max_steps or DEFAULT_MAX_STEPS,

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field
 
 from ricordo.api.models.base import RequestModel, RequestPart, ResponseModel, Timestamp
+from ricordo.domain.cron import read_stored
 from ricordo.domain.text import Json
 from ricordo.errors import Invalid
-from ricordo.features.automation.schedules.cron import read_stored
 from ricordo.features.tutor.tasks.queries import BackgroundTask, TaskRun
 
 _NAME = "[a-z0-9](?:[a-z0-9.-]{0,126}[a-z0-9])?"

@@ -4,12 +4,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from ricordo.domain import cron
 from ricordo.domain.clock import DAY, SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope, User, background_scope
 from ricordo.errors import Conflict, Invalid, NotFound
-from ricordo.features.automation.schedules import cron
 from ricordo.features.tutor.courses import queries as courses
 from ricordo.features.tutor.courses.applying import SCOPE, applied_course
 from ricordo.features.tutor.courses.course_file import CourseTask

@@ -22,6 +22,7 @@ from ricordo.domain.block_schema import (
     SchemaField,
     same_headings,
 )
+from ricordo.domain.toml_text import write_toml
 from ricordo.errors import Invalid
 from ricordo.memory import sections
 from ricordo.memory.schemas import Lines, read_toml
@@ -30,22 +31,6 @@ from ricordo.memory.schemas import Lines, read_toml
 # Any other text counts as free text.
 Form = Literal["complete", "incomplete", "free"]
 _MARKED: tuple[Form, ...] = ("incomplete", "free")  # values of `format`
-
-_ESCAPES = {
-    '"': '\\"',
-    "\\": "\\\\",
-    "\b": "\\b",
-    "\t": "\\t",
-    "\n": "\\n",
-    "\f": "\\f",
-    "\r": "\\r",
-}
-_NEEDS_ESCAPE = re.compile(r'["\\\x00-\x1f\x7f]')
-# A text of several lines keeps its line breaks and tabs. The third of three quotes in a row is
-# escaped; so is a quote at the end, since the closing quotes follow it.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-_NEEDS_LONG_ESCAPE = re.compile(rf'\\|{_CONTROL.pattern}|(?<="")"|"\Z')
-_WIDEST = 100
 
 _KINDS: dict[type, FieldKind] = {
     bool: "boolean",
@@ -400,50 +385,6 @@ def _inferred_schema(fields: Mapping[str, Any], lines: Lines) -> BlockSchema:
     if problems:
         sections.refuse(problems)
     return BlockSchema("block", "Block", tuple(schema_fields))
-
-
-def write_toml(entries: Mapping[str, FieldValue]) -> str:
-    """Write each entry as a line of TOML.
-
-    An empty entry of any kind becomes "".
-    """
-    return "".join(f"{key} = {_toml_value(entry)}\n" for key, entry in entries.items())
-
-
-def _toml_value(entry: FieldValue) -> str:
-    match entry:
-        case None:
-            return '""'
-        case bool():
-            return "true" if entry else "false"
-        case int() | float():
-            return repr(entry)
-        case date():
-            return entry.isoformat()
-        case str():
-            return _long(entry) if "\n" in entry else _short(entry)
-        case tuple():
-            texts = [_short(text) for text in entry]
-            line = f"[{', '.join(texts)}]"
-            if len(line) <= _WIDEST:
-                return line
-            return "[\n" + "".join(f"    {text},\n" for text in texts) + "]"
-
-
-def _short(text: str) -> str:
-    return f'"{_NEEDS_ESCAPE.sub(_escaped, text)}"'
-
-
-def _long(text: str) -> str:
-    # TOML drops a line break right after the opening quotes.
-    if "'''" in text or text.endswith("'") or _CONTROL.search(text):
-        return f'"""\n{_NEEDS_LONG_ESCAPE.sub(_escaped, text)}"""'
-    return f"'''\n{text}'''"
-
-
-def _escaped(match: re.Match[str]) -> str:
-    sign = match.group()
-    return _ESCAPES.get(sign, f"\\u{ord(sign):04x}")
 
 
 FORMATS = (

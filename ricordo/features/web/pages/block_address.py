@@ -13,8 +13,9 @@ from ricordo.domain.scope import REQUEST_SCOPE, Scope, User
 from ricordo.domain.version import BlockVersion, ChangeMetadata, PolicyDecision
 from ricordo.errors import Conflict, NotFound
 from ricordo.features.web.pages import queries
-from ricordo.features.web.pages.queries import ListedBlock, MemoryOwner
+from ricordo.features.web.pages.queries import ListedBlock
 from ricordo.memory import user_memory
+from ricordo.pages.memory_owner import MemoryOwner
 from ricordo.pages.titles import title_of
 from ricordo.storage import agents, blocks, history, proposals, users, versions
 from ricordo.storage.engine.repository import Page

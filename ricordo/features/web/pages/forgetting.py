@@ -6,8 +6,8 @@ from fastapi import Request, Response
 
 from ricordo.api.routing import needs
 from ricordo.domain.scope import REQUEST_SCOPE
-from ricordo.features.web.pages.queries import MemoryOwner
 from ricordo.pages.inside import Api, RefusedByApi
+from ricordo.pages.memory_owner import MemoryOwner
 from ricordo.pages.shell import Pages, done, fields_of, render
 from ricordo.storage import users
 from ricordo.storage.engine.store import Transaction

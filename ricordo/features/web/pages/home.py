@@ -18,9 +18,9 @@ from ricordo.features.web.pages import queries
 from ricordo.features.web.pages.chat import own_conversation
 from ricordo.features.web.pages.login import login_form
 from ricordo.features.web.pages.memory_rules import put_off_of
-from ricordo.features.web.pages.queries import MemoryOwner
 from ricordo.features.web.pages.suggestions import divided, joined
 from ricordo.pages.inside import Api
+from ricordo.pages.memory_owner import MemoryOwner
 from ricordo.pages.navigation import first_page
 from ricordo.pages.shell import Pages, address_of, base_of, done, form_of, render, require_id
 from ricordo.plugins import Plugins

@@ -37,13 +37,14 @@ from ricordo.features.web.pages.memory_sections import (
     titles_of,
 )
 from ricordo.features.web.pages.memory_text import field_text
-from ricordo.features.web.pages.queries import MemoryOwner, WaitingProposal
+from ricordo.features.web.pages.queries import WaitingProposal
 from ricordo.features.web.pages.suggestions import divided, joined
 from ricordo.memory import user_memory
 from ricordo.memory.schemas import Schemas, schemas_in
 from ricordo.memory.sections import read_sections
 from ricordo.memory.topics import TOPICS
 from ricordo.pages.inside import Api, RefusedByApi
+from ricordo.pages.memory_owner import MemoryOwner
 from ricordo.pages.shell import (
     Pages,
     address_of,

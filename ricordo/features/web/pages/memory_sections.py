@@ -11,9 +11,9 @@ from ricordo.domain.version import ChangeMetadata, PolicyDecision
 from ricordo.features.web.pages import queries
 from ricordo.features.web.pages.block_address import BlockAddress
 from ricordo.features.web.pages.memory_text import TextPiece, pieces_of
-from ricordo.features.web.pages.queries import MemoryOwner
 from ricordo.memory.schemas import Schemas
 from ricordo.pages.filters import MOST_MARKDOWN
+from ricordo.pages.memory_owner import MemoryOwner
 from ricordo.pages.titles import title_of
 from ricordo.storage import blocks, conversation_overviews
 from ricordo.storage.engine.store import Transaction

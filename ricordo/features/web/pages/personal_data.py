@@ -11,9 +11,10 @@ from ricordo.errors import TooLong
 from ricordo.features.memory_care.audit.service import Audit, audit
 from ricordo.features.web.pages import queries
 from ricordo.features.web.pages.home import address_of_server
-from ricordo.features.web.pages.queries import ListedBlock, MemoryOwner
+from ricordo.features.web.pages.queries import ListedBlock
 from ricordo.memory import user_memory
 from ricordo.pages.inside import Api
+from ricordo.pages.memory_owner import MemoryOwner
 from ricordo.pages.shell import Pages, form_of, render
 from ricordo.runtime import Runtime
 from ricordo.storage import memory_overviews

@@ -14,6 +14,7 @@ from ricordo.domain.version import BlockVersion, Proposal
 from ricordo.errors import RicordoError
 from ricordo.features.web.pages.memory_text import without_day
 from ricordo.memory.course_blocks import COPY, FOR_ALL
+from ricordo.pages.memory_owner import MemoryOwner
 from ricordo.storage import blocks as stored_blocks
 from ricordo.storage import conversation_overviews, history, memory_overviews
 from ricordo.storage import messages as stored_messages
@@ -24,15 +25,6 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.memory_overviews import AttachedBlock, ChainOwner, MemorySize
 from ricordo.storage.proposals import ProposalFilter
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryOwner(ChainOwner):
-    """The owner of a chain's memory; `path` is the page of that memory."""
-
-    @property
-    def path(self) -> str:
-        return f"/ui/people/{self.id}" if self.kind == "user" else f"/ui/agents/{self.id}/memory"
 
 
 @dataclass(frozen=True, slots=True)

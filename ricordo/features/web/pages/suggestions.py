@@ -6,9 +6,10 @@ from functools import cached_property
 
 from ricordo.domain.version import Proposal
 from ricordo.features.web.pages.memory_text import without_day
-from ricordo.features.web.pages.queries import MemoryOwner, WaitingProposal
+from ricordo.features.web.pages.queries import WaitingProposal
 from ricordo.memory.text import line_changes
 from ricordo.memory.unwanted import rule_of
+from ricordo.pages.memory_owner import MemoryOwner
 from ricordo.pages.reasons import own_reason
 from ricordo.pages.titles import title_of
 

@@ -104,7 +104,8 @@ async def test_a_cancelled_job_ends_the_turn_that_it_began(stage: Stage) -> None
     running = asyncio.create_task(run(stage, job))
     await gate.reached()
     await stage.store.write(lambda tx: service.cancel(tx, Scope(), job.id))
-    running.cancel()  # As the worker does when it notices the cancellation.
+    # The worker cancels the task too when it notices the cancellation.
+    running.cancel()
     await asyncio.wait([running])
     assert stage.runtime.live == {}
     assert await counts(stage, job) == {"waiting": 1}

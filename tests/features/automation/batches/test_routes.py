@@ -326,7 +326,7 @@ def test_a_kill_at_any_moment_answers_each_request_once(
         with StrictLetta(base_url=server.url, timeout=LIMIT) as client:
             batches: list[tuple[str, list[str]]] = []
             for number in range(kills):
-                # Each kill meets a batch that is not done, as far as the machine's speed allows.
+                # Each kill comes while a batch is not done, as far as the machine's speed allows.
                 if not batches or batch_of(client, batches[-1][0])["status"] == "completed":
                     batches.append(send_many(client))
                 time.sleep(0.05 + number * 0.037 % 0.4)

@@ -62,7 +62,7 @@ def jumping(monkeypatch: pytest.MonkeyPatch) -> JumpingTime:
 def jumping_server(
     jumping: JumpingTime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ServerInThread]:
-    del jumping  # it is there before the server
+    del jumping  # the fixture sets the clock before the server starts
     monkeypatch.setattr(
         working_jobs, "Pace", partial(Pace, poll=0.05, beat=0.1, sweep=0.5, mend=0.2)
     )

@@ -46,7 +46,7 @@ def test_a_schedule_is_shown_as_it_was_made(api: Api) -> None:
     assert shown.schedule.type == "one-time"
     assert shown.schedule.scheduled_at == at
     assert shown.message.messages[0].content[1].source.data == PIXEL  # type: ignore[union-attr]
-    assert shown.message.messages[0].otid is None  # each time has its own
+    assert shown.message.messages[0].otid is None  # each due time gets its own otid
     told = (
         shown.message.callback_url,
         shown.message.max_steps,

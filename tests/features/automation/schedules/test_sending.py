@@ -93,9 +93,8 @@ def test_once_means_once_and_then_it_is_gone(api: Api) -> None:
     assert run.callback["url"] == url
     assert run.request_config["include_return_message_types"] == types
     assert run.background
-    for job in wait_for(
-        lambda: jobs_of(api.server, id, "waiting")
-    ):  # the job checks whether the turn was cut off
+    # One of the jobs checks whether the turn was cut off.
+    for job in wait_for(lambda: jobs_of(api.server, id, "waiting")):
         api.server.write(
             lambda tx, job=job: tx.run(
                 update(job_rows).where(job_rows.c.id == job.id).values(not_before=0)

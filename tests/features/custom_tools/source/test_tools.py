@@ -51,7 +51,7 @@ KEPT: dict[str, Any] = {
 
 
 def test_an_upsert_keeps_what_was_not_sent(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each field is sent alone, after a tool that has them all; also with another source."""
+    """The tool has all fields; then each field is sent alone, also with another source."""
     monkeypatch.setattr(service, "add_build", lambda *_: None)  # no packages are fetched for it
     source = ADD.replace("add(", "keep(")
     made = ok(api.http.put("/v1/tools/", json={"source_code": source, **KEPT}))

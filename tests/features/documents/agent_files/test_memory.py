@@ -18,7 +18,7 @@ from tests.seams.server import MODEL, serving
 from tests.support import postgres
 
 BOTH = ("sqlite", pytest.param("postgresql", marks=pytest.mark.soak))
-# As the agent leaves its block.
+# The text of the block after the agent's edits.
 TEXT = "Ada of Turin.\n\nLikes tea."
 YEAR = 365 * 24 * 3600 * 1000  # milliseconds
 
@@ -152,8 +152,8 @@ def test_what_was_imported_goes_on_like_any_memory(api: Api) -> None:
     assert api.client.agents.blocks.retrieve("person", agent_id=made).value == "Ada.\n"
     blamed = ok(api.http.get(f"/v1/blocks/{block}/blame"))
     assert "Ada." in json.dumps(blamed)
-    # Its next export is complete too. An approved proposal of a file's author belongs to a remote
-    # author, also in its id.
+    # Its next export is complete too. If a proposal by an author of the file was approved, its
+    # version has a remote author, and its id is computed with this author.
     names = ("label", "value", "author", "created_at")
     told, again = (
         [[one[name] for name in names] for one in memory(file)["versions"]]
@@ -329,7 +329,7 @@ MESSAGE = {"id": "m", "role": "user", "parts": [{"kind": "text", "text": 5}], "c
 def test_a_part_that_is_none_is_left_out_instead_of_breaking_its_agent(
     api: Api, whole: Wire
 ) -> None:
-    """Impossible times and dates were once stored, and broke every list that held them."""
+    """Impossible times and dates were once stored. Every list that contained them then failed."""
     file = _hostile(api) | {"ricordo": {"version": 1, **whole}}
     answer = ok(
         api.http.post(

@@ -386,9 +386,8 @@ def test_files_with_many_odd_things_at_once_come_in_too(api: Api, files: int) ->
     for _ in range(files):
         file = plain_file()
         for odd in chance.sample(ODDS, 5):
-            with suppress(
-                KeyError, IndexError, AttributeError, TypeError
-            ):  # Another change may have removed this position.
+            # Another change may have removed this position.
+            with suppress(KeyError, IndexError, AttributeError, TypeError):
                 odd.change(file, chance)
         agent, warnings = take(api, chance.choice(ENCODINGS)[1](json.dumps(file)))
         assert agent["id"]

@@ -1,7 +1,7 @@
 """Kinds of exports.
 
-These are memories besides chats, files of another kind, and thoughts and outputs in answers of Open
-WebUI.
+Exports may contain chats, memories, files of another kind, and the reasoning and outputs of Open
+WebUI's answers.
 """
 
 import io
@@ -40,7 +40,8 @@ def test_what_claude_remembers_is_archived_beside_its_chats(api: Api) -> None:
     (passage,) = ok(api.http.get(f"/v1/agents/{made['agent']}/archival-memory"))
     assert passage["text"] == "**Work** She is a nurse in the north."
     assert passage["tags"] == ["claude", "memory"]
-    # For a user it is proposed, and shown nowhere until the user approves.
+    # If a user is named, the memory becomes a proposal, and is not shown before the user approves
+    # it.
     made = taken(api, "claude", io.BytesIO(export), user="nurse")
     assert made["taken"] == {"chats": 1, "memories proposed": 1, "messages": 2}
     headers = {"x-ricordo-user": "nurse"}

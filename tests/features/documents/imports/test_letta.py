@@ -123,7 +123,7 @@ def test_agents_come_with_all_they_had(api: Api, letta: LettaDatabase, url: str)
         [ADA],
         [made_id("block", "human")],
     )
-    # Its passages are found, in an archive with its id.
+    # The agent's passages are found, in an archive with the id that it had before the import.
     found = api.client.agents.passages.search(ADA, query="Darjeeling").results
     assert len(found) == 3
     assert found[0].tags == ["tea"]

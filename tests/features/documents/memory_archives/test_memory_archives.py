@@ -108,7 +108,8 @@ def rows_of(server: ServerInThread) -> dict[str, int]:
         return {
             table.name: tx.all(select(func.count()).select_from(table))[0][0]
             for table in metadata.sorted_tables
-            if table.name != "jobs"  # Each server has different ones.
+            # The jobs of the two servers differ.
+            if table.name != "jobs"
         }
 
     return server.read(count)
@@ -221,7 +222,8 @@ def test_the_memory_lives_on_where_it_was_restored(
     assert (revived["id"], revived["body"]) == (old, "Gone, but not for ever.")
     facts = ok(there.get(f"/v1/users/{user}/facts"))
     assert [fact["sentence"] for fact in facts] == ["I live in Graz."]
-    # It is forgotten like all of her memory, and can then be restored once more.
+    # The restored memory is forgotten like all of the user's memory, and can be restored once
+    # more.
     archive = exported(there, user)
     said = refused(send(there, archive), 409)
     assert "already has memory on this server" in said

@@ -95,7 +95,7 @@ def test_an_agent_follows_with_all_but_what_is_its_own(api: Api) -> None:
     assert api.client.agents.list(template_id=state.template_id or "").items[0].id == one
     assert api.http.get(f"/v1/agents/{one}/messages").text == before
     assert [one.text for one in api.client.agents.passages.list(one)] == ["Bees dance."]
-    # Its next turn has the new prompt.
+    # The agent's next turn has the new prompt.
     api.server.says("Yes.")
     api.client.agents.messages.create(one, input="And now?")
     asked = api.server.model.requests[-1].messages

@@ -67,7 +67,7 @@ def test_a_file_is_read_and_its_text_found(api: Api, folder: str) -> None:
     ).json()
     (own,) = [one for one in sizes["sources"] if one["source_id"] == folder]
     assert (own["file_count"], own["total_size"]) == (1, len(text))
-    # Its passages belong only to the folder: there is no archive of this name.
+    # The folder's passages belong only to the folder: there is no archive of this name.
     assert api.http.get(f"/v1/archives/{folder}").status_code == 422
     assert folder not in [one.id for one in api.client.archives.list()]
 

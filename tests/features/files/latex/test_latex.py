@@ -165,9 +165,8 @@ def test_open_webui_shows_them_beside_the_answer(
         return "".join([piece async for piece in answer])
 
     server.says(call("render_notes", title="Limits", content=BODY), "Here they are.")
-    assert (
-        run(talk()) == "Here they are."
-    )  # The shown PDF is not part of the text that later turns send again.
+    # The shown PDF is not part of the text that later turns send again.
+    assert run(talk()) == "Here they are."
     (embeds,) = [event["data"]["embeds"] for event in shown if event["type"] == "embeds"]
     assert embeds[0].startswith("<!doctype html>")
     assert "limits.pdf" in embeds[0]
@@ -265,7 +264,8 @@ def refusals_of(folder: Path, contents: Sequence[str]) -> list[str]:
     return run(work())
 
 
-# One for each way to escape: reading, writing, running a program, and the content of the PDF.
+# One attempt for each way to escape: reading, writing, running a program, and the content of the
+# PDF.
 FEW = ("a file of the system", "a file to write", "a command", "in place of the PDF")
 
 
@@ -282,7 +282,7 @@ def test_a_document_reaches_no_file_and_no_program(names: tuple[str, ...], tmp_p
 def test_the_files_of_the_server_and_of_other_users_are_not_there(tmp_path: Path) -> None:
     """Files of workspaces are rows of the database.
 
-    Neither the database nor files beside it can be read.
+    LaTeX can read neither the database nor other files in its folder.
     """
     (tmp_path / "ricordo.db").write_text(SECRET)
     for way in (f"\\input{{{tmp_path}/ricordo.db}}", f"\\pdfobj file {{{tmp_path}/ricordo.db}}"):

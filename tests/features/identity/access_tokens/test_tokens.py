@@ -273,8 +273,10 @@ def test_browsers_of_the_origin_alone_may_read_the_answers(
             ("origin", "https://evil.example"),
         ]
         assert http.get(path, headers=twice).status_code == 403
-        assert http.get(path, headers=bearer).status_code == 200  # a program of the page's server
-        for key in (OPERATOR, server.key("pia")):  # other keys are for no page of elsewhere
+        # the server of the page has no origin
+        assert http.get(path, headers=bearer).status_code == 200
+        # Pages of other origins cannot use other keys.
+        for key in (OPERATOR, server.key("pia")):
             answer = http.get(path, headers={"authorization": f"Bearer {key}", "origin": PAGES})
             assert "access-control-allow-origin" not in answer.headers
 

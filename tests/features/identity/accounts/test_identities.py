@@ -187,9 +187,8 @@ def test_identities_are_given_with_the_agent(locked: ServerInThread, http: httpx
     path = f"/v1/agents/{made['id']}"
     assert made["identity_ids"] == sorted([cai, dan])
     refused(http.get(path, headers=other), 404)
-    assert ok(http.get(path, headers=key))["identity_ids"] == [
-        cai
-    ]  # Users may not see who else may use it.
+    # Users may not see which other users may use the agent.
+    assert ok(http.get(path, headers=key))["identity_ids"] == [cai]
     assert [one["id"] for one in ok(http.get(f"/v1/identities/{dan}/agents"))] == [made["id"]]
     changed = ok(http.patch(path, json={"identity_ids": [dan]}))
     assert changed["identity_ids"] == [dan]

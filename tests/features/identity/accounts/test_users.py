@@ -143,7 +143,7 @@ def test_nothing_of_one_organization_is_seen_in_another(
         "/users/vuqkz/blocks/x",
     ):
         assert refused(http.get(path, headers=acme), 404)
-    # It has the built-in tools, as tools of this organization.
+    # The new organization has the built-in tools, with itself as their owner.
     theirs = ok(http.post("/v1/agents/", json={"model": MODEL}, headers=acme))
     assert theirs["tools"]
     assert theirs["id"] not in http.get("/v1/agents/").text

@@ -295,15 +295,14 @@ def test_a_login_counts_once_and_in_the_browser_that_began_it(
     there = callback(browser)
     attempt = browser.cookies[ATTEMPT]
     with server.http() as other:
-        assert "Start again" in refused(
-            other.get(there), 400
-        )  # an attacker's link, in the victim's browser
+        # The victim's browser opens an attacker's link.
+        assert "Start again" in refused(other.get(there), 400)
         callback(other)
         refused(other.get(there), 400)
     assert browser.get(there, follow_redirects=False).status_code == 303
     assert ATTEMPT not in browser.cookies
     refused(browser.get(there), 400)
-    # The provider accepts each code once, so a stolen cookie is of no use either.
+    # The provider accepts each code once, so a stolen cookie is also useless.
     browser.cookies.set(ATTEMPT, attempt)
     assert "used already" in refused(browser.get(there), 403)
     assert refused(browser.get("/login/callback"), 400)

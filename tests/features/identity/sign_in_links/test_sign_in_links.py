@@ -43,7 +43,7 @@ def sink() -> Iterator[Sink]:
 
 @pytest.fixture(scope="module")
 def school(sink: Sink, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    del sink  # its settings come first
+    del sink  # the fixture sets variables that the server reads
     with serving(tmp_path_factory.mktemp("school"), api_key=OPERATOR) as server:
         yield server
 

@@ -58,7 +58,7 @@ async def test_unrelated_facts_never_retire_each_other(book: FactBook) -> None:
     facts = await book.facts("current")
     assert {fact.sentence for fact in facts} == set(UNRELATED)
     assert await book.facts("ended", "replaced", "proposed") == []
-    # Even a model that calls everything a contradiction ends none of them.
+    # A model that calls everything a contradiction still ends no facts.
     known = {fact.sentence: fact for fact in facts}
 
     def claim_all(tx: Transaction) -> None:

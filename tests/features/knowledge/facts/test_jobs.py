@@ -96,7 +96,7 @@ async def evidence_of(stage: Stage, user: User) -> list[tuple[str, int]]:
 async def test_a_range_is_read_once_wherever_the_job_is_killed(
     stage: Stage, store: SqliteStore, wanted: int
 ) -> None:
-    """There are two users of one agent; each job is killed at each of its statements."""
+    """One agent has two users; each job is killed at each of its statements."""
     agent = await stage.agent()
     people = [await user_of(stage, name) for name in ("ada", "bob")]
     kills = number = 0
@@ -217,6 +217,7 @@ async def test_an_old_mark_moves_nothing_back(stage: Stage) -> None:
     (range_,) = work.ranges
     reading = work.reading_of([range_])
     drafts = jobs._drafts_by_rules(range_)
-    for expected in (1, 1):  # two jobs that read the same
+    # Two jobs that read the same messages.
+    for expected in (1, 1):
         await stage.store.write(lambda tx: jobs._file(tx, reading, drafts, [range_]))
         assert await evidence_of(stage, user) == [("I live in Graz.", expected)]

@@ -89,10 +89,8 @@ def test_what_the_user_said_is_filed_with_her_consent_and_found_with_its_source(
         for one in search(http, "ada", "cello", kinds=["message"])
         if one["role"] == "assistant"
     ]
-    assert replies == [
-        CHAT[5]["content"],
-        CHAT[2]["content"],
-    ]  # And not the answers of the agent that stores facts.
+    # The answers of the agent that stores facts are not in the list.
+    assert replies == [CHAT[5]["content"], CHAT[2]["content"]]
 
 
 def test_a_change_corrects_the_line_and_every_agent_of_the_user_sees_it(

@@ -96,9 +96,8 @@ def restarted(api: Api) -> Any:
                 f"/v1/mcp-servers/{made.id}/tools/{served.id}/run", json={"args": {}}
             ).json()
             status, calls = result.get("status", "failed"), server.calls
-            if (
-                status != "success"
-            ):  # After a failure a server is not called for a while; a refresh ends that.
+            # After a failure the server is not called for a while; a refresh ends this pause.
+            if status != "success":
                 refresh()
             server.calls = calls
             return status, str(result)

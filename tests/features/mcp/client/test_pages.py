@@ -1,6 +1,7 @@
 """The pages of MCP servers.
 
-Added, refreshed, a held change accepted, deleted; and secrets on the page of an agent.
+The tests add, refresh and delete a server, and accept a held change. They also test secrets on the
+page of an agent.
 """
 
 from tests.api.conftest import Api

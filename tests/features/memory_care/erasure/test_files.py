@@ -1,7 +1,7 @@
-"""Files beside the database.
+"""Erasure of files outside the database.
 
-The user's repositories, remotes and backups are deleted, others' stay, and a signed receipt says
-what was done.
+The user's repositories, remotes and backups are deleted, and others' stay. A signed receipt lists
+the deleted files.
 """
 
 import os

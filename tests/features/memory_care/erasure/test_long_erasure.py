@@ -54,9 +54,8 @@ async def fill(store: SqliteStore, size: Size) -> None:
 
     def said(count: int) -> Iterator[tuple[str, str | None]]:
         for number in range(count // size.agents * (size.others + 1)):
-            words = [
-                f"w{int(20_000 ** chance.random())}" for _ in range(20)
-            ]  # most are said seldom
+            # Most words are rare.
+            words = [f"w{int(20_000 ** chance.random())}" for _ in range(20)]
             is_hers = number % (size.others + 1) == 0
             own = [f"{NEEDLE}{chance.getrandbits(48)}"] if is_hers else []
             yield " ".join([*words, *own]), user_id if is_hers else None

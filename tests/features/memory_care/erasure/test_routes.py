@@ -1,6 +1,7 @@
 """A user is forgotten.
 
-Her texts are nowhere afterwards, others' texts are unchanged, and a receipt says what was done.
+Afterwards none of the user's texts remain, others' texts are unchanged, and a receipt lists the
+removed data.
 """
 
 import itertools
@@ -128,7 +129,7 @@ def peopled(server: ServerInThread, http: httpx2.Client) -> World:
 
 @pytest.fixture(params=[BOTH[0], pytest.param(BOTH[1], marks=pytest.mark.soak)])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """Both users on a server for this test, on each database, with all traces kept."""
+    """Run a server with both users for this test, on each database, with all traces kept."""
     is_file = request.param == BOTH[0]
     url = None if is_file else postgres.server().new_database()
     place = {} if url is None else {"database_url": url}
@@ -215,9 +216,9 @@ def ask_about_ada(world: World) -> None:
 
 
 def beside(world: World) -> tuple[list[Path], Path]:
-    """Make files beside the database.
+    """Make files outside the database.
 
-    These are her repository, a dump with her data, and another user's repository.
+    The files are the user's repository, a dump with the user's data, and another user's repository.
     """
     chain = world.server.read(
         lambda tx: tx.all(text(f"SELECT id FROM chains WHERE owner_id = '{world.ids['user']}'"))  # noqa: S608
@@ -461,7 +462,7 @@ def test_messages_in_others_conversations_go_by_her_identifier_and_by_a_name_tha
     assert world.server.read(in_tables) == []
     assert in_files(world.data) == []
     assert receipt["removed"]["messages"] == 3
-    # This may be another Ada. It is unknown, and the receipt says so.
+    # The sender of these messages may be another Ada, so the receipt counts them as remaining.
     assert receipt["remaining"] == {"messages.name": 2}
     hits = ok(
         world.http.post(
@@ -517,5 +518,5 @@ def test_a_former_identifier_that_is_anothers_now_erases_nothing_of_theirs(world
     said_in_bobs_conversation(world, "I am the new Ada.", sender_id="ada")
     receipt = world.forget("lovelace")
     assert "messages" not in receipt["removed"]
-    # It is unknown which of the two sent it, and the receipt says so.
+    # Either of the two users may have sent the message, so the receipt counts it as remaining.
     assert receipt["remaining"] == {"messages.name": 1}

@@ -141,7 +141,7 @@ async def erase_beside(stage: Stage, running: Job) -> None:
         while not erasure.done() and not await stage.store.write(
             lambda tx: jobs.release(tx, running)
         ):
-            pass  # each write gives way
+            pass  # each write lets other tasks run
         assert not erasure.done()
         await erasure
 
@@ -216,7 +216,8 @@ async def test_killed_after_any_write_it_is_finished_and_nothing_counted_twice(
 
     assert await found(stage) == []
     assert not follower.exists()
-    assert await all_jobs(stage, SYNC) == []  # It would create the file again.
+    # A sync would create the file again.
+    assert await all_jobs(stage, SYNC) == []
     assert (
         await stage.store.read(lambda tx: archives.get(tx, SCOPE, shared.id))
     ).passage_count == 1

@@ -243,7 +243,8 @@ def test_the_memory_page_lists_it_and_removes_the_chosen(world: World) -> None:
     put, page = world.put, "/ui/people/eve"
     put("/users/eve/blocks/human", f"Eve.\n{fact('page')}.\nLikes cake.")
     agent = world.agent("Tilda", tools=["forget"])
-    world.say(world.thread(agent, "finn"), "Hello.", "Hello.")  # So it does not belong only to Eve.
+    # With this conversation the agent does not belong only to Eve.
+    world.say(world.thread(agent, "finn"), "Hello.", "Hello.")
     thread = world.thread(agent, "eve")
     ask = call("forget", text=f"{fact('page')}", reason="Eve asked.")
     world.say(thread, "Please forget it.", ask, "I asked you on your page.")

@@ -1,6 +1,6 @@
 """Tests of notifications."""
 
-# Each caller's own choice, and an organization's.
+# These routes show the settings of the caller or of an organization.
 SHARED_ROUTES = """
     (GET|POST) /ui/notifications
     (GET|PATCH) /v1/notifications

@@ -128,7 +128,7 @@ class Ada:
 
 @pytest.fixture
 def ada(api: Api, sink: Sink) -> Ada:
-    del sink  # its settings come first
+    del sink  # the fixture sets variables that the server reads
     api.server.settings.allow_private_callbacks = True
     return Ada(api)
 
@@ -174,7 +174,7 @@ def test_a_proposal_left_for_a_day_is_told_once_and_its_link_decides_once(
     assert (sent["user"], sent["waiting"]) == ("Ada", 2)
 
     link = link_in(text)
-    for _ in range(3):  # a preview and two looks
+    for _ in range(3):  # the preview of a mail program, and two visits
         shown = ada.http.get(link)
         assert (shown.status_code, "Approve" in shown.text) == (200, True)
         assert "no-referrer" in shown.headers["referrer-policy"]

@@ -60,9 +60,8 @@ async def test_an_edit_of_the_text_that_is_searched_is_one_of_the_file(
     await here.settle()
     there.user_edits("draft.md", there.user_files()["draft.md"].replace("second", "2nd"))
     await here.settle()
-    assert (await here.files())["draft.md"] == DRAFT.replace(
-        "second", "2nd"
-    )  # with its own quotation marks
+    # The file keeps its quotation marks.
+    assert (await here.files())["draft.md"] == DRAFT.replace("second", "2nd")
     await here.write("draft.md", DRAFT.replace("second", "2nd").replace("third", "3rd"))
     await here.settle()
     assert there.user_files()["draft.md"] == DRAFT.replace("second", "2nd").replace("third", "3rd")
@@ -316,9 +315,8 @@ async def test_the_key_and_the_address_are_the_operators(
         await here.sync()
     assert (await here.noted()).last_error is not None
     monkeypatch.setenv("RICORDO_OPENWEBUI_URL", "http://127.0.0.1:9")
-    with pytest.raises(
-        Invalid, match="the address in RICORDO_OPENWEBUI_URL"
-    ):  # the address moved: nothing goes to the old one
+    # The address has changed, so nothing is sent to the old address.
+    with pytest.raises(Invalid, match="the address in RICORDO_OPENWEBUI_URL"):
         await here.sync()
     with pytest.raises(Invalid, match="does not come from Open WebUI"):
         await Synced.sync(await _of_another(here, there, monkeypatch))

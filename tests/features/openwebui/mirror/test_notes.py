@@ -1,6 +1,6 @@
 """Memory as notes.
 
-The user's edits become versions of her memory. Changes that the editor makes by itself do not.
+The user's edits become versions of the memory. Changes that the editor makes automatically do not.
 """
 
 import pytest

@@ -47,7 +47,7 @@ READ_BY_ALL = [{"principal_type": "user", "principal_id": "*", "permission": "re
 
 
 class Stage:
-    """Both servers, two ordinary users, and the rows that passed.
+    """Both servers, two ordinary users, and the rows of the table of promises.
 
     `models` maps names to ids in Open WebUI.
     """
@@ -643,9 +643,8 @@ def test_the_connection_knows_users_by_headers_and_by_signed_tokens(
             one for one in stage.server.model.requests if "### Task:" not in one.messages[-1].text
         ]
         assert [one.messages[-1].text for one in agents] == [first, "Two."]
-        assert (
-            len(stage.server.model.requests) > 3
-        )  # titles, tags and follow-ups were asked of the model alone
+        # For titles, tags and follow-ups only the model was called.
+        assert len(stage.server.model.requests) > 3
 
     with stage.row("connection: users by headers; titles, tags and follow-ups are no turns"):
         check("By headers.")

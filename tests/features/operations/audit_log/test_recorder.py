@@ -95,9 +95,8 @@ def test_what_is_refused_is_recorded_and_a_flood_takes_few_rows(people: People) 
 
 
 def test_acting_for_a_user_names_both_and_the_filters_find_them(people: People) -> None:
-    people.ask(
-        OPERATOR, "POST", "/v1/keys/", json={"name": "older", "role": "service"}
-    )  # a row before those of this test
+    # This row is older than the rows of the test.
+    people.ask(OPERATOR, "POST", "/v1/keys/", json={"name": "older", "role": "service"})
     service = people.key("pipe", "service")
     with people.server.http() as http:
         sent = {**bearer(service), "x-ricordo-user": "carla-of-pipe"}

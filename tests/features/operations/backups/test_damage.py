@@ -53,7 +53,7 @@ def cut_the_beginning(data: bytes, _other: bytes, chance: random.Random) -> byte
 
 
 def take_anothers_pages(data: bytes, other: bytes, chance: random.Random) -> bytes:
-    """Replace pages by those of another backup, where they differ."""
+    """Replace the pages that differ from another backup by the pages of that backup."""
     count = min(len(data), len(other)) // PAGE
     differing = [
         at

@@ -251,7 +251,7 @@ async def test_there_and_back_again_nothing_changes_and_new_rows_get_numbers_tha
     first: Settings, last: Settings, on_postgres: Settings, agent_id: str
 ) -> None:
     with closing(sqlite3.connect(first.database_path)) as connection:
-        # As texts were stored before they were normalized.
+        # These texts are not in normal form, like texts that an older server stored.
         connection.execute("UPDATE passages SET text = text || ?", ("e\u0301\r\n\ufeff",))
         connection.execute("UPDATE agents SET name = ?", ("Zoe\u0308\u200b",))
         connection.commit()
@@ -429,7 +429,7 @@ async def test_a_nul_is_named_before_anything_is_copied_or_becomes_a_sign(
     state = await make.stored_agent(store, with_blocks=[block := make.block()])
     said = make.message(state.agent, "before\0after")
     await make.stored_messages(store, said)
-    # As an older server stored it; today's server refuses it.
+    # An older server could store this value; today's server refuses it.
     await store.write(lambda tx: tx.run(update(blocks).values(value="before\0after")))
     await store.close()
     with pytest.raises(Invalid) as refused:

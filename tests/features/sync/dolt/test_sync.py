@@ -263,9 +263,8 @@ async def test_a_conflict_is_told_and_what_the_remote_held_waits_as_a_proposal(
 async def test_a_branch_that_the_owner_merges_there_is_an_approval(memory: Memory) -> None:
     await memory.put("human", "Likes tea\nb\nc")
     taken = await memory.propose("human", "tea", "coffee", TUTORS[0], reasoning="She said so.")
-    left = await memory.propose(
-        "human", "c", "d", TUTORS[0]
-    )  # beside the other, with a branch of its own
+    # This proposal waits at the same time as the other, and has a separate branch.
+    left = await memory.propose("human", "c", "d", TUTORS[0])
     await memory.sync()
     with at(memory.place) as engine:
         (name,) = [
@@ -573,9 +572,8 @@ async def test_a_database_of_youlab_keeps_its_versions_dates_authors_and_message
         await memory.sync()
     assert await memory.versions() == versions
     with at(memory.place) as engine:
-        assert (
-            engine.run("SELECT message FROM dolt_log ORDER BY date") == log
-        )  # nothing is written back
+        # Nothing is written back to the Dolt database.
+        assert engine.run("SELECT message FROM dolt_log ORDER BY date") == log
 
 
 async def test_a_long_history_is_pulled_whole_wherever_the_import_is_killed(

@@ -117,7 +117,7 @@ async def test_of_a_commit_of_many_blocks_each_block_has_its_own_version(
     there = await now(store)
     heads = {block.id: (block.head or b"").hex() for block in there.values()}
     assert len(set(heads.values())) == 1
-    # Their old names belong to other blocks now, and one is deleted.
+    # The old names of the blocks belong to other blocks now, and one block is deleted.
     for later in (
         {"human": "Name: Ada", "goals": "Rest"},
         {"plans/week": "Name: Ada", "goals": "Rest"},

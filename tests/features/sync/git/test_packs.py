@@ -203,8 +203,8 @@ def test_a_cut_or_changed_pack_is_refused(repository: Path) -> None:
         with pytest.raises(Invalid):
             read_pack(bytes(changed), nothing)
         body = bytes(changed[:-20])
-        # Also with a correct checksum at the end: the pack is read or refused, and nothing else
-        # happens.
+        # With a correct checksum at the end, the pack is also read or refused, and has no other
+        # effect.
         with suppress(RicordoError):
             read_pack(body + pack_sum(body), nothing)
 
@@ -319,7 +319,8 @@ def test_a_small_push_cannot_name_one_folder_without_end(monkeypatch: pytest.Mon
         for _ in range(10):  # ten billion files in eleven trees
             made.append(tree_of(*(("40000", f"{number}", made[-1].id) for number in range(10))))
         assert "more than 10000 files and folders" in faults(blob, *made, tree=made[-1].id)
-        assert len(read) <= len(made) + 2  # plus the tree of the memory, which is read twice
+        # the trees, and the tree of the memory, which is read twice
+        assert len(read) <= len(made) + 2
         read.clear()
     deep = [tree_of(("100644", "a.md", blob.id))]
     for _ in range(2000):

@@ -284,7 +284,8 @@ async def test_an_error_of_our_own_is_raised_and_costs_no_repository(
 
     with pytest.raises(OSError, match="no"):
         await world.read(lose_all)
-    assert world.tries == 4  # It is rebuilt once.
+    # The clone is rebuilt once.
+    assert world.tries == 4
 
 
 async def test_what_was_made_anew_in_the_middle_of_reading_is_read_again(world: World) -> None:

@@ -156,7 +156,7 @@ async def test_proposals_of_one_agent_for_one_block_have_branches_of_their_own_a
         git(world.bare, "show", f"{own[turin.id]}:human.md")
         == "Name: Ada\nLikes tea\nLives in Rome\nReads"
     )
-    # One is merged there, the others here.
+    # One branch is merged in the clone, the others on the server.
     git(world.clone, "pull", "-q")
     git(world.clone, "merge", "-q", "--no-edit", f"origin/{own[tea.id]}")
     git(world.clone, "push", "-q", "origin", "main")
@@ -223,7 +223,7 @@ async def test_authors_of_pulled_commits_are_known_users_or_somebody_at_a_remote
         ("remote", "Eve"),
         ("user", bob.id),
     ]
-    # The owner's remote has the owner's rights, whoever wrote the commit.
+    # A commit from the owner's remote has the owner's rights, whoever its author is.
     assert [one.approved_by for one in made] == [None, *[ada.id] * 5]
     assert await world.ids() == ids(world.bare)
     assert git(world.bare, "log", "-1", "--format=%an", "main~4") == "Robert"
@@ -257,9 +257,9 @@ async def test_a_remote_that_was_emptied_or_put_back_is_filled_again(world: Worl
 
 
 async def test_a_remote_is_added_once_and_only_where_it_can_be(world: World) -> None:
-    """Otherwise memory without the same labels would be joined with the other's.
+    """If two memories had one remote, their blocks would be joined, unless they have equal labels.
 
-    An empty memory would take the other one over.
+    An empty memory would take over the blocks of the other memory.
     """
     for way in ("{}", "{}/", "{}/../ada.git"):
         with pytest.raises(Conflict, match="another memory"):

@@ -30,7 +30,7 @@ DROPS = 3_000
 
 
 class Elsewhere:
-    """A git server that records requests, with responses besides those of git."""
+    """A git server that records requests, and can send its own responses in place of git's."""
 
     def __init__(self, repository: Repo) -> None:
         self.asked: list[str] = []
@@ -126,7 +126,7 @@ def test_branches_are_pushed_and_fetched_over_http(
 
 
 def test_no_object_is_sent_twice(elsewhere: tuple[Elsewhere, str], bare: Path, here: Path) -> None:
-    """Otherwise a server with receive.fsckObjects would refuse the whole pack."""
+    """If an object is sent twice, a server with receive.fsckObjects refuses the whole pack."""
     text, new = git_object("blob", b"1"), git_object("blob", b"2")
     tree = git_object("tree", b"100644 a.md\0" + text.id + b"100644 b.md\0" + new.id)
     who = b"Ada <ada@home> 1767225600 +0000"

@@ -350,9 +350,8 @@ async def test_how_following_went_is_noted(noted: SyncedMemory, tmp_path: Path) 
     await noted.add()
     before = noted.store.clock.now()
     done = await noted.sync()
-    assert (
-        before < (done.last_at or 0) < noted.store.clock.now()
-    )  # The sweep finds changes that were made meanwhile.
+    # The sweep finds changes that were made meanwhile.
+    assert before < (done.last_at or 0) < noted.store.clock.now()
     assert (
         tmp_path / "remotes" / "ada.json"
     ).read_text() == '{"title": "Ada", "blocks": {"human": "Likes tea"}}'

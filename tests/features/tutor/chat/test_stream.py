@@ -245,9 +245,9 @@ def test_a_students_turn_costs_four_statements_more_than_a_plain_one(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     texts, turns = ["a"], []
-    for _ in range(
-        4
-    ):  # the smallest of some: the index is written beside them, and keys and courses are read again
+    # The test takes the smallest of four counts: meanwhile the index is written, and keys and
+    # courses are read again.
+    for _ in range(4):
         with count_statements(server.runtime.store) as counted:  # type: ignore[arg-type]
             assert words(chat(http, "jo", "c7", *texts)) == "ok"
         turns.append((len(counted.statements), counted.transactions, counted.statements))

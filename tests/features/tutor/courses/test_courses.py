@@ -111,7 +111,8 @@ def test_a_changed_file_changes_its_agents_and_no_students_text(
     assert "Coach them better." in now["system"]
     assert [tool["name"] for tool in now["tools"]] == ["conversation_search"]
     blocks = blocks_of(http, agent)
-    assert blocks["plan"]["value"] == "Week 1, with a test"  # the file did not change it
+    # the course's file did not change the block
+    assert blocks["plan"]["value"] == "Week 1, with a test"
     assert (blocks["student"]["limit"], blocks["more"]["value"]) == (900, "x")
     assert ok(http.get("/users/ada/blocks/student"))["body"] == "## Name\nAda\n## Likes"
     assert ok(http.get("/users/ada/blocks/student"))["policy"] == "propose"

@@ -1,4 +1,4 @@
-"""Learner state on a running server: the tools of agents, their prompts, and what is due."""
+"""Learner state on a running server: the tools of agents, their prompts, and due reviews."""
 
 import io
 import json
@@ -150,7 +150,8 @@ def test_a_level_is_proposed_by_its_tool(course: Course) -> None:
     course.results("fay", "It is 5/6.", note("It is 5/6."))
     _, secure = course.results("fay", "It is 7/12.", note("It is 7/12."), level(level="secure"))
     assert "The level is secure now." in secure
-    assert "sums" in secure  # It is a prerequisite, and not yet secure.
+    # "sums" is a prerequisite, and not yet secure.
+    assert "sums" in secure
     assert "fractions: secure since" in course.prompt("fay")
 
 

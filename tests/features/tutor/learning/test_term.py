@@ -194,7 +194,7 @@ async def test_a_term_of_thirty_students(term: Term) -> None:
 
 
 async def test_observations_of_one_student_never_say_the_words_of_another(term: Term) -> None:
-    """The observations quote canaries, and a prompt has only those of its student."""
+    """The observations quote canaries, and a prompt has only the canaries of its student."""
     room = term.room
 
     def work(tx: Transaction) -> None:

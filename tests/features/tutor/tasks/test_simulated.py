@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from ricordo.domain import cron
 from ricordo.domain.agent import Agent
 from ricordo.domain.clock import DAY, SECOND, to_datetime
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope, User
-from ricordo.features.automation.schedules import cron
 from ricordo.features.tutor.courses.queries import courses
 from ricordo.features.tutor.tasks import queries, service
 from ricordo.features.tutor.tasks.jobs import _finish, carry_out
@@ -31,7 +31,7 @@ from tests.seams import make
 from tests.seams.stage import Hooks, Stage
 from tests.seams.stores import START, ManualClock
 
-DATABASES = ("postgresql",)  # where several servers are
+DATABASES = ("postgresql",)  # only PostgreSQL has several servers
 EXPRESSION, IDLE = "0 */6 * * *", 12 * 60
 
 
@@ -242,8 +242,8 @@ async def test_the_next_run_is_found_without_a_look_at_those_that_have_ended(
         return int(tx.connection.exec_driver_sql(count).scalar_one())
 
     def read(tx: Transaction) -> tuple[bool, int]:
-        # The counts may still include earlier transactions of this connection, so the difference is
-        # taken.
+        # The counts may still include earlier transactions of this connection, so the test compares
+        # the difference.
         before = rows_read(tx)
         run = queries.next_open(tx, [])
         return run is not None, rows_read(tx) - before

@@ -296,7 +296,7 @@ def test_a_course_keeps_its_tasks_until_its_file_no_longer_names_them(
     def set_source(tx: Transaction, source: str | None) -> None:
         tx.run(update(courses).values(source=source))
 
-    # As long as the source names no agent, the job of each minute cannot make it again.
+    # While the source names no agent, the job that runs each minute cannot make the agent again.
     server.write(partial(set_source, source="no TOML"))
     server.write(hide)
     for source in ("no TOML", "[[agent]]\nunknown = 1\n", "", None):

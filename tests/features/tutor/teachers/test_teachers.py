@@ -275,9 +275,8 @@ def test_the_pages_in_a_browser(browser: Browser, school: School, scripts: bool)
         page.get_by_role("button", name="Read the files again").click()
         expect(page.get_by_role("status")).to_contain_text("All courses are in use.")
         if scripts:
-            visitor.see(
-                "/ui/courses"
-            )  # the response to the form may not have loaded its scripts yet
+            # The response to the form may not have loaded its scripts yet.
+            visitor.see("/ui/courses")
             page.keyboard.press("j")
             page.keyboard.press("Enter")
         else:

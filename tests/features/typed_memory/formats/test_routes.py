@@ -141,7 +141,7 @@ def test_the_markdown_view_names_the_schema_and_reads_it_back(
         500,
         "## Name\nMaths",
     ]
-    # It is checked by the schema that it names, whichever the block has.
+    # The text is checked by the schema that the text names, not by the schema of the block.
     wrong = view.replace("course", "plain")
     assert "Line 5" in refused(http.put(one, content=wrong.encode(), headers=markdown), 400)
     free = ok(

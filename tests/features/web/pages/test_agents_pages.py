@@ -213,7 +213,8 @@ def test_one_search_finds_messages_passages_and_blocks_and_marks_the_words(
 def test_the_search_page_shows_the_part_of_a_long_text_that_matches(
     browser: TestClient, agent: str
 ) -> None:
-    # Its first sentence has one of the words too, so otherwise the page would show that one.
+    # The first sentence of the text also has one of the words; a search for the first match would
+    # show it.
     sentences = [f"Sentence {number} has no use." for number in range(200)]
     sentences[0] = "A well is named here alone."
     sentences[150] = "The heliotrope stands by the well."

@@ -440,7 +440,8 @@ def test_on_a_narrow_screen_suggestions_stand_right_below_the_text(
         assert not visitor.is_wider_than_the_screen()
     page.set_viewport_size({"width": 1440, "height": 900})
     text, suggestions, *_ = tops()
-    assert abs(text - suggestions) < 100  # beside the text
+    # The suggestions are beside the text.
+    assert abs(text - suggestions) < 100
     place.ask("POST", "/users/ada/diffs/reject", {"all": True})
 
 

@@ -1,7 +1,7 @@
 """Forms of the pages, filled in and sent in a real browser.
 
-The tests check the page afterwards, and the change. Forms without scripts run only under soak: the
-tests beside this module send them over HTTP.
+The tests check the page and the stored change. Forms without scripts run only under soak, since
+other modules in this folder send them over HTTP.
 """
 
 from collections.abc import Iterator

@@ -33,9 +33,9 @@ def plan_of(tx: Transaction, statement: str) -> str:
 
 @pytest.mark.parametrize("name", ["_DEFAULTS", "_DEFAULTS_FOR_ONE"])
 async def test_a_default_conversation_is_found_by_its_id(name: str, tmp_path: Path) -> None:
-    """It was once found by reading all agents.
+    """The default conversation was once found by reading all agents.
 
-    That took 25 ms with ten thousand of them, in every request that names only an agent.
+    That took 25 ms with ten thousand agents, in every request that names only an agent.
     """
     store = open_sqlite(tmp_path / "ricordo.db")
     plan = await store.read(

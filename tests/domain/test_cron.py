@@ -7,9 +7,9 @@ from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
 
+from ricordo.domain import cron
 from ricordo.domain.clock import to_datetime, to_micros
 from ricordo.errors import Invalid
-from ricordo.features.automation.schedules import cron
 
 NOW = datetime(2026, 11, 23, 10, 0, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -31,7 +31,7 @@ def after(expression: str, now: datetime = NOW) -> str:
         ("0 9 * * fri-sun", "2026-11-27 09:00"),
         ("0 9 * * 7", "2026-11-29 09:00"),
         ("0 0 13 * FRI", "2026-11-27 00:00"),  # either
-        ("0 0 */2 * FRI", "2026-11-27 00:00"),  # both: a Friday with an odd day
+        ("0 0 */2 * FRI", "2026-11-27 00:00"),  # both conditions hold: a Friday with an odd day
         (
             "0 0 1-7 * */6",
             "2026-12-05 00:00",
@@ -219,9 +219,8 @@ def every_minute(expression: str, zone: ZoneInfo, start: datetime, hours: int) -
     for number in range((hours + 48) * 60):
         if has(expression, time := wall + MINUTE * number):
             moment = time.replace(tzinfo=zone).astimezone(UTC)
-            while (
-                moment.astimezone(zone).replace(tzinfo=None) != time
-            ):  # The clock skips this time.
+            # The clock skips this time.
+            while moment.astimezone(zone).replace(tzinfo=None) != time:
                 time += MINUTE
                 moment = time.replace(tzinfo=zone).astimezone(UTC)
             found.add(moment)
