@@ -73,7 +73,7 @@ class SecretMask:
         """
         if not self._names:
             return text, ""
-        masked = []
+        masked: list[str] = []
         position = 0
         rest = self._unfinished(text, position)
         while (match := self._pattern.search(text, position)) and match.start() < rest:
