@@ -11,6 +11,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
 from ricordo.errors import Conflict, Invalid, Unsupported
 from ricordo.features.custom_tools.source.environments import add_build, texts_of
+from ricordo.features.custom_tools.source.javascript import is_function_name
 from ricordo.features.custom_tools.source.models import ToolCreateRequest, ToolUpdateRequest
 from ricordo.features.custom_tools.source.source import (
     function_name,
@@ -79,6 +80,12 @@ def schema_for(request: ToolCreateRequest, *, renames: bool = False) -> ToolSche
             function = function_name(request.source_code, name)
         else:
             function = name
+            if not renames and not is_function_name(name):
+                raise Invalid(
+                    f"The json_schema names {name[:100]}, but no function in JavaScript can have "
+                    "this name. Use letters, digits and _, with no digit first, and no word of "
+                    "the language."
+                )
         if function != name and not renames:
             raise Invalid(
                 f"The json_schema names {name}, but the source defines no function of this name."
@@ -271,7 +278,9 @@ def new_schema(tool: Tool, update: ToolUpdateRequest) -> ToolSchema | None:
         args_json_schema=update.args_json_schema or tool.options.get("args_json_schema"),
         description=description,
     )
-    return schema_for(request, renames=update.source_code is None)
+    has_same_name = (update.json_schema or {}).get("name") in (None, tool.name)
+    keeps_function = update.source_code is None or (language != "python" and has_same_name)
+    return schema_for(request, renames=keeps_function)
 
 
 def _kept_description(tool: Tool, source: str, language: str) -> str | None:
@@ -302,7 +311,7 @@ def _with_function(tool: Tool, name: str, *, keeps_source: bool) -> Tool:
         function = function_name(tool.source_code or "", name)
         if function != name:
             function = function_name(tool.source_code or "", old_function)
-    elif keeps_source:
+    elif keeps_source or name == tool.name:
         function = old_function
     if function != name:
         options[FUNCTION] = function
