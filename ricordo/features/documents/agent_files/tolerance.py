@@ -142,6 +142,7 @@ def fitted(model: type[BaseModel], fields: Json, kind: str, path: str, notes: Im
             _remove(accepted, faults, kind, path, notes)
         else:
             return accepted
+    notes.add(f"{kind}: left out, since each mended fault made another one.")
     return {}
 
 

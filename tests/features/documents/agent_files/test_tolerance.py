@@ -11,11 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from letta_client import BadRequestError
+from pydantic import AfterValidator, ValidationInfo, create_model
 
+from ricordo.features.documents.agent_files.tolerance import ImportNotes, fitted
 from tests.api.conftest import Api, api, client, http, running_client, running_http, server
 from tests.features.documents.agent_files.test_round_trip import bare, export, make_agent
 from tests.seams.http import Wire, ok
@@ -551,6 +553,27 @@ def test_settings_of_a_conversation_that_cannot_be_are_left_out_and_it_goes_on(a
         ok(api.http.post(f"/v1/conversations/{conversation}/messages", json=sent))
         settings = api.server.model.requests[-1].settings
         assert (settings.temperature, settings.max_output_tokens) == (temperature, 100)
+
+
+def test_a_part_whose_faults_do_not_end_is_left_out_with_a_note() -> None:
+    """Each field is refused if the field before it is missing, so each round removes one."""
+
+    def require_previous(value: int, info: ValidationInfo) -> int:
+        assert info.field_name
+        previous = f"field_{int(info.field_name.removeprefix('field_')) - 1}"
+        if info.data.get(previous, 0) is None:
+            raise ValueError("the field before it is missing")
+        return value
+
+    annotation = Annotated[int | None, AfterValidator(require_previous)]
+    fields: dict[str, Any] = {f"field_{number}": (annotation, None) for number in range(60)}
+    model = create_model("Chain", **fields)
+    wrong = dict.fromkeys(fields, 1) | {"field_0": "x"}
+    notes = ImportNotes()
+    assert fitted(model, wrong, "Agent", "agent-0", notes) == {}
+    assert notes.lines()[-1] == "Agent: left out, since each mended fault made another one."
+    fewer = {name: wrong[name] for name in list(fields)[:20]}
+    assert fitted(model, fewer, "Agent", "agent-0", ImportNotes()) == {}
 
 
 def test_unknown_fields_are_kept_aside_and_come_out_again(api: Api) -> None:
