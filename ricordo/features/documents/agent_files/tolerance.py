@@ -38,6 +38,16 @@ class ImportNotes:
     unread: dict[str, Any] = field(default_factory=dict)
     size: int = 0
 
+    def clear(self) -> None:
+        """Remove all notes; a unit of work calls it first, because it may run again."""
+        self.counts.clear()
+        self.unread.clear()
+        self.size = 0
+
+    def merged(self, later: "ImportNotes") -> "ImportNotes":
+        """Return these notes and the later ones, without the unread fields."""
+        return ImportNotes(self.counts + later.counts)
+
     def add(self, sentence: str) -> None:
         self.counts[sentence] += 1
 

@@ -11,17 +11,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import pytest
 from letta_client import BadRequestError
 from pydantic import AfterValidator, ValidationInfo, create_model
 
 from ricordo.features.documents.agent_files.tolerance import ImportNotes, fitted
+from ricordo.storage.engine.store import SqlStore
 from tests.api.conftest import Api, api, client, http, running_client, running_http, server
 from tests.features.documents.agent_files.test_round_trip import bare, export, make_agent
 from tests.seams.http import Wire, ok
 from tests.seams.server import MODEL
+from tests.seams.stores import write_twice
 
 __all__ = ["Api", "api", "client", "http", "running_client", "running_http", "server"]
 
@@ -574,6 +576,39 @@ def test_a_part_whose_faults_do_not_end_is_left_out_with_a_note() -> None:
     assert notes.lines()[-1] == "Agent: left out, since each mended fault made another one."
     fewer = {name: wrong[name] for name in list(fields)[:20]}
     assert fitted(model, fewer, "Agent", "agent-0", ImportNotes()) == {}
+
+
+def test_an_import_that_runs_again_notes_nothing_twice(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = every_part(api)
+    file["tools"].append({"id": "tool-x", "name": "gone", "tool_type": "external_mcp"})
+    agent_of(file)["tool_rules"].append({"type": "exit_loop", "tool_name": "gone"})
+    file["groups"][0]["manager_config"]["manager_type"] = "odd"
+    part = file["ricordo"]["agents"]["agent-0"]
+    part["schedules"] = [
+        {
+            "messages": [{"role": "user", "content": "Hello."}],
+            "schedule": {"type": "one-time", "scheduled_at": 1_000_000_000_000},
+        }
+    ]
+    part["memory"]["proposals"] = [
+        {"label": "human", "value": "Hm.", "author": "A <a@ricordo>", "created_at": 10**15}
+        | {"base": "0" * 40}
+    ]
+    form = {"schedules": "true"}
+    _, once = take(api, json.dumps(file).encode(), **form)
+    write_twice(cast(SqlStore, api.server.runtime.store), monkeypatch)
+    _, again = take(api, json.dumps(file).encode(), **form)
+    assert again == once
+    for words in (
+        "rules about gone",
+        "gone is left out",
+        "Groups: one",
+        "Schedules: one",
+        "a proposal",
+    ):
+        assert [line for line in once if words in line], (words, once)
 
 
 def test_unknown_fields_are_kept_aside_and_come_out_again(api: Api) -> None:
