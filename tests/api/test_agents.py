@@ -526,6 +526,25 @@ def test_a_context_window_is_returned_section_by_section(api: Api, agent: AgentS
     assert api.http.get(f"/v1/agents/{new_id('agent')}/context").status_code == 404
 
 
+def test_a_context_window_shows_pictures_without_their_content(api: Api, agent: AgentState) -> None:
+    address = "https://example.org/tea.png"
+    sources = [
+        {"type": "url", "url": address},
+        {"type": "url", "url": f"data:image/png;base64,{'A' * 100_000}"},
+        {"type": "url", "url": f"data:{'B' * 100_000}"},
+        {"type": "base64", "media_type": "image/png", "data": "C" * 100_000},
+    ]
+    content = [{"type": "image", "source": source} for source in sources]
+    sent = {"messages": [{"role": "user", "content": content}]}
+    ok(api.http.post(f"/v1/agents/{agent.id}/messages", json=sent))
+    answer = api.http.get(f"/v1/agents/{agent.id}/context")
+    (message,) = [one for one in ok(answer)["messages"] if one["role"] == "user"]
+    urls = [part["source"].get("url") for part in message["content"]]
+    assert urls[:2] == [address, "data:image/png;base64,(100,022 characters)"]
+    assert urls[2].endswith(",(100,005 characters)")
+    assert not [letter for letter in "ABC" if letter * 3_000 in answer.text]
+
+
 def test_a_client_can_choose_the_messages_of_the_context_window(
     api: Api, agent: AgentState
 ) -> None:
