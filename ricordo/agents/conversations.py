@@ -22,7 +22,7 @@ from ricordo.domain.egress import Destination
 from ricordo.domain.ids import is_any_id, new_id
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.scope import Scope
-from ricordo.errors import Busy, Collision, Conflict, Forbidden, Invalid, NotFound
+from ricordo.errors import Collision, Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory.egress import spans_of
 from ricordo.prompt.egress import cleared_state
 from ricordo.prompt.system_prompt import SystemPrompt, system_prompt
@@ -399,12 +399,9 @@ async def recompile_system(
         )
 
     def work(tx: Transaction) -> str:
-        conversations.lock(tx, conversation_id)
-        conversation, prompt = compile_prompt(tx)
-        require_own(scope, conversation)
         # A running turn keeps its system message in memory and saves it with its steps.
-        if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
-            raise Busy(open_runs[0].id)
+        require_own(scope, runs.lock_idle(tx, scope, conversation_id))
+        conversation, prompt = compile_prompt(tx)
         system = next(iter(messages.by_ids(tx, conversation.window[:1])), None)
         if system is None or system.role != "system":
             raise Conflict(
@@ -635,22 +632,22 @@ def _end_of_fork(window: Sequence[Message], message_id: str | None) -> int:
     return begin
 
 
-def set_window(tx: Transaction, conversation: Conversation, ids: Sequence[str]) -> None:
+def set_window(tx: Transaction, scope: Scope, conversation_id: str, ids: Sequence[str]) -> None:
     """Set the context window to these messages.
 
     Args:
         tx: The transaction.
-        conversation: The conversation.
+        scope: The caller.
+        conversation_id: The conversation.
         ids: Messages of this conversation, each once, the system message first.
 
     Raises:
+        NotFound: There is no such conversation.
         Busy: A turn runs in the conversation.
         Conflict: Calls of the conversation wait for an answer.
         Invalid: The ids are not as described above.
     """
-    conversations.lock(tx, conversation.id)
-    if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
-        raise Busy(open_runs[0].id)
+    conversation = runs.lock_idle(tx, scope, conversation_id)
     if conversation.waits:
         raise Conflict("Tool calls of this conversation wait for an answer. Answer them first.")
     messages_by_id = {

@@ -49,7 +49,7 @@ from ricordo.domain.model import ModelInfo, ModelSettings
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool, ToolRule
 from ricordo.domain.version import ChangeMetadata
-from ricordo.errors import Busy, Conflict, Invalid
+from ricordo.errors import Conflict, Invalid
 from ricordo.llm.provider_table import with_usual_thinking
 from ricordo.memory.rotation import read_rotation
 from ricordo.runtime import Runtime
@@ -544,10 +544,7 @@ def _reset(
     Returns the state, and a seq up to which old messages may still have to be purged.
     """
     state = agents.load_whole(tx, scope, agent_id)
-    conversation = require_own(scope, state.conversation)
-    conversations.lock(tx, conversation.id)
-    if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
-        raise Busy(open_runs[0].id)
+    conversation = require_own(scope, runs.lock_idle(tx, scope, state.conversation.id))
     # A conversation of usual length is emptied here. For a long one, only the window is emptied.
     newest = deletion.empty_conversation(tx, scope, conversation.id)
     runs.forget_bodies(tx, conversation.id)

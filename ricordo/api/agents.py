@@ -449,6 +449,7 @@ def _change_attachments(
     if body.identity_ids is not None:
         agent_access.keep_to(tx, context.scope, agent_id, body.identity_ids)
     if body.message_ids is not None:
-        set_window(tx, agents.load(tx, context.scope, agent_id).conversation, body.message_ids)
+        conversation = agents.load(tx, context.scope, agent_id).conversation
+        set_window(tx, context.scope, conversation.id, body.message_ids)
     if body.all_folder_ids is not None:
         context.runtime.set_folders(tx, context.scope, agent_id, body.all_folder_ids)

@@ -162,7 +162,7 @@ def test_a_gated_call_is_not_streamed_while_others_are() -> None:
     assert len(deltas_of(deltas, ToolCallChunk(0, "{}", "c", "toss"))) == 1
 
 
-# Any turn, any reader.
+# Random turns and readers.
 
 WORDS = st.lists(st.sampled_from(["a ", "bc ", "d"]), max_size=6)
 TURNS = st.lists(st.tuples(WORDS, st.booleans()), min_size=1, max_size=6)

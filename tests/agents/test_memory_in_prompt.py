@@ -223,7 +223,7 @@ async def test_an_agents_own_mode_is_kept_and_others_follow_the_changed_setting(
     await turn(stage, agent, EDIT, "Noted.")
     stage.runtime.settings.memory_in_prompt = "step"
     (lazy,) = await turn(stage, agent)
-    assert not shows_tea(lazy), "the agent's own setting is before the server's"
+    assert not shows_tea(lazy), "the agent's setting overrides the server's"
     other = await stage.agent(("human", "Ada."))
     requests = await turn(stage, other, EDIT, "Noted.")
     assert shows_tea(requests[1])

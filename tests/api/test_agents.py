@@ -414,7 +414,7 @@ def test_listing_agents_costs_at_most_four_statements_and_equals_reading_each(
 def test_deleting_a_small_agent_costs_at_most_44_statements_in_4_transactions(api: Api) -> None:
     blocks = [{"label": "human", "value": "Ada."}, {"label": "persona", "value": "Kind."}]
     body = {"model": MODEL, "memory_blocks": blocks}
-    for _ in range(2):  # the first deletion of a database makes an organization
+    for _ in range(2):  # the first deletion in a database creates an organization
         id = api.http.post("/v1/agents/", json=body).json()["id"]
         with count_statements(api.server.runtime.store) as counted:  # type: ignore[attr-defined]
             assert api.http.delete(f"/v1/agents/{id}").status_code == 200
@@ -438,7 +438,7 @@ def test_creating_an_agent_costs_at_most_eleven_to_fourteen_statements(
                 tool_ids=[speech.id],
                 tags=["a", "b"],
             )
-        # Two of them store the blocks' first versions and their texts.
+        # Two of the statements store the blocks' first versions and their texts.
         assert 5 <= len(counted.statements) <= most, counted.statements
         assert counted.transactions == 1
 

@@ -231,7 +231,9 @@ async def test_the_stream_of_a_killed_server_is_ended_once_by_its_readers(
     ]
     await closed(stage, run)
     await asyncio.sleep(0.05)
-    assert not any(reading.done() for reading in readings), "its own server may still store the end"
+    assert not any(reading.done() for reading in readings), (
+        "the run's server may still store the end"
+    )
     clock.advance(stored_streams.GRACE / 1_000_000)
 
     read_by_all = await asyncio.gather(*readings)
@@ -289,7 +291,7 @@ async def test_a_recording_that_was_taken_for_dead_stops_and_keeps_the_stored_en
     stage.lines.append(gate.line("Back again."))
     run = await begin(stage, await stage.agent())
     await gate.reached()
-    clock.advance(60)  # it froze for longer than its lease
+    clock.advance(60)  # the server froze for longer than its lease
     far = asyncio.create_task(read(elsewhere, run))
     await closed(stage, run)
     clock.advance(9)

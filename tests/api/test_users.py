@@ -38,7 +38,7 @@ def test_a_first_put_creates_the_user_and_the_block(http: httpx2.Client, ada: st
     assert re.fullmatch("[0-9a-f]{40}", made["version"])
     assert get(http, ada, "student") == made
     assert ok(http.get(f"/users/{ada}/blocks")) == ok(http.get(f"/users/{ada}/blocks/")) == [made]
-    # The same text again makes no version.
+    # The same text again creates no version.
     assert put(http, ada, "student", "Name: Ada\n")["version"] == made["version"]
     (first,) = get(http, ada, "student/history")
     assert (first["sha"], first["message"], first["author"]) == (made["version"], "My name", ada)
@@ -388,7 +388,7 @@ def test_a_wrong_name_is_not_found_and_reveals_nothing_of_others(
             assert answer.status_code == 404, (case, answer.text)
         told = answer.text
         for value in other.values():
-            told = told.replace(value, "")  # text of the request does not count
+            told = told.replace(value, "")  # ids of the request may be repeated
         assert CANARY not in told, case
     assert [_seen(http, one) for one in two] == before
 

@@ -307,7 +307,7 @@ class _Campaign:
     async def _settle(self, subject: Subject) -> None:
         """Wait until nothing runs.
 
-        A run that could not even be closed waits for its lease to run out.
+        If a run could not be closed, its lease has to expire first.
         """
         deadline = time.monotonic() + LIMIT
         while self.world.runtime.live:

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, ValidationInfo, create_model
 from ricordo.features.documents.agent_files.tolerance import ImportNotes, fitted
 from ricordo.storage.engine.store import SqlStore
 from tests.api.conftest import Api, api, client, http, running_client, running_http, server
-from tests.features.documents.agent_files.test_round_trip import bare, export, make_agent
+from tests.features.documents.agent_files.test_round_trip import comparable, export, make_agent
 from tests.seams.http import Wire, ok
 from tests.seams.server import MODEL
 from tests.seams.stores import write_twice
@@ -43,7 +43,7 @@ SCHEMA = {
 }
 
 
-def take(api: Api, content: bytes, **form: Any) -> tuple[Wire, list[str]]:
+def import_with_warnings(api: Api, content: bytes, **form: Any) -> tuple[Wire, list[str]]:
     """Import a file; return the agent, and the repaired or omitted parts."""
     sent = {"file": ("agent.af", content)}
     answer = ok(
@@ -56,19 +56,19 @@ def take(api: Api, content: bytes, **form: Any) -> tuple[Wire, list[str]]:
     return dict(ok(api.http.get(f"/v1/agents/{answer['agent_ids'][0]}"))), answer["warnings"]
 
 
-def test_official_files_that_were_refused_come_in(api: Api) -> None:
-    effort, warnings = take(api, (CASES / "11-af-effort.af").read_bytes())
+def test_official_files_that_were_once_refused_are_imported(api: Api) -> None:
+    effort, warnings = import_with_warnings(api, (CASES / "11-af-effort.af").read_bytes())
     assert (effort["llm_config"]["reasoning_effort"], warnings) == ("medium", [])
-    note, warnings = take(api, (CASES / "12-af-source-type-json.af").read_bytes())
+    note, warnings = import_with_warnings(api, (CASES / "12-af-source-type-json.af").read_bytes())
     assert [tool["name"] for tool in note["tools"]] == ["note"]
     assert warnings == ['Tools: the source_type "json" of note is unknown; its source is Python.']
-    plain, warnings = take(api, (CASES / "13-af-in-a-string.af").read_bytes())
+    plain, warnings = import_with_warnings(api, (CASES / "13-af-in-a-string.af").read_bytes())
     assert (plain["name"], [block["value"] for block in plain["blocks"]]) == (
         "Sample",
         ["Her name is Ada."],
     )
     assert "JSON string" in warnings[0]
-    slash, warnings = take(api, (CASES / "15-af-label-with-slash.af").read_bytes())
+    slash, warnings = import_with_warnings(api, (CASES / "15-af-label-with-slash.af").read_bytes())
     assert [block["label"] for block in slash["blocks"]] == ["note_directory"]
     assert 'became "note_directory"' in warnings[0]
 
@@ -371,13 +371,13 @@ ENCODINGS: tuple[tuple[str, Callable[[str], bytes]], ...] = (
 )
 
 
-def test_whatever_a_file_has_otherwise_it_comes_in_and_that_is_named(api: Api) -> None:
+def test_each_irregularity_of_a_file_is_imported_with_a_warning(api: Api) -> None:
     chance = random.Random(7)  # noqa: S311
     for odd in ODDS:
         file = plain_file()
         odd.change(file, chance)
         said, encode = chance.choice(ENCODINGS)
-        agent, warnings = take(api, encode(json.dumps(file)))
+        agent, warnings = import_with_warnings(api, encode(json.dumps(file)))
         text = "\n".join(warnings)
         assert odd.words in text, (odd.words, warnings)
         assert said in text, (said, warnings)
@@ -385,7 +385,7 @@ def test_whatever_a_file_has_otherwise_it_comes_in_and_that_is_named(api: Api) -
 
 
 @pytest.mark.parametrize("files", [20, pytest.param(200, marks=pytest.mark.soak)])
-def test_files_with_many_odd_things_at_once_come_in_too(api: Api, files: int) -> None:
+def test_files_with_several_irregularities_are_imported(api: Api, files: int) -> None:
     chance = random.Random(11)  # noqa: S311
     for _ in range(files):
         file = plain_file()
@@ -393,7 +393,7 @@ def test_files_with_many_odd_things_at_once_come_in_too(api: Api, files: int) ->
             # Another change may have removed this position.
             with suppress(KeyError, IndexError, AttributeError, TypeError):
                 odd.change(file, chance)
-        agent, warnings = take(api, chance.choice(ENCODINGS)[1](json.dumps(file)))
+        agent, warnings = import_with_warnings(api, chance.choice(ENCODINGS)[1](json.dumps(file)))
         assert agent["id"]
         assert warnings
 
@@ -435,7 +435,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def damage(file: Wire, chance: random.Random) -> None:
-    """Put a value of another type anywhere into the file, remove one, or double one."""
+    """Put a value of another type anywhere into the file, or remove or repeat a value."""
     *parents, last = chance.choice(places(file)[1:])
     holder: Any = file
     for step in parents:
@@ -450,7 +450,7 @@ def damage(file: Wire, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("files", [6, pytest.param(200, marks=pytest.mark.soak)])
-def test_damaged_values_anywhere_break_nothing(api: Api, files: int) -> None:
+def test_damaged_values_anywhere_do_not_break_the_import(api: Api, files: int) -> None:
     chance = random.Random(1)  # noqa: S311
     whole = export(api, make_agent(api))
     for number in range(files):
@@ -524,7 +524,7 @@ def test_a_group_whose_ids_are_no_texts_is_left_out_or_mended(api: Api, value: A
     ):
         file = plain_file()
         file["groups"] = [group | change]
-        agent, _ = take(api, json.dumps(file).encode())
+        agent, _ = import_with_warnings(api, json.dumps(file).encode())
         assert agent["name"] == "Sample"
 
 
@@ -532,7 +532,7 @@ def test_a_file_whose_folder_id_is_no_text_is_left_out(api: Api) -> None:
     file = plain_file()
     file["sources"] = [{"id": "5", "name": "Shelf of numbers"}]
     file["files"] = [{"id": "file-0", "file_name": "a.txt", "content": "Tea.", "source_id": 5}]
-    _, warnings = take(api, json.dumps(file).encode())
+    _, warnings = import_with_warnings(api, json.dumps(file).encode())
     assert "its folder is not in the file" in "\n".join(warnings)
 
 
@@ -540,11 +540,11 @@ def test_settings_of_a_conversation_that_cannot_be_are_left_out_and_it_goes_on(a
     file = every_part(api)
     (thread,) = file["ricordo"]["agents"]["agent-0"]["conversations"]
     assert thread["model_settings"].keys() >= {"temperature", "max_output_tokens", "extra"}
-    agent, warnings = take(api, json.dumps(file).encode(), name="Same")
+    agent, warnings = import_with_warnings(api, json.dumps(file).encode(), name="Same")
     (same,) = api.client.conversations.list(agent_id=agent["id"])
     assert not [line for line in warnings if "settings" in line]
     thread["model_settings"] |= {"mood": "good", "temperature": "hot", "extra": None}
-    agent, warnings = take(api, json.dumps(file).encode(), name="Other")
+    agent, warnings = import_with_warnings(api, json.dumps(file).encode(), name="Other")
     text = "\n".join(warnings)
     assert 'the field "mood" is unknown here; it is kept unchanged for exports' in text
     assert "conversations.model_settings.temperature is left out" in text
@@ -597,9 +597,9 @@ def test_an_import_that_runs_again_notes_nothing_twice(
         | {"base": "0" * 40}
     ]
     form = {"schedules": "true"}
-    _, once = take(api, json.dumps(file).encode(), **form)
+    _, once = import_with_warnings(api, json.dumps(file).encode(), **form)
     write_twice(cast(SqlStore, api.server.runtime.store), monkeypatch)
-    _, again = take(api, json.dumps(file).encode(), **form)
+    _, again = import_with_warnings(api, json.dumps(file).encode(), **form)
     assert again == once
     for words in (
         "rules about gone",
@@ -611,20 +611,20 @@ def test_an_import_that_runs_again_notes_nothing_twice(
         assert [line for line in once if words in line], (words, once)
 
 
-def test_unknown_fields_are_kept_aside_and_come_out_again(api: Api) -> None:
+def test_unknown_fields_are_kept_and_exported_again(api: Api) -> None:
     file = plain_file()
     agent_of(file)["mood"] = {"today": "good"}
     file["blocks"][0]["colour"] = "blue"
-    made, _ = take(api, json.dumps(file).encode())
+    made, _ = import_with_warnings(api, json.dumps(file).encode())
     out = export(api, made["id"])
     kept = out["ricordo"]["agents"]["agent-0"]["unread"]
     assert (kept["agent-0.mood"], kept["block-0.colour"]) == ({"today": "good"}, "blue")
-    again, warnings = take(api, json.dumps(out).encode())
+    again, warnings = import_with_warnings(api, json.dumps(out).encode())
     assert warnings == []
-    assert bare(export(api, again["id"])) == bare(out)
+    assert comparable(export(api, again["id"])) == comparable(out)
 
 
-def test_a_file_of_five_megabytes_comes_in_with_what_can_be_read_of_it(api: Api) -> None:
+def test_a_file_of_five_megabytes_is_imported_without_its_invalid_message(api: Api) -> None:
     file = plain_file()
     said = [
         {"id": f"m-{number}", "role": "user", "content": "word " * 2_100} for number in range(500)
@@ -633,7 +633,7 @@ def test_a_file_of_five_megabytes_comes_in_with_what_can_be_read_of_it(api: Api)
     agent_of(file).update(messages=said, in_context_message_ids=["m-498", "m-499"])
     content = json.dumps(file).encode()
     assert len(content) > 5_000_000
-    agent, warnings = take(api, content)
+    agent, warnings = import_with_warnings(api, content)
     assert warnings == [
         'Messages: one that cannot be read is left out. A message of the file has the role "king". '
         "Roles are system, user, assistant, tool, approval, summary."
@@ -642,9 +642,7 @@ def test_a_file_of_five_megabytes_comes_in_with_what_can_be_read_of_it(api: Api)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9, 0.99])
-def test_a_file_that_was_cut_is_refused_with_a_sentence_that_says_where(
-    api: Api, share: float
-) -> None:
+def test_a_truncated_file_is_refused_with_line_and_column(api: Api, share: float) -> None:
     for text in (
         json.dumps(plain_file()),
         json.dumps(plain_file(), indent=2),
@@ -656,7 +654,7 @@ def test_a_file_that_was_cut_is_refused_with_a_sentence_that_says_where(
             )
 
 
-def test_model_settings_that_nobody_knows_are_taken_with_a_warning(api: Api) -> None:
+def test_unknown_model_settings_are_accepted_with_a_warning(api: Api) -> None:
     chance = random.Random(1)  # noqa: S311
     for _ in range(3):
         name = word(chance)
