@@ -5,7 +5,7 @@ and tools. A message belongs to only one conversation. A fork shares the earlier
 origin, so nothing is copied.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -276,12 +276,9 @@ async def change_conversation(
         info = await models.require(handle) if handle else None
         # The window is now the new model's, and token counts of another provider are useless.
         window = changes.get("context_window") or (info and info.context_window)
-        changes = {
-            **changes,
-            "model": info and info.handle,
-            "context_window": window,
-            "token_percent": None,
-        }
+        changes = {**changes, "context_window": window, "token_percent": None}
+        if "model" in changes:
+            changes["model"] = info and info.handle
 
     def work(tx: Transaction) -> Conversation:
         conversations.change(tx, conversation_id, **changes)
@@ -481,10 +478,17 @@ async def cancel_run(runtime: Runtime, scope: Scope, run_id: str) -> bool:
     return cancelled is not None
 
 
-def deny_waiting(tx: Transaction, conversation_id: str) -> Message | None:
+def deny_waiting(
+    tx: Transaction, conversation_id: str, run_ids: Collection[str] | None = None
+) -> Message | None:
     """Deny the conversation's waiting calls; return None if no call waits.
 
     Nothing is denied if a turn is already resuming with an answer.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+        run_ids: Deny only calls of these runs; None for calls of any run.
     """
     conversations.lock(tx, conversation_id)
     conversation = conversations.get(tx, conversation_id)
@@ -492,6 +496,8 @@ def deny_waiting(tx: Transaction, conversation_id: str) -> Message | None:
         return None
     last = messages.by_ids(tx, conversation.window[-1:])
     if not last or not last[0].is_waiting:
+        return None
+    if run_ids is not None and last[0].run_id not in run_ids:
         return None
     results = denied(tx, last[0], CANCELLED)
     insert_messages(tx, [results])

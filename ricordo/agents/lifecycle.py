@@ -222,16 +222,16 @@ async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
 async def cancel_runs(
     runtime: Runtime, scope: Scope, agent_id: str, run_ids: Sequence[str] | None = None
 ) -> dict[str, bool]:
-    """Cancel the agent's open runs, or the named ones, and deny its waiting calls.
+    """Cancel the agent's open runs, or the named ones, and deny their waiting calls.
 
-    Calls that wait in any of its conversations are denied, whatever runs are named.
+    Without names, the calls that wait in any of its conversations are denied.
 
     Args:
         runtime: The server's parts.
         scope: The caller; runs of other users are not cancelled.
         agent_id: The agent.
-        run_ids: The runs to cancel; None for all open ones. An ended or unknown run counts as not
-            cancelled.
+        run_ids: The runs to cancel; None for all open ones. A run counts as not cancelled if it is
+            unknown, or if it has ended and none of its calls wait.
 
     Returns:
         By run id, whether the run was cancelled. A run whose waiting calls were denied counts as
@@ -252,8 +252,9 @@ async def cancel_runs(
     for id in await runtime.store.read(
         lambda tx: conversations.waiting_of_agent(tx, scope, agent_id)
     ):
-        denied = await runtime.store.write(partial(deny_waiting, conversation_id=id))
-        if denied and denied.run_id and (run_ids is None or denied.run_id in run_ids):
+        deny = partial(deny_waiting, conversation_id=id, run_ids=run_ids)
+        denied = await runtime.store.write(deny)
+        if denied and denied.run_id:
             outcome[denied.run_id] = True
     return outcome
 

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -326,6 +327,35 @@ async def test_pings_carry_the_last_number_and_are_not_stored(
     assert b"".join(event.data.encode() for event in events) == b"".join(
         chunk for chunk in chunks if b'"ping"' not in chunk
     )
+
+
+@pytest.mark.parametrize("has_pings", [False, True])
+async def test_a_reader_of_a_silent_stream_waits_between_its_reads(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, has_pings: bool
+) -> None:
+    gate = Gate()
+    stage.lines += [gate.line("Done.")]
+    run = await begin(stage, await stage.agent())
+    await gate.reached()
+    now = 0.0
+    waits: list[float] = []
+
+    async def wait(changed: asyncio.Event | None, seconds: float, _poll: float) -> None:
+        nonlocal now
+        waits.append(seconds)
+        now += seconds
+        if len(waits) >= 5:
+            gate.open()
+            assert changed
+            await changed.wait()
+
+    monkeypatch.setattr(stored_streams, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(stored_streams, "_wait", wait)
+
+    chunks = await read(stage.runtime, run, Resumption(has_pings=has_pings))
+
+    assert kinds(chunks) == [*["ping"] * (6 if has_pings else 0), *WHOLE]
+    assert waits[:5] == [stage.runtime.settings.keepalive] * 5
 
 
 async def test_tool_progress_is_stored_as_pings_and_sent_on_request(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from ricordo.background.worker import Pace
+from ricordo.background.worker import Pace, Worker
 from ricordo.domain.clock import SystemClock
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
@@ -86,6 +86,22 @@ async def test_the_database_wakes_a_worker_when_a_job_is_added(
         await wait_for(store, LISTENS)
         done = await until(store, await add(store))
     assert (done.status, done.attempts) == ("done", 1)
+
+
+async def test_a_worker_that_cannot_start_leaves_no_connections(
+    store: PostgresStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_worker: Worker) -> None:
+        raise Unavailable("The database went away.")
+
+    await sql(store, "SELECT 1")
+    connections = f"SELECT count(*) FROM pg_stat_activity WHERE {WORKERS}"  # noqa: S608 - our own words
+    before = await sql(store, connections)
+    monkeypatch.setattr(Worker, "open", fail)
+    with pytest.raises(Unavailable, match="went away"):
+        async with working(store, tmp_path):
+            pass
+    await wait_for(store, f"count(*) <= {before[0][0]} FROM pg_stat_activity WHERE {WORKERS}")
 
 
 async def test_jobs_of_one_key_run_one_after_the_other(

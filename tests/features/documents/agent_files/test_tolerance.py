@@ -9,16 +9,21 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, cast
 
 import pytest
 from letta_client import BadRequestError
+from pydantic import AfterValidator, ValidationInfo, create_model
 
+from ricordo.features.documents.agent_files.tolerance import ImportNotes, fitted
+from ricordo.storage.engine.store import SqlStore
 from tests.api.conftest import Api, api, client, http, running_client, running_http, server
 from tests.features.documents.agent_files.test_round_trip import comparable, export, make_agent
 from tests.seams.http import Wire, ok
 from tests.seams.server import MODEL
+from tests.seams.stores import write_twice
 
 __all__ = ["Api", "api", "client", "http", "running_client", "running_http", "server"]
 
@@ -459,6 +464,151 @@ def test_damaged_values_anywhere_do_not_break_the_import(api: Api, files: int) -
         assert answer.status_code == 200 or "list of agents" in answer.text, answer.text
         for agent in answer.json().get("agent_ids", ()):
             export(api, agent)
+
+
+def every_part(api: Api) -> Wire:
+    """Return a file with each part that a file can have."""
+    agent = make_agent(api)
+    member = api.client.agents.create(model=MODEL, name="Member").id
+    plan = ok(api.http.post("/v1/blocks/", json={"label": "plan", "value": "Begin."}))["id"]
+    group = {
+        "agent_ids": [member],
+        "description": "Tutors.",
+        "manager_config": {"manager_type": "supervisor", "manager_agent_id": agent},
+        "shared_block_ids": [plan],
+    }
+    ok(api.http.post("/v1/groups/", json=group))
+    thread = api.client.conversations.list(agent_id=agent)[0].id
+    settings = {"temperature": 0.5, "max_output_tokens": 100, "verbosity": "low"}
+    ok(api.http.patch(f"/v1/conversations/{thread}", json={"model_settings": settings}))
+    return export(api, agent)
+
+
+def kinds_of_places(file: Wire) -> list[tuple[Any, ...]]:
+    """Return one place of each kind: entries of one list are of one kind."""
+    by_kind: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for place in places(file)[1:]:
+        by_kind.setdefault(tuple(0 if isinstance(step, int) else step for step in place), place)
+    return list(by_kind.values())
+
+
+@pytest.mark.parametrize("files", [8, pytest.param(800, marks=pytest.mark.soak)])
+def test_any_value_in_any_field_breaks_neither_the_import_nor_its_conversations(
+    api: Api, files: int
+) -> None:
+    whole = every_part(api)
+    cases = list(product(kinds_of_places(whole), ODD_VALUES))
+    for (*parents, last), value in random.Random(3).sample(cases, files):  # noqa: S311
+        file = copy.deepcopy(whole)
+        holder: Any = file
+        for step in parents:
+            holder = holder[step]
+        holder[last] = copy.deepcopy(value)
+        sent = {"file": ("agent.af", json.dumps(file).encode())}
+        answer = api.http.post(
+            "/v1/agents/import", files=sent, data={"model": MODEL, "schedules": "true"}
+        )
+        assert answer.status_code == 200 or "list of agents" in answer.text, (parents, last, value)
+        for agent in answer.json().get("agent_ids", ())[:1]:
+            listed = api.http.get("/v1/conversations/", params={"agent_id": agent})
+            assert listed.status_code == 200, (parents, last, value)
+
+
+@pytest.mark.parametrize("value", [{}, {"id": "block-0"}, [], ["block-0"], None, 5])
+def test_a_group_whose_ids_are_no_texts_is_left_out_or_mended(api: Api, value: Any) -> None:
+    group = {"id": "group-0", "agent_ids": ["agent-0"], "manager_config": {}}
+    for change in (
+        {"agent_ids": [value]},
+        {"manager_config": {"manager_type": "supervisor", "manager_agent_id": value}},
+        {"shared_block_ids": [value]},
+    ):
+        file = plain_file()
+        file["groups"] = [group | change]
+        agent, _ = import_with_warnings(api, json.dumps(file).encode())
+        assert agent["name"] == "Sample"
+
+
+def test_a_file_whose_folder_id_is_no_text_is_left_out(api: Api) -> None:
+    file = plain_file()
+    file["sources"] = [{"id": "5", "name": "Shelf of numbers"}]
+    file["files"] = [{"id": "file-0", "file_name": "a.txt", "content": "Tea.", "source_id": 5}]
+    _, warnings = import_with_warnings(api, json.dumps(file).encode())
+    assert "its folder is not in the file" in "\n".join(warnings)
+
+
+def test_settings_of_a_conversation_that_cannot_be_are_left_out_and_it_goes_on(api: Api) -> None:
+    file = every_part(api)
+    (thread,) = file["ricordo"]["agents"]["agent-0"]["conversations"]
+    assert thread["model_settings"].keys() >= {"temperature", "max_output_tokens", "extra"}
+    agent, warnings = import_with_warnings(api, json.dumps(file).encode(), name="Same")
+    (same,) = api.client.conversations.list(agent_id=agent["id"])
+    assert not [line for line in warnings if "settings" in line]
+    thread["model_settings"] |= {"mood": "good", "temperature": "hot", "extra": None}
+    agent, warnings = import_with_warnings(api, json.dumps(file).encode(), name="Other")
+    text = "\n".join(warnings)
+    assert 'the field "mood" is unknown here; it is kept unchanged for exports' in text
+    assert "conversations.model_settings.temperature is left out" in text
+    (other,) = api.client.conversations.list(agent_id=agent["id"])
+    for conversation, temperature in ((same.id, 0.5), (other.id, 0.3)):
+        api.server.says("Hello.")
+        sent = {"messages": [{"role": "user", "content": "Hello."}], "streaming": False}
+        ok(api.http.post(f"/v1/conversations/{conversation}/messages", json=sent))
+        settings = api.server.model.requests[-1].settings
+        assert (settings.temperature, settings.max_output_tokens) == (temperature, 100)
+
+
+def test_a_part_whose_faults_do_not_end_is_left_out_with_a_note() -> None:
+    """Each field is refused if the field before it is missing, so each round removes one."""
+
+    def require_previous(value: int, info: ValidationInfo) -> int:
+        assert info.field_name
+        previous = f"field_{int(info.field_name.removeprefix('field_')) - 1}"
+        if info.data.get(previous, 0) is None:
+            raise ValueError("the field before it is missing")
+        return value
+
+    annotation = Annotated[int | None, AfterValidator(require_previous)]
+    fields: dict[str, Any] = {f"field_{number}": (annotation, None) for number in range(60)}
+    model = create_model("Chain", **fields)
+    wrong = dict.fromkeys(fields, 1) | {"field_0": "x"}
+    notes = ImportNotes()
+    assert fitted(model, wrong, "Agent", "agent-0", notes) == {}
+    assert notes.lines()[-1] == "Agent: left out, since each mended fault made another one."
+    fewer = {name: wrong[name] for name in list(fields)[:20]}
+    assert fitted(model, fewer, "Agent", "agent-0", ImportNotes()) == {}
+
+
+def test_an_import_that_runs_again_notes_nothing_twice(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = every_part(api)
+    file["tools"].append({"id": "tool-x", "name": "gone", "tool_type": "external_mcp"})
+    agent_of(file)["tool_rules"].append({"type": "exit_loop", "tool_name": "gone"})
+    file["groups"][0]["manager_config"]["manager_type"] = "odd"
+    part = file["ricordo"]["agents"]["agent-0"]
+    part["schedules"] = [
+        {
+            "messages": [{"role": "user", "content": "Hello."}],
+            "schedule": {"type": "one-time", "scheduled_at": 1_000_000_000_000},
+        }
+    ]
+    part["memory"]["proposals"] = [
+        {"label": "human", "value": "Hm.", "author": "A <a@ricordo>", "created_at": 10**15}
+        | {"base": "0" * 40}
+    ]
+    form = {"schedules": "true"}
+    _, once = import_with_warnings(api, json.dumps(file).encode(), **form)
+    write_twice(cast(SqlStore, api.server.runtime.store), monkeypatch)
+    _, again = import_with_warnings(api, json.dumps(file).encode(), **form)
+    assert again == once
+    for words in (
+        "rules about gone",
+        "gone is left out",
+        "Groups: one",
+        "Schedules: one",
+        "a proposal",
+    ):
+        assert [line for line in once if words in line], (words, once)
 
 
 def test_unknown_fields_are_kept_and_exported_again(api: Api) -> None:

@@ -215,6 +215,30 @@ def test_the_report_lists_what_was_left_out(api: Api, letta: LettaDatabase, url:
     assert with_wrong_key == told  # Imported rows are not imported again.
 
 
+def test_agents_share_a_template_and_none_takes_a_block_that_cannot_be_imported(
+    api: Api, letta: LettaDatabase, url: str
+) -> None:
+    block: dict[str, Any] = {"limit": 2000, "metadata_": {}, "read_only": False, "hidden": False}
+    huge = "x" * 2_000_000
+    for name, value, is_template in (("shared", "Be kind.", True), ("huge", huge, False)):
+        id = made_id("block", name)
+        letta.put("block", id=id, label=name, value=value, is_template=is_template, **block)
+        for agent in (ADA, BO):
+            letta.put("blocks_agents", agent_id=agent, block_id=id, block_label=name)
+    own = made_id("block", "t")
+    letta.put("blocks_agents", agent_id=BO, block_id=own, block_label="template")
+    for _ in range(2):
+        report = import_from(api, url, key=KEY)
+        assert report["taken"]["agents"] == 2
+        told = left_out(report)
+        assert "templates of blocks" not in told
+        assert told["blocks"] == ["huge"]
+        ids = [{one.id for one in api.client.agents.retrieve(agent).blocks} for agent in (ADA, BO)]
+        assert all(made_id("block", "shared") in of_agent for of_agent in ids)
+        assert not any(made_id("block", "huge") in of_agent for of_agent in ids)
+        assert own in ids[1]
+
+
 def test_a_second_letta_import_changes_nothing(api: Api, letta: LettaDatabase, url: str) -> None:
     first = import_from(api, url)
     api.client.agents.blocks.update("human", agent_id=ADA, value="Changed here.")
