@@ -119,7 +119,7 @@ def test_with_egress_refuses_a_turn_with_a_forbidden_block_is_refused(tmp_path: 
 def second_of(
     world: World, first: Callable[[Transaction], Any], second: Callable[[Transaction], Any]
 ) -> Any:
-    """Run both units at once, the first one earlier; return the second's result or exception."""
+    """Run both units at once, beginning with the first; return the result of the second."""
     store = world.server.runtime.store
     changed, later = world.server.run(overlapped(store, first, second))
     assert not isinstance(changed, BaseException), changed
