@@ -6,8 +6,8 @@ one half, and the others are the other half. A threshold is chosen on one half a
 other; then the halves change sides.
 
 Half of the pairs are paraphrases, but in a memory nearly every sentence is about something else. So
-only thresholds are allowed by which at most ten of 1,000 sentences of longtalk's users are listed,
-over the things in English. Of these each half chooses the threshold with the best F1.
+a threshold is allowed only if the things in English list at most ten of 1,000 sentences of
+longtalk's users. Each half chooses the allowed threshold with the best F1.
 """
 
 import argparse

@@ -46,7 +46,7 @@ def start_seconds(model_url: str, rounds: int = 3) -> float:
 
 
 def base_packages() -> int:
-    """How many packages `make install` installs on this system, Ricordo itself left out."""
+    """Return the number of packages that `make install` installs here, without Ricordo itself."""
     report = subprocess.run(
         [sys.executable, "-m", "pip", "inspect", "--local"],
         check=True,

@@ -324,7 +324,8 @@ def stranger(place: Path, python: str | None = None) -> Iterator[Stranger]:
 on_posix = pytest.mark.skipif(os.name != "posix", reason="the pages are written for a POSIX shell")
 
 
-# In the suite tests/test_docs.py runs both pages, without a copy of the repository.
+# This test runs only under `make soak`. In the suite tests/test_docs.py runs both pages, without a
+# copy of the repository.
 @pytest.mark.soak
 @on_posix
 def test_the_first_minutes_work_as_the_pages_say(tmp_path: Path) -> None:

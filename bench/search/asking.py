@@ -108,7 +108,7 @@ async def insert_rate(
 ) -> tuple[float, float]:
     """Measure passages a second into a new archive, and the server's time for each."""
     archive = (await post(client, "/v1/archives/", {"name": "In batches"}))["id"]
-    # The first request makes what later ones use.
+    # The first request creates objects that later requests use.
     await post(
         client,
         f"/v1/archives/{archive}/passages/batch",

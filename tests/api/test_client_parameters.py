@@ -88,7 +88,7 @@ OLDER: Wire = {
     "entity_id": "x",
     "include_multi_agent_tools": True,
 }
-# Refused, since ignoring it would share data that must not be shared.
+# This field is refused. If it were ignored, data that must not be shared would be shared.
 REFUSED = {"isolated_block_labels"}
 EMPTY: dict[type, Any] = {list: [], dict: {}, bool: False, str: "", int: 0, float: 0.0}
 

@@ -27,7 +27,7 @@ HOW: dict[str, dict[str, bool]] = {
 
 
 def new_agent(api: Api) -> str:
-    # Without blocks, which stay when their agent is deleted.
+    # The agent has no blocks, since blocks stay when their agent is deleted.
     return str(
         api.http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": []}).json()["id"]
     )

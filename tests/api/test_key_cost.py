@@ -46,7 +46,7 @@ def counted_turn(people: People, key: str, path: str, *, is_fresh: bool = False)
         if is_fresh:
             known.forget()
         else:
-            # This request looks the key up, so the cost does not depend on the time until here.
+            # This request looks the key up, so the measured request need not.
             people.ask(key, "GET", "/v1/tools/count")
         with count_statements(people.server.runtime.store) as counted:
             people.ask(key, "POST", path, json=said)

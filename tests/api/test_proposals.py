@@ -395,7 +395,7 @@ def test_approving_all_decides_a_limited_number_and_reports_the_rest(
 
     assert [len(ok(answer)) for answer in answers] == [2, 2, 2]
     assert [answer.headers["x-waiting"] for answer in answers] == ["4", "2", "1"]
-    # The proposal that collided is tried again when no other waits, and blocks none.
+    # A proposal that collided is tried again only when no other proposal waits. So it blocks none.
     outcomes = [one["status"] for answer in answers for one in answer.json()]
     assert sorted(outcomes) == ["approved"] * 4 + ["conflicted"] * 2
     assert {one["id"] for answer in answers for one in answer.json()} == before

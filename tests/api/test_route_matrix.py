@@ -595,7 +595,7 @@ OTHERS: dict[str, Any] = {
 }
 
 
-# Pages for a person's choices and chats, which may refuse programs.
+# Pages for the choices and chats of a person; these pages may refuse programs.
 A_PERSONS = re.compile(
     r"/ui/(notifications|first|say|learning|skills)|/ui/agents/\{agent_id\}/chat(/\w+)?"
 )
@@ -891,7 +891,7 @@ def test_defining_a_route_without_a_scope_fails() -> None:
 
 
 def test_defining_a_route_with_a_plain_function_without_a_context_fails() -> None:
-    """Such a function needs the context for its transaction. Before, its first request failed."""
+    """Such a function needs the context for its transaction. Its first request once failed."""
     routes = Routes(prefix="/v1/new", scope="agents")
 
     def alone() -> None: ...

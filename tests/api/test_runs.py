@@ -205,7 +205,7 @@ def test_feedback_and_tags_are_stored_with_a_step(
     client.steps.feedback.create(step_id, feedback="negative", tags=["rude", "long", "rude"])
     step = client.steps.retrieve(step_id)
     assert (step.feedback, step.tags) == ("negative", ["rude", "long"])
-    # What is left out stays; null takes it back.
+    # A field that is left out keeps its value; null removes it.
     client.steps.feedback.create(step_id, feedback="positive")
     step = client.steps.retrieve(step_id)
     assert (step.feedback, step.tags) == ("positive", ["rude", "long"])

@@ -41,7 +41,7 @@ __all__ = ["Api", "api", "client", "http", "running_client", "running_http", "se
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "develop" / "compatibility.md"
 OLDER = ROOT / "tests" / "fixtures" / "client_routes.txt"
-# Served, with the only possible response.
+# These methods are served, but only one response is possible.
 NOT_THERE = {"environments.retrieve", "environments.send_message"}
 TOOL = (
     'def double(one: int) -> int:\n    """Double.\n\n    Args:\n        one: A number.\n    """\n '
@@ -378,7 +378,7 @@ BODIES: dict[str, type[RequestPart]] = {
 
 
 def _by_reason(ignored: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the fields of each reason."""
+    """Return the names of the ignored fields, grouped by reason."""
     fields: dict[str, list[str]] = {}
     for name, why in ignored.items():
         fields.setdefault(why, []).append(name)

@@ -67,7 +67,8 @@ async def test_only_jobs_with_a_providers_model_are_postponed(
     spending = Expense(LOCAL_ORGANIZATION, "other", "a/b", Usage(90), created_at=START)
     await stage.store.write(lambda tx: runs.add_expense(tx, spending))
     stage.store.cache.clear()
-    assert not await postponed(runtime, job_of(agent))  # no model, or the built-in one
+    # The vectors are computed by no model, or by the built-in one.
+    assert not await postponed(runtime, job_of(agent))
     info = EmbeddingInfo("far/embed", "far", "embed", "openai", endpoint="http://far")
     runtime.models.embedders.add(RemoteEmbedder(info, CallPolicy(), ask))
     monkeypatch.setattr(type(runtime.models.embedders), "default_handle", lambda _: "far/embed")

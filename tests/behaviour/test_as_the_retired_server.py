@@ -2,8 +2,8 @@
 
 Some differ from its documentation.
 
-The order of lists: tests/api/test_messages.py; approvals twice: test_approvals.py; callbacks:
-tests/api/test_streams.py.
+Other tests check the order of lists (tests/api/test_messages.py), repeated approvals
+(test_approvals.py) and callbacks (tests/api/test_streams.py).
 """
 
 import base64

@@ -146,4 +146,5 @@ def test_after_simulated_hours_memory_and_open_files_are_what_they_were(
     assert last.log <= _LOG_MB * 1e6, measured
     if hours > 6:
         assert last.memory <= first.memory + _MORE_MB, measured
-    record_property("turns", hours * turns)  # These replace the messages of each hour.
+    # The number of all turns replaces the recorded parameter, which counts the turns of one hour.
+    record_property("turns", hours * turns)

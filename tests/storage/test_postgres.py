@@ -718,7 +718,8 @@ def test_without_psycopg_an_error_says_what_to_install(
         open_store(Settings(data_dir=tmp_path, database_url="postgresql://x@localhost/x"))
 
 
-# In the suite tests/test_package.py starts a server without any package for PostgreSQL.
+# This test runs only under `make soak`. In the suite tests/test_package.py starts a server without
+# any package for PostgreSQL.
 @pytest.mark.soak
 def test_a_start_on_sqlite_imports_nothing_for_postgresql(tmp_path: Path) -> None:
     code = (

@@ -223,7 +223,7 @@ def whole_history(tx: Transaction, agent_id: str) -> list[Message]:
 
 
 async def audit(runtime: Runtime, agent_id: str, told: Told) -> list[str]:
-    """Return all errors of an agent that was just answered."""
+    """Return all errors of an agent that has just answered a message."""
 
     def read(tx: Transaction) -> tuple[Conversation, list[Message], list[Message], list[Run]]:
         thread = agents.load(tx, Scope(), agent_id).conversation

@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 
 class RealOpenWebUI:
-    """`url` is its address; `admin` is the token of its administrator once it was started."""
+    """A real Open WebUI at `url`; `admin` is its administrator's token once it was started."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, port = folder, free_port()

@@ -51,7 +51,7 @@ def test_an_empty_answer_lists_the_tools_that_were_called(
 ) -> None:
     cast.agent("Ben", "archival_memory_insert")
     cast.agent("Ann", WAITS)
-    # Once such an agent did not answer any more after its first call.
+    # In an earlier version such an agent did not answer any more after its first call.
     for _ in range(2):
         cast.asks("Ann", "Ben")
         cast.says(

@@ -57,10 +57,7 @@ KINDS = {
 
 
 class OnTestsDatabase(PgVectorIndex):
-    """The index in the database of this server, with a store that ends with it.
-
-    The database is empty again then.
-    """
+    """The index in the tests' database. Closing it closes its store and empties the database."""
 
     def __init__(self) -> None:
         self._opened = PostgresStore(postgres.server().shared_engine(), SystemClock(), 2)
@@ -73,8 +70,8 @@ class OnTestsDatabase(PgVectorIndex):
         postgres.server().empty()
 
 
-# All implementations of the contract of vector indexes; the others above are services, each with
-# its failures.
+# All implementations of the contract of vector indexes: the services above, each with its failures,
+# and pgvector.
 CONTRACT = {
     **KINDS,
     "pgvector": Kind("pgvector", None, lambda _url, _key, _timeouts: OnTestsDatabase()),

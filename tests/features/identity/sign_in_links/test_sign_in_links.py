@@ -350,7 +350,8 @@ def test_a_teacher_keeps_the_role_after_the_invitation_expired(
     browser.cookies.clear()
     statement = update(sign_in_links).where(sign_in_links.c.id == row["id"])
     school.write(lambda tx: tx.run(statement.values(expires_at=1)))
-    invite(http)  # which deletes old logins
+    # A new invitation deletes old logins.
+    invite(http)
     sink.messages.clear()
     browser.post("/login/mail", data={"email": address})
     wait_for_link_jobs(school)

@@ -203,7 +203,7 @@ def ada(world: World) -> None:
 
 
 def ask_about_ada(world: World) -> None:
-    """Let an agent without a user find Ada's messages, as before searches separated users."""
+    """Let an agent without a user find Ada's messages, as was possible in earlier versions."""
     look = call("conversation_search", query="Who said I am?")
     archive = call("archival_memory_search", query="Ada filed")
     with pytest.MonkeyPatch.context() as patch:

@@ -265,7 +265,7 @@ def test_notifications_are_sent_only_if_chosen(ada: Ada, sink: Sink) -> None:
     ada.suggested(days_ago=3)
     ada.look()
     assert sink.messages == []
-    # The organization chooses for all, and a user otherwise.
+    # The organization's choice applies to all users, except those who choose for themselves.
     ok(ada.http.patch("/v1/notifications", json={"email": "immediate"}))
     ada.chooses(email="off")
     ada.look()

@@ -418,7 +418,7 @@ def test_the_agent_reads_messages_as_edited_in_place(stage: Stage) -> None:
 
 def test_files_are_synced_both_ways(stage: Stage) -> None:
     there, ada, token = stage.there, stage.ada, stage.ada["token"]
-    # Searched by meaning, as by default; the vectors are ours.
+    # Open WebUI searches files by meaning by default. Here our server computes the vectors.
     by = {"url": f"{stage.server.url}/v1", "key": stage.service}
     engine = {
         "RAG_EMBEDDING_ENGINE": "openai",

@@ -80,7 +80,8 @@ async def test_a_pushed_commit_can_rename_delete_add_and_change_blocks(
     before = await current_blocks(store)
     agent = (await make.stored_agent(store)).agent
     await store.write(lambda tx: blocks.attach(tx, agent.id, [before["human"]]))
-    # Renamed in a circle, one deleted, one new, one changed; then written by the product again.
+    # The commits rename blocks in a circle, delete one, create one and change one. Then the product
+    # writes the blocks again.
     renamed, first = commit_of(
         {"goals": "Name: Ada", "human": "Rest", "new": "x"}, chain.head or b""
     )
@@ -178,7 +179,8 @@ async def test_a_block_id_that_was_deleted_twice_is_restored_once(
 ) -> None:
     rest = {label: text for label, text in FILES.items() if label != "goals"}
     tip = chain.head or b""
-    # The block is deleted as "goals", comes back, is renamed to "aims", and is deleted as that.
+    # The block is deleted as "goals", created again, renamed to "aims", and deleted under this
+    # label.
     for files in (rest, FILES, {**rest, "aims": "Rest"}, rest):
         tip, new = commit_of(files, tip)
         chain = await adopt_commit(store, chain, tip, new)

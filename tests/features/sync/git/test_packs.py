@@ -180,7 +180,8 @@ def test_a_pack_that_copies_one_piece_repeatedly_uses_little_memory(
 ) -> None:
     """Two kilobytes unpack to two hundred megabytes, whatever size they claim."""
     large = git_object("blob", bytes(60_000))
-    said = b"\xe0\xd4\3"  # 60,000 twice: the claimed sizes of the base and of the result
+    # The claimed sizes of the base and of the result are 60,000 each.
+    said = b"\xe0\xd4\3"
     delta = said * 2 + b"\xb0\x60\xea" * 4000
     bomb = pack(entry(3, large.body), entry(7, delta, base=large.id))
     assert len(bomb) < 2_000

@@ -319,7 +319,7 @@ async def test_a_folder_belongs_to_its_memory_after_the_remote_was_removed(world
 
 
 async def test_a_remote_with_an_alias_address_pulls_no_other_users_memory(world: World) -> None:
-    """An earlier version let users add it in this way."""
+    """In an earlier version users could add such a remote."""
     await world.put("human", "Name: Ada")
     await world.sync()
     elsewhere = await world.add(Access(str(world.bare.with_name("eve.git"))), "eve")

@@ -171,7 +171,7 @@ def test_written_blocks_keep_all_limits_and_parse_back(
     for name, number in block.NUMBERS.items():
         values, every = getattr(kept, name), getattr(whole, name)
         assert len(values) <= number
-        # A human block keeps the newest, a persona the first.
+        # A human block keeps its newest entries, a persona its first ones.
         assert values == (
             every[len(every) - len(values) :] if block.KEEPS_NEWEST else every[: len(values)]
         )

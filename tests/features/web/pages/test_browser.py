@@ -218,7 +218,7 @@ def look_at(
 ) -> list[str]:
     """Open a page and return its faults.
 
-    Since axe-core takes most of the time, it does not always check everything. With one size it
+    Since axe-core takes most of the time, it checks only parts of some pages. With one size it
     checks each whole page. With several sizes it checks every sixth page in one of them, and the
     common parts of all pages on the first pages alone.
     """
