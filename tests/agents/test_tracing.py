@@ -32,7 +32,7 @@ from tests.seams.stores import ManualClock, count_statements
 DATABASES = ("sqlite", "postgresql")
 
 
-def keep(stage: Stage, which: str, **settings: Any) -> None:
+def set_traces(stage: Stage, which: str, **settings: Any) -> None:
     stage.runtime.settings = stage.runtime.settings.model_copy(update={"traces": which, **settings})
 
 
@@ -47,7 +47,7 @@ async def trace(stage: Stage, step: Step) -> Trace | None:
     return await stage.store.read(lambda tx: runs.trace_of_step(tx, Scope(), step.id))
 
 
-async def kept(stage: Stage, agent: str) -> list[tuple[Any, Any]]:
+async def stored_traces(stage: Stage, agent: str) -> list[tuple[Any, Any]]:
     found = [one for step in await steps(stage, agent) if (one := await trace(stage, step))]
     return [(orjson.loads(one.request), orjson.loads(one.response or "null")) for one in found]
 
@@ -92,12 +92,12 @@ async def traces_of(stage: Stage, run_id: str) -> list[tuple[Any, Any]]:
 async def test_model_calls_for_summaries_are_traced_too(
     stage: Stage, which: str, kinds: list[str]
 ) -> None:
-    keep(stage, "off")
+    set_traces(stage, "off")
     agent = await stage.agent()
     stage.lines += ["One.", "Two."]
     await stage.say(agent)
     await stage.say(agent)
-    keep(stage, which)
+    set_traces(stage, which)
     asked = TurnRequest(Scope(), agent, compaction=CompactionSettings(mode="sliding_window"))
     stage.lines += ["They greeted each other.", "Three.", ModelError("llm_error", "Down.")]
     await soon(collect(await run_turn(stage.runtime, asked)))
@@ -114,13 +114,13 @@ async def test_model_calls_for_summaries_are_traced_too(
 
 
 async def test_the_trace_of_a_failed_call_holds_its_error(stage: Stage) -> None:
-    keep(stage, "errors")
+    set_traces(stage, "errors")
     agent = await stage.agent()
     stage.lines.append(
         ModelError("llm_authentication", "Key sk-proj-8Fa92kLmQ0xZ4bT7cVnR1yWd is wrong.")
     )
     await stage.say(agent, "Hello.")
-    ((request, response),) = await kept(stage, agent)
+    ((request, response),) = await stored_traces(stage, agent)
     assert request["messages"][-1]["parts"][0]["text"] == "Hello."
     assert response == {
         "error": {
@@ -131,7 +131,7 @@ async def test_the_trace_of_a_failed_call_holds_its_error(stage: Stage) -> None:
 
 
 async def test_a_trace_holds_no_credentials_and_no_pictures(stage: Stage) -> None:
-    keep(stage, "all")
+    set_traces(stage, "all")
     agent = await stage.agent()
     stage.lines.append("I see.")
     said = (
@@ -161,21 +161,21 @@ async def test_a_trace_costs_one_statement_and_nothing_when_off(stage: Stage, ag
 
     await statements()
     plain = await statements()
-    keep(stage, "all")
+    set_traces(stage, "all")
     assert await statements() == plain + 1
-    keep(stage, "errors")
+    set_traces(stage, "errors")
     assert await statements() == plain
 
 
 async def test_a_request_that_cannot_be_serialized_leaves_no_trace_and_does_not_fail_the_turn(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keep(stage, "all")
+    set_traces(stage, "all")
     agent = await stage.agent()
     stage.lines.append(ModelReply((TextPart("Fine."),), Usage(1, 1)))
     schema = ToolSchema("far", "", {"type": "object", "maximum": 2**70})
     assert text_of(await stage.say(agent, client_tools=(schema,))) == "Fine."
-    assert await kept(stage, agent) == []
+    assert await stored_traces(stage, agent) == []
     assert "a trace cannot be written" in caplog.text
 
 
@@ -213,7 +213,7 @@ def test_a_small_trace_is_kept_and_a_long_text_keeps_both_ends() -> None:
 
 
 async def test_old_and_surplus_traces_are_deleted(stage: Stage, clock: ManualClock) -> None:
-    keep(stage, "all", trace_days=2, trace_count=2)
+    set_traces(stage, "all", trace_days=2, trace_count=2)
     agent = await stage.agent()
     stage.lines += [f"{number}." for number in range(5)]
     for _ in range(4):
@@ -222,7 +222,7 @@ async def test_old_and_surplus_traces_are_deleted(stage: Stage, clock: ManualClo
     await tracing.HANDLER.run(
         stage.runtime, Job("traces", LOCAL_ORGANIZATION), lambda done, _: told.append(done)
     )
-    assert [response["parts"][0]["text"] for _, response in await kept(stage, agent)] == [
+    assert [response["parts"][0]["text"] for _, response in await stored_traces(stage, agent)] == [
         "2.",
         "3.",
     ]
@@ -230,5 +230,7 @@ async def test_old_and_surplus_traces_are_deleted(stage: Stage, clock: ManualClo
     clock.advance(3 * DAY / 1_000_000)
     await stage.say(agent)
     await tracing.HANDLER.run(stage.runtime, Job("traces", LOCAL_ORGANIZATION), lambda *_: None)
-    assert [response["parts"][0]["text"] for _, response in await kept(stage, agent)] == ["4."]
+    assert [response["parts"][0]["text"] for _, response in await stored_traces(stage, agent)] == [
+        "4."
+    ]
     assert len(await steps(stage, agent)) == 5

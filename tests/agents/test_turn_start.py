@@ -50,7 +50,7 @@ async def test_new_messages_are_stored_before_the_model_is_asked(stage: Stage, a
     await stage.require_sound(agent)
 
 
-async def leased_elsewhere(stage: Stage, agent_id: str, *, expires_at: int) -> str:
+async def run_of_another_process(stage: Stage, agent_id: str, *, expires_at: int) -> str:
     """A run that another process holds, with the message it was about to answer."""
 
     def hold(tx: Transaction) -> str:
@@ -69,7 +69,7 @@ async def leased_elsewhere(stage: Stage, agent_id: str, *, expires_at: int) -> s
 async def test_a_lease_of_another_process_is_respected_until_it_expires(
     stage: Stage, agent: str, clock: ManualClock
 ) -> None:
-    held = await leased_elsewhere(stage, agent, expires_at=clock.now() + LEASE)
+    held = await run_of_another_process(stage, agent, expires_at=clock.now() + LEASE)
     with pytest.raises(Busy) as busy:
         await stage.begin(agent)
     assert busy.value.run_id == held
@@ -156,7 +156,7 @@ async def test_a_known_otid_with_another_text_is_refused(stage: Stage, agent: st
     assert text_of(await stage.say(agent, "I moved to Rome.", otids=["a"])) == "One."
 
 
-async def cut_off(stage: Stage, agent: str, *texts: str, **request: Any) -> None:
+async def interrupt_turn(stage: Stage, agent: str, *texts: str, **request: Any) -> None:
     """Begin a turn, and stop it like a kill.
 
     The run stays open, and is closed as after a restart.
@@ -178,7 +178,7 @@ async def test_repeating_a_turn_that_a_kill_interrupted_answers_it_once(
 ) -> None:
     first: dict[str, Any] = {"otids": ["a"]} if by == "otid" else {"body_hash": "abc"}
     again = first if by == "otid" else {"body_hash": "abc", "is_retry": True}
-    await cut_off(stage, agent, "Hi.", **first)
+    await interrupt_turn(stage, agent, "Hi.", **first)
     stage.lines += ["Hello."]
     twice = await asyncio.gather(*(stage.say(agent, "Hi.", **again) for _ in range(3)))
     assert {text_of(answer) for answer in twice} == {"Hello."}
@@ -194,7 +194,7 @@ async def test_repeating_a_turn_that_a_kill_interrupted_answers_it_once(
 async def test_a_repeated_message_follows_messages_sent_after_the_kill(
     stage: Stage, agent: str
 ) -> None:
-    await cut_off(stage, agent, "Hi.", otids=["a"])
+    await interrupt_turn(stage, agent, "Hi.", otids=["a"])
     stage.lines += ["I am here.", "Hello."]
     await stage.say(agent, "Are you there?")
     assert text_of(await stage.say(agent, "Hi.", otids=["a"])) == "Hello."
@@ -209,7 +209,7 @@ async def test_a_repeated_message_follows_messages_sent_after_the_kill(
 
 async def test_a_tool_that_ran_before_a_kill_does_not_run_again(stage: Stage, agent: str) -> None:
     stage.lines.append(call("memory_insert", label="human", new_string="Likes tea."))
-    await cut_off(stage, agent, "I like tea.", otids=["a"])
+    await interrupt_turn(stage, agent, "I like tea.", otids=["a"])
     stage.lines += ["Noted."]
     assert text_of(await stage.say(agent, "I like tea.", otids=["a"])) == "Noted."
     sent = stage.model.requests[-1].messages
@@ -220,7 +220,7 @@ async def test_a_tool_that_ran_before_a_kill_does_not_run_again(stage: Stage, ag
 async def test_a_repeated_message_that_the_model_refuses_leaves_the_window(
     stage: Stage, agent: str
 ) -> None:
-    await cut_off(stage, agent, "Poison.", otids=["a"])
+    await interrupt_turn(stage, agent, "Poison.", otids=["a"])
     stage.lines += [ModelError("llm_bad_request", "Refused."), "Hello."]
     refused = await stage.say(agent, "Poison.", otids=["a"])
     assert refused.failure

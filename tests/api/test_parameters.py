@@ -106,7 +106,7 @@ FEW = 4  # Values for such a list.
 
 
 def list_in(answer: Any) -> Any:
-    """Return the list that a response is, or contains."""
+    """Return the response's list: the response itself, or its first member that is a list."""
     if not isinstance(answer, dict):
         return answer
     return next((one for one in answer.values() if isinstance(one, list)), None)

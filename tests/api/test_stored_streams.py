@@ -93,7 +93,7 @@ async def read(runtime: Runtime, run: Run, wanted: Resumption = SILENT) -> list[
     return await soon(collect())
 
 
-async def closed(stage: Stage, run: Run) -> None:
+async def wait_until_closed(stage: Stage, run: Run) -> None:
     while (await stage.store.read(lambda tx: runs.get(tx, Scope(), run.id))).ended_at is None:  # noqa: ASYNC110 - a row rings no bell
         await asyncio.sleep(0.01)
 
@@ -229,7 +229,7 @@ async def test_the_stream_of_a_killed_server_is_ended_once_by_its_readers(
     readings = [
         asyncio.create_task(read(runtime, run)) for runtime in (stage.runtime, elsewhere) * 3
     ]
-    await closed(stage, run)
+    await wait_until_closed(stage, run)
     await asyncio.sleep(0.05)
     assert not any(reading.done() for reading in readings), (
         "the run's server may still store the end"
@@ -269,7 +269,7 @@ async def test_messages_saved_but_missing_in_the_stream_are_sent_before_its_end(
     clock.advance(9)
 
     for kept in range(len(whole) - 2):  # the end is stored in one piece
-        await stage.store.write(lambda tx, n=kept: _keep(tx, run.id, whole[:n]))
+        await stage.store.write(lambda tx, n=kept: _store_only(tx, run.id, whole[:n]))
         mended = await read(elsewhere, run)
         assert mended[:kept] == whole[:kept]
         assert sums_of(values_of(mended)) == sums_of(values_of(whole))
@@ -279,7 +279,7 @@ async def test_messages_saved_but_missing_in_the_stream_are_sent_before_its_end(
             assert mended == whole
 
 
-def _keep(tx: Transaction, run_id: str, chunks: Sequence[bytes]) -> None:
+def _store_only(tx: Transaction, run_id: str, chunks: Sequence[bytes]) -> None:
     tx.run(delete(tables.run_events).where(tables.run_events.c.run_id == run_id))
     runs.append_events(tx, run_id, 1, [chunk.decode() for chunk in chunks])
 
@@ -293,7 +293,7 @@ async def test_a_recording_that_was_taken_for_dead_stops_and_keeps_the_stored_en
     await gate.reached()
     clock.advance(60)  # the server froze for longer than its lease
     far = asyncio.create_task(read(elsewhere, run))
-    await closed(stage, run)
+    await wait_until_closed(stage, run)
     clock.advance(9)
     ended = await far
     gate.open()

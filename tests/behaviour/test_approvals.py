@@ -519,7 +519,7 @@ def test_repeating_a_decision_after_its_turn_was_interrupted_continues_the_agent
                 },
                 "denial": decides((call_id, False)),
             }[form]
-            _break_off(scene, agent, answer, cause)
+            _fail_after_results(scene, agent, answer, cause)
             before = len(scene.history(agent))
             scene.says("Eight.")
             again = scene.send(agent, answer)
@@ -534,7 +534,7 @@ def test_repeating_a_decision_after_its_turn_was_interrupted_continues_the_agent
             scene.require_free(agent)
 
 
-def _break_off(scene: Scene, agent: str, answer: Wire, cause: str) -> None:
+def _fail_after_results(scene: Scene, agent: str, answer: Wire, cause: str) -> None:
     """After the results of its calls, let the turn that got this answer fail or be cancelled."""
     if cause == "failed":
         scene.says(Answer({"error": {"message": "wrong key"}}, status=401))

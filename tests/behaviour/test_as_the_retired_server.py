@@ -265,14 +265,14 @@ def test_a_preview_equals_the_later_request_and_stores_nothing(scene: Scene) -> 
         assert (len(scene.asked), scene.history(agent)) == (asked, history)
         scene.says("Six." if model == OPENAI else claude({"type": "text", "text": "Six."}))
         scene.send(agent, "Roll.")
-        assert same_but_for_the_time(preview) == same_but_for_the_time(scene.asked[-1])
+        assert without_times(preview) == without_times(scene.asked[-1])
     assert scene.post("agent-" + "0" * 36, "Roll.", path="/preview-raw-payload").status_code in (
         404,
         422,
     )
 
 
-def same_but_for_the_time(body: Wire) -> str:
+def without_times(body: Wire) -> str:
     return re.sub(r"\d\d:\d\d(:\d\d)?", "", json.dumps(body, sort_keys=True))
 
 

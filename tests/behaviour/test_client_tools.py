@@ -27,7 +27,7 @@ CLICK = {
 }
 
 
-def did(call_id: str, result: Any, status: str = "success", **more: Any) -> Wire:
+def tool_result(call_id: str, result: Any, status: str = "success", **more: Any) -> Wire:
     return {
         "type": "tool",
         "tool_call_id": call_id,
@@ -53,7 +53,7 @@ def test_a_client_tool_is_offered_called_and_answered_by_the_client(scene: Scene
     scene.says("It says hello.")
     answer = scene.send(
         agent,
-        answers(did(call_id, "hello", stdout=["a line"], stderr=["a warning"])),
+        answers(tool_result(call_id, "hello", stdout=["a line"], stderr=["a warning"])),
         client_tools=[CLICK],
     )
 
@@ -111,7 +111,9 @@ def test_a_client_tool_shadows_a_server_tool_of_the_same_name(scene: Scene) -> N
         "Rolls the user's own die."
     ]
     scene.says("Three.")
-    scene.send(agent, answers(did(call_id, [{"type": "text", "text": "3"}])), client_tools=[mine])
+    scene.send(
+        agent, answers(tool_result(call_id, [{"type": "text", "text": "3"}])), client_tools=[mine]
+    )
 
     assert scene.played == []
     assert '"message": "3"' in scene.asked[-1]["messages"][-1]["content"]
@@ -119,7 +121,7 @@ def test_a_client_tool_shadows_a_server_tool_of_the_same_name(scene: Scene) -> N
 
 def test_a_clients_error_or_refusal_is_the_tools_error(scene: Scene) -> None:
     for answer, told in (
-        (lambda id: answers(did(id, "no screen", "error")), "no screen"),
+        (lambda id: answers(tool_result(id, "no screen", "error")), "no screen"),
         (lambda id: decides((id, False, "I would rather not.")), "I would rather not."),
     ):
         agent = scene.agent()
@@ -139,7 +141,8 @@ def test_server_tools_run_together_with_a_clients_result(scene: Scene) -> None:
     clicked, tossed = pending(scene.send(agent, "All.", client_tools=[CLICK]))
     scene.says("All done.")
     approval = answers(
-        did(clicked, "clicked"), {"type": "approval", "tool_call_id": tossed, "approve": True}
+        tool_result(clicked, "clicked"),
+        {"type": "approval", "tool_call_id": tossed, "approve": True},
     )
     answer = scene.send(agent, approval, client_tools=[CLICK])
     assert [text for _, text in returns(answer)] == ["4", "clicked", "heads"]
@@ -211,7 +214,9 @@ def test_pictures_in_a_clients_result_reach_the_model_and_the_history(scene: Sce
     first, second = pending(scene.send(agent, "Go on.", client_tools=[CLICK]))
     scene.says("A cat.", "Still a cat.")
     answer = scene.send(
-        agent, answers(did(first, SHOTS), did(second, SHOTS[1:])), client_tools=[CLICK]
+        agent,
+        answers(tool_result(first, SHOTS), tool_result(second, SHOTS[1:])),
+        client_tools=[CLICK],
     )
     scene.send(agent, "What was it?")
 
@@ -252,8 +257,10 @@ def test_an_invalid_picture_of_a_client_is_refused_and_the_call_still_waits(scen
         "type": "image",
         "source": {"type": "base64", "media_type": "image/png", "data": "no base64!"},
     }
-    sent = {"messages": [answers(did(call_id, [picture]))], "client_tools": [CLICK]}
+    sent = {"messages": [answers(tool_result(call_id, [picture]))], "client_tools": [CLICK]}
     refused = scene.http.post(f"/v1/agents/{agent}/messages", json=sent)
     assert (refused.status_code, "not base64" in refused.text) == (400, True)
     scene.says("Done.")
-    assert said(scene.send(agent, answers(did(call_id, "ok")), client_tools=[CLICK])) == ["Done."]
+    assert said(scene.send(agent, answers(tool_result(call_id, "ok")), client_tools=[CLICK])) == [
+        "Done."
+    ]

@@ -12,7 +12,7 @@ END = ["stop_reason", "usage_statistics", "[DONE]"]
 USAGE = {"prompt_tokens": 11, "completion_tokens": 2, "total_tokens": 13}
 
 
-def told(events: list[tuple[str | None, Any]]) -> list[str]:
+def event_types(events: list[tuple[str | None, Any]]) -> list[str]:
     types = [
         value if value == "[DONE]" else value["message_type"].removesuffix("_message")
         for _, value in events
@@ -24,7 +24,7 @@ def values(events: list[tuple[str | None, Any]], kind: str) -> list[Wire]:
     return [value for _, value in events if value != "[DONE]" and value["message_type"] == kind]
 
 
-def whole(events: list[tuple[str | None, Any]], kind: str, field: str) -> str:
+def joined_field(events: list[tuple[str | None, Any]], kind: str, field: str) -> str:
     return "".join(value[field] for value in values(events, kind))
 
 
@@ -50,7 +50,14 @@ def test_whole_messages_are_streamed_step_by_step(scene: Scene) -> None:
 
     events = scene.stream(agent, "Roll.")
 
-    assert told(events) == ["ping", "assistant", "tool_call", "tool_return", "assistant", *END]
+    assert event_types(events) == [
+        "ping",
+        "assistant",
+        "tool_call",
+        "tool_return",
+        "assistant",
+        *END,
+    ]
     usage = events[-2][1]
     assert usage["prompt_tokens"] == 22
     # The final size of the window is the last call's count, and not the sum of all calls.
@@ -68,7 +75,7 @@ def test_tokens_of_text_and_arguments_are_streamed(scene: Scene) -> None:
 
     events = scene.stream(agent, "Roll.", stream_tokens=True)
 
-    assert told(events) == ["ping", "tool_call", "tool_return", "assistant", *END]
+    assert event_types(events) == ["ping", "tool_call", "tool_return", "assistant", *END]
     pieces = [value["tool_call"] for value in values(events, "tool_call_message")]
     assert pieces[0] == {"name": "roll", "tool_call_id": "call_s"} | (
         {"arguments": pieces[0]["arguments"]} if "arguments" in pieces[0] else {}
@@ -95,9 +102,9 @@ def test_thoughts_in_arguments_are_streamed_as_reasoning_before_their_call(scene
 
     events = scene.stream(agent, "Hello.", stream_tokens=True)
 
-    assert told(events) == ["ping", "reasoning", "assistant", *END]
-    assert whole(events, "reasoning_message", "reasoning") == "A greeting."
-    assert whole(events, "assistant_message", "content") == "Hello."
+    assert event_types(events) == ["ping", "reasoning", "assistant", *END]
+    assert joined_field(events, "reasoning_message", "reasoning") == "A greeting."
+    assert joined_field(events, "assistant_message", "content") == "Hello."
 
 
 def test_claudes_thoughts_are_streamed_first_with_their_signature(scene: Scene) -> None:
@@ -111,14 +118,14 @@ def test_claudes_thoughts_are_streamed_first_with_their_signature(scene: Scene) 
 
     events = scene.stream(agent, "Roll.", stream_tokens=True)
 
-    others = [kind for kind in told(events) if kind != "reasoning"]
+    others = [kind for kind in event_types(events) if kind != "reasoning"]
     assert others == ["ping", "tool_call", "tool_return", "assistant", *END]
-    assert told(events)[1] == "reasoning"
-    assert whole(events, "reasoning_message", "reasoning") == "A die, then."
+    assert event_types(events)[1] == "reasoning"
+    assert joined_field(events, "reasoning_message", "reasoning") == "A die, then."
     assert [
         one["signature"] for one in values(events, "reasoning_message") if one["signature"]
     ] == ["sig-1"]
-    assert whole(events, "assistant_message", "content") == "Eight."
+    assert joined_field(events, "assistant_message", "content") == "Eight."
     assert scene.asked[1]["messages"][1]["content"][0] == thinking
 
 
@@ -137,7 +144,7 @@ def test_a_heartbeat_agents_chain_is_streamed_without_heartbeats(
 
     events = scene.stream(agent, "Roll.", stream_tokens=has_tokens)
 
-    assert told(events) == ["ping", "tool_call", "tool_return", "assistant", *END]
+    assert event_types(events) == ["ping", "tool_call", "tool_return", "assistant", *END]
 
 
 # Errors.
@@ -164,7 +171,7 @@ def test_an_error_is_streamed_between_the_stop_reason_and_done(
 
     events = scene.stream(agent, "Hello.", stream_tokens=has_tokens)
 
-    assert told(events) == ["ping", "stop_reason", "error", "[DONE]"]
+    assert event_types(events) == ["ping", "stop_reason", "error", "[DONE]"]
     assert events[1][1]["stop_reason"] == "llm_api_error"
     name, error = events[2]
     assert (name, error["error_type"], error["run_id"]) == ("error", kind, events[0][1]["run_id"])
@@ -176,7 +183,14 @@ def test_steps_before_a_failure_are_streamed_and_kept(scene: Scene) -> None:
     agent = scene.agent("roll")
     scene.says(calls(("roll", {})), BROKEN)
     events = scene.stream(agent, "Roll.")
-    assert told(events) == ["ping", "tool_call", "tool_return", "stop_reason", "error", "[DONE]"]
+    assert event_types(events) == [
+        "ping",
+        "tool_call",
+        "tool_return",
+        "stop_reason",
+        "error",
+        "[DONE]",
+    ]
     scene.says("Six.")
     scene.send(agent, "What was it?")
     assert roles(scene.asked[-1]).startswith("system user assistant tool")
@@ -196,7 +210,7 @@ def test_a_provider_that_breaks_off_fails_the_turn_and_the_agent_answers_again(
 
     events = scene.stream(agent, "Tell me a story.", stream_tokens=True)
 
-    assert told(events)[-3:] == ["stop_reason", "error", "[DONE]"]
+    assert event_types(events)[-3:] == ["stop_reason", "error", "[DONE]"]
     assert "assistant_message" not in [message["message_type"] for message in scene.history(agent)]
     scene.says(answer)
     assert said(scene.send(agent, "Are you there?")) == ["Still here."]
@@ -229,7 +243,7 @@ def test_a_cancelled_turn_ends_its_stream_with_that_stop_reason(
     assert scene.http.post(f"/v1/agents/{agent}/messages/cancel").status_code == 200
     reader.join()
 
-    assert told(read[0]) == ["ping", "stop_reason", "[DONE]"]
+    assert event_types(read[0]) == ["ping", "stop_reason", "[DONE]"]
     assert read[0][-2][1]["stop_reason"] == "cancelled"
     scene.says("Still here.")
     assert said(scene.send(agent, "Are you there?")) == ["Still here."]

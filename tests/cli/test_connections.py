@@ -99,10 +99,10 @@ def connecting(server: Server, address: str) -> Iterator[Connect]:
     yield connect
     for line in lines:
         line.close()
-    until_none_is_open(server)
+    wait_until_all_are_closed(server)
 
 
-def until_none_is_open(server: Server) -> None:
+def wait_until_all_are_closed(server: Server) -> None:
     limit = time.monotonic() + LIMIT
     while server.server_state.connections:
         assert time.monotonic() < limit
@@ -178,7 +178,7 @@ def test_an_invalid_path_is_refused(connect: Connect) -> None:
 
 
 @contextlib.contextmanager
-def trickling(line: Line, piece: bytes) -> Iterator[None]:
+def sending_repeatedly(line: Line, piece: bytes) -> Iterator[None]:
     """Send this piece again and again, as long as the block runs."""
     is_over = threading.Event()
 
@@ -197,14 +197,14 @@ def trickling(line: Line, piece: bytes) -> Iterator[None]:
 
 def test_headers_sent_letter_by_letter_time_out(connect_in_haste: Connect) -> None:
     line = connect_in_haste().send(b"GET /")
-    with trickling(line, b"a"):
+    with sending_repeatedly(line, b"a"):
         assert line.status() == 408
 
 
 def test_empty_lines_do_not_keep_a_connection_open(connect_in_haste: Connect) -> None:
     line = connect_in_haste().send(HEALTH)
     assert line.status() == 200
-    with trickling(line, b"\r\n"):
+    with sending_repeatedly(line, b"\r\n"):
         assert line.status() == 408
 
 
@@ -322,7 +322,7 @@ async def test_a_stream_outlives_every_limit_and_a_reader_that_stops_reading_is_
         line = Line(address).send(HEALTH.replace(b"/v1/health/", path) * 8)
         taken = b""
         await asyncio.sleep(limits["client_timeout"])
-        await asyncio.to_thread(until_none_is_open, server)
+        await asyncio.to_thread(wait_until_all_are_closed, server)
         while piece := await asyncio.to_thread(line.read):
             taken += piece
         line.close()

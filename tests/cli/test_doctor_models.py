@@ -110,13 +110,13 @@ async def test_the_profile_is_the_fullest_in_which_a_model_does_what_is_needed()
         (talkative, "model", "notes"),
         (dull, "some-1b", None),
     ):
-        report = await tried(ScriptedModel(answer, name=name))
+        report = await examined(ScriptedModel(answer, name=name))
         assert report.profile == profile, (answer, name, report)
         assert report.can_run_an_agent == (profile is not None)
         assert f"  {profile or '-':<8} " in report.line(20)
 
 
-async def tried(model: ChatModel, limit: float = 20) -> ModelReport:
+async def examined(model: ChatModel, limit: float = 20) -> ModelReport:
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(find_local_models=False)
         async with open_trial(
@@ -139,7 +139,7 @@ async def test_the_trials_decide_whether_a_model_can_run_an_agent() -> None:
         ),
         (clumsy, "no: ", True, 5, 0),
     ):
-        report = await tried(ScriptedModel(model))
+        report = await examined(ScriptedModel(model))
         assert report.result == result if result != "no: " else report.result.startswith(result)
         assert report.can_run_an_agent == result.startswith("can")
         assert (report.answers, report.streams, report.calls, report.right) == (
@@ -148,11 +148,13 @@ async def test_the_trials_decide_whether_a_model_can_run_an_agent() -> None:
             calls,
             right,
         ), model
-    refused = await tried(ScriptedModel([ModelError("llm_authentication", "bad key\nCheck it.")]))
+    refused = await examined(
+        ScriptedModel([ModelError("llm_authentication", "bad key\nCheck it.")])
+    )
     assert (refused.result, refused.calls) == ("no: bad key Check it.", 0)
-    slow = await tried(ScriptedModel(clever, delay=60), limit=0.05)
+    slow = await examined(ScriptedModel(clever, delay=60), limit=0.05)
     assert slow.result.startswith("no: took longer than")
-    librarian = await tried(Librarian())
+    librarian = await examined(Librarian())
     assert librarian.can_run_an_agent
     assert librarian.right == librarian.calls > 0
 
@@ -177,7 +179,7 @@ async def test_the_table_has_a_line_for_each_model(monkeypatch: pytest.MonkeyPat
             await examine_models("openai/other", say=lines.append)
 
 
-def notice_in(folder: Path, address: str) -> None:
+def learn_that_prompts_are_clipped(folder: Path, address: str) -> None:
     """Make the running server notice that a model's prompts are clipped."""
     folder.mkdir()
     running = LearnedDialects()
@@ -198,7 +200,7 @@ async def test_learned_adaptations_are_listed_below_a_models_line(
     async with ModelServer(strict) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("RICORDO_MODEL", "openai/strict")
-        notice_in(data, server.url)
+        learn_that_prompts_are_clipped(data, server.url)
         lines: list[str] = []
         await examine_models(say=lines.append)
     shutil.rmtree(data)

@@ -56,7 +56,7 @@ def http(both: tuple[ServerInThread, ModelServer]) -> Iterator[httpx2.Client]:
         http.delete(f"/v1/agents/{made['id']}")
 
 
-def told_by(serving: Serving, *words: str) -> None:
+def read_output_until(serving: Serving, *words: str) -> None:
     """Read a server's output until it prints one of these texts."""
     said = serving.said
     while not any(each in said for each in words):
@@ -71,11 +71,11 @@ def test_a_start_reports_the_default_model_its_reason_and_what_is_wrong(
 ) -> None:
     address, reason = both[1].url, f"{MODEL} (OPENAI_BASE_URL is set)"
     with shell.serving(OPENAI_BASE_URL=address) as serving:
-        told_by(serving, f"model: {reason}\n", f"New agents use the model {reason}.\n")
+        read_output_until(serving, f"model: {reason}\n", f"New agents use the model {reason}.\n")
     with shell.serving(OPENAI_BASE_URL=address, RICORDO_MODEL="openai/gpt-4.1-nona") as serving:
         assert "model: openai/gpt-4.1-nona (by RICORDO_MODEL" in serving.said
         near = "Did you mean openai/gpt-4.1-nano or openai/gpt-4.1?"
-        told_by(serving, f"RICORDO_MODEL=openai/gpt-4.1-nona cannot be used. {near}\n")
+        read_output_until(serving, f"RICORDO_MODEL=openai/gpt-4.1-nona cannot be used. {near}\n")
         refused = httpx2.post(f"{serving.address}/v1/agents/", json={"name": "x"}, trust_env=False)
         assert (refused.status_code, near in refused.text) == (404, True)
 
@@ -94,7 +94,9 @@ def test_a_start_does_not_wait_for_a_slow_provider_and_reports_it_later(
                 connection.sendall(
                     b'HTTP/1.1 200 OK\r\ncontent-length: 27\r\n\r\n{"data":[{"id":"gpt-4.1"}]}'
                 )
-                told_by(serving, f"New agents use the model {MODEL} (OPENAI_BASE_URL is set).\n")
+                read_output_until(
+                    serving, f"New agents use the model {MODEL} (OPENAI_BASE_URL is set).\n"
+                )
 
 
 def test_an_agent_without_a_model_gets_the_default_which_the_list_marks(

@@ -60,15 +60,13 @@ KINDS = {
 }
 
 
-def _siblings(first: str, last: str) -> list[str]:
+def _samples(first: str, last: str) -> list[str]:
     codes = range(ord(first), ord(last) + 1)
     singles = [chr(code) for code in codes][:: max(1, len(codes) // 12)]
     return [*singles, "".join(map(chr, codes)), last * 3]
 
 
-HIDDEN = [
-    (kind, signs) for kind, (first, last) in KINDS.items() for signs in _siblings(first, last)
-]
+HIDDEN = [(kind, signs) for kind, (first, last) in KINDS.items() for signs in _samples(first, last)]
 IN_PLACE = [
     *("👩‍💻", "👨‍👩‍👧", "❤️", "❤️‍🔥", "🏴󠁧󠁢󠁥󠁮󠁧󠁿", "1️⃣", "☃︎", "🏳️‍🌈", "🧑🏽‍🚀", "🙂‍↔️", "🐦‍⬛", "🫨", "‼️", "ℹ️"),
     *("می‌خواهم", "ශ්‍රී", "ന്‍", "क्‍ष", "র‍্য", "葛󠄀", "ᠤ\u180bᠨ", "ភាសា\u200bខ្មែរ", "ไทย\u200bไทย"),

@@ -649,7 +649,7 @@ def test_an_edit_of_a_note_is_a_redacted_version_by_the_owner(
 
 # --- a full history ---
 
-# Writes whose text is new in the history; for the `PUT`s of the ways above it is AFTER.
+# Writes whose text is new in the history. For the `PUT`s above this text is AFTER.
 NEW_TEXTS = (
     *("PUT as JSON", "PUT as Markdown", "PUT as TOML", "git push"),
     *("propose", "git push to propose/"),

@@ -28,7 +28,7 @@ def listing(provider: Provider, *names: str) -> tuple[Provider, ModelList]:
     return provider, models_in(str(rows(*names).body).replace("'", '"').encode(), provider)
 
 
-def without(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+def hide_packages(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
     """Make these libraries of providers seem not installed."""
     find = provider_sdks.find_spec
     monkeypatch.setattr(
@@ -103,7 +103,7 @@ async def test_an_aws_region_alone_does_not_select_a_provider(
 def test_a_model_whose_library_is_missing_is_skipped_and_the_extra_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    without(monkeypatch, "openai", "anthropic")
+    hide_packages(monkeypatch, "openai", "anthropic")
     default = choose([listing(OPENAI, "gpt-6.1-sol", "gpt-4.1")])
     assert (default.handle, default.reason) == (
         "openai/gpt-4.1",
@@ -325,7 +325,7 @@ async def test_the_model_in_the_settings_is_checked(
 async def test_the_model_in_the_settings_needs_its_library(
     server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without(monkeypatch, "anthropic")
+    hide_packages(monkeypatch, "anthropic")
     server.push(rows("claude-x-20260101"))
     settings = Settings(_env_file=None, model="anthropic/claude-x")
     known = models(settings, anthropic_api_key="k", anthropic_base_url=server.root)

@@ -75,7 +75,7 @@ _EXCESS = {
 _SIZES = ("", " ({n} > {limit})", ": {n}/{limit}", " [{limit}]", " (max {limit}, got {n})")
 
 
-def judged(
+def judged_too_long(
     words: str, *, estimate: int = SIZE, window: int = 128_000, accepted: int = 5_500
 ) -> bool:
     return is_too_long(words, estimate=estimate, window=window, accepted=accepted)
@@ -85,8 +85,8 @@ def test_a_length_refusal_is_recognized_in_every_known_wording() -> None:
     for words in SPELLINGS.values():
         said = words.format(n=SIZE, limit=LIMIT)
         # The server has accepted a request that is nearly as large, or a smaller one.
-        assert judged(said, estimate=5_900), said
-        assert judged(said), said
+        assert judged_too_long(said, estimate=5_900), said
+        assert judged_too_long(said), said
 
 
 def test_a_length_refusal_is_recognized_in_many_languages_and_codes() -> None:
@@ -102,7 +102,7 @@ def test_a_length_refusal_is_recognized_in_many_languages_and_codes() -> None:
                 said.replace(" ", "_"),
             ):
                 count += 1
-                assert judged(form), form
+                assert judged_too_long(form), form
     for code in (
         "CONTEXT_OVERFLOW",
         "ctx_limit",
@@ -111,14 +111,14 @@ def test_a_length_refusal_is_recognized_in_many_languages_and_codes() -> None:
         "input_too_large",
         "maxTokensExceeded",
     ):
-        assert judged(code), code
+        assert judged_too_long(code), code
     assert count > 200
 
 
 def test_without_a_known_word_the_size_decides() -> None:
     for words in ("", "Bad Request", "E1042", "ungültig"):
-        assert judged(words, estimate=120_000), words
-        assert not judged(words, estimate=60_000), words
+        assert judged_too_long(words, estimate=120_000), words
+        assert not judged_too_long(words, estimate=60_000), words
 
 
 def test_a_refusal_for_another_reason_does_not_count_as_too_long() -> None:
@@ -130,7 +130,7 @@ def test_a_refusal_for_another_reason_does_not_count_as_too_long() -> None:
         "The model does not exist",
     )
     for words in others:
-        assert not judged(words, estimate=2_000, accepted=9_000), words
+        assert not judged_too_long(words, estimate=2_000, accepted=9_000), words
 
 
 def test_the_window_named_in_a_refusal_is_read() -> None:

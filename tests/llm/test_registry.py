@@ -285,7 +285,7 @@ async def test_concurrent_lists_cause_one_request(server: ModelServer) -> None:
 SMALL = "text-embedding-3-small"
 
 
-def without_the_package(settings: Settings) -> Embedders:
+def embedders_without_package(settings: Settings) -> Embedders:
     known = models()
     return Embedders(
         settings, known._directory, known._connections, CallPolicy(0, 5), has_embedded=lambda: False
@@ -371,11 +371,11 @@ def test_the_default_embedding_is_the_setting_or_the_installed_built_in_model() 
         == "openai/x"
     )
     assert models(Settings(_env_file=None, embedding="none")).embedders.default_handle() is None
-    assert without_the_package(Settings(_env_file=None)).default_handle() is None
+    assert embedders_without_package(Settings(_env_file=None)).default_handle() is None
 
 
 async def test_without_the_package_the_built_in_embedding_model_is_not_offered() -> None:
-    known = without_the_package(Settings(_env_file=None, embedding=HANDLE))
+    known = embedders_without_package(Settings(_env_file=None, embedding=HANDLE))
     assert await known.list() == []
     assert known.default_handle() == HANDLE
     with pytest.raises(

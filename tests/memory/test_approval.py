@@ -104,8 +104,8 @@ async def test_an_approved_proposal_becomes_a_version_of_the_agent_approved_by_t
     kept = await reread(store, proposal)
     assert kept == done.proposal
     assert (kept.status, kept.result, kept.resolved_by) == ("approved", version.id, "user-ada")
-    # If the owner approves with another text, the owner is its author. With the proposed text the
-    # agent is.
+    # An owner who approves with another text is the author of the version. If the text is the
+    # proposed one, the agent is the author.
     same, edited = (
         await proposed(store, "rum", "gin"),
         await proposed(store, "Turin", "Rome", by=COACH, reasoning="A change"),
@@ -203,7 +203,7 @@ async def test_proposals_of_a_deleted_block_expire_and_wait_again_after_its_rest
     done = await approve(store, waiting[0])
     assert isinstance(done, Approved)
     assert (done.block.id, done.block.value) == (block.id, TEXT.replace("tea", "rum"))
-    # When the owner approves a deletion, it is approved, and other proposals for the block end.
+    # If the owner approves a deletion, other proposals for the block expire.
     other, third = await drafted(store, None), await proposed(store, "Turin", "Rome", by=COACH)
     await approve(store, other)
     assert [(await reread(store, one)).status for one in (other, third)] == ["approved", "expired"]
@@ -493,7 +493,8 @@ async def test_an_undo_that_meets_another_change_leaves_no_version_without_a_blo
     count = await count_of_versions(store)
     monkeypatch.setattr(blocks, "labelled", before_somebody_changes_a_setting)
     try:
-        done = await undo(store, run_id)  # this succeeds where units of work run again
+        # The undo succeeds on databases that repeat a unit of work; on others it raises Overtaken.
+        done = await undo(store, run_id)
         assert [one.outcome for one in done.blocks] == ["undone"]
     except Overtaken:
         assert await count_of_versions(store) == count

@@ -41,7 +41,7 @@ MODES: tuple[CompactionMode, ...] = (
 )
 
 
-def said(size: int, role: str = "user") -> Message:
+def message_of_size(size: int, role: str = "user") -> Message:
     return replace(make.message(AGENT, "x" * 4 * size), role=role)
 
 
@@ -84,13 +84,17 @@ def cut_at(
 
 
 def talk(turns: int, size: int = 100) -> list[Message]:
-    return [message for _ in range(turns) for message in (said(size), said(size, "assistant"))]
+    return [
+        message
+        for _ in range(turns)
+        for message in (message_of_size(size), message_of_size(size, "assistant"))
+    ]
 
 
 sizes = st.one_of(st.integers(0, 60), st.integers(0, 3_000), st.sampled_from([9_000, 70_000]))
 pieces = st.one_of(
-    st.builds(lambda size: [said(size)], sizes),
-    st.builds(lambda size: [said(size, "assistant")], sizes),
+    st.builds(lambda size: [message_of_size(size)], sizes),
+    st.builds(lambda size: [message_of_size(size, "assistant")], sizes),
     st.builds(
         lambda many, gated: exchange(*many, gated=gated),
         st.lists(sizes, min_size=1, max_size=3),
@@ -115,7 +119,7 @@ def windows(draw: st.DrawFn) -> tuple[list[Message], int]:
     if draw(st.booleans()):
         return [*window, *draw(endings)], len(window) + 1
     during = [m for piece in draw(st.lists(pieces, max_size=6)) for m in piece if m.role != "user"]
-    return [*window, said(draw(sizes)), *during, *draw(endings)], len(window)
+    return [*window, message_of_size(draw(sizes)), *during, *draw(endings)], len(window)
 
 
 def starts_of(messages: list[Message]) -> list[str]:
@@ -174,7 +178,11 @@ def test_a_cut_splits_no_call_from_its_result_keeps_the_order_and_loses_nothing(
 
 
 settled = st.one_of(
-    st.builds(lambda size, role: [said(size, role)], sizes, st.sampled_from(["user", "assistant"])),
+    st.builds(
+        lambda size, role: [message_of_size(size, role)],
+        sizes,
+        st.sampled_from(["user", "assistant"]),
+    ),
     st.builds(lambda many: exchange(*many), st.lists(sizes, min_size=1, max_size=3)),
 )
 
@@ -193,7 +201,7 @@ def test_every_cut_makes_progress_if_it_can(
     mode: CompactionMode,
     window_tokens: int,
 ) -> None:
-    question = said(asked)
+    question = message_of_size(asked)
     steps = [step for step in during if step[0].role == "assistant"]
     past = [message for piece in before for message in piece]
     window = [SYSTEM, *past, question, *(message for step in steps for message in step)]
@@ -217,7 +225,7 @@ def test_a_sliding_cut_evicts_its_share_and_ends_before_an_assistant_message() -
 
 
 def test_mode_all_keeps_only_the_system_message_and_the_current_turn() -> None:
-    window = [SYSTEM, SUMMARY, *talk(5), said(50), *exchange(10)]
+    window = [SYSTEM, SUMMARY, *talk(5), message_of_size(50), *exchange(10)]
     found = cut_at(window, "all", keep_from=12)
     assert found == Cut(tuple(window[1:12]), (SYSTEM, *window[12:]), is_whole=True)
     on_demand = cut_at(window, "all")
@@ -228,7 +236,7 @@ def test_an_earlier_summary_is_evicted_with_later_messages_but_never_alone() -> 
     window = [SYSTEM, SUMMARY, *talk(6)]
     found = cut_at(window, "sliding_window")
     assert found.evicted[0] is SUMMARY
-    assert cut_at([SYSTEM, SUMMARY, said(9_500)], "sliding_window", keep_from=2) is None
+    assert cut_at([SYSTEM, SUMMARY, message_of_size(9_500)], "sliding_window", keep_from=2) is None
     assert cut_at([SYSTEM, SUMMARY], "all") is None
     assert cut_at([SYSTEM], "all") is None
     assert cut_at([], "all") is None
@@ -238,7 +246,7 @@ def test_an_earlier_summary_is_evicted_with_later_messages_but_never_alone() -> 
 def test_a_too_long_turn_loses_its_older_exchanges_and_keeps_the_users_message(
     mode: CompactionMode,
 ) -> None:
-    question = said(500)
+    question = message_of_size(500)
     steps = [exchange(1_500) for _ in range(8)]
     window = [SYSTEM, SUMMARY, question, *(message for step in steps for message in step)]
     found = cut_at(window, mode, keep_from=2)
@@ -252,7 +260,7 @@ def test_a_too_long_turn_loses_its_older_exchanges_and_keeps_the_users_message(
 
 
 def test_a_heartbeat_does_not_count_as_the_users_message() -> None:
-    question, beat = said(100), make.message(AGENT, parts=(heartbeat_event("x", "now"),))
+    question, beat = message_of_size(100), make.message(AGENT, parts=(heartbeat_event("x", "now"),))
     window = [SYSTEM, question, *exchange(4_000), beat, *exchange(4_000), beat, *exchange(4_000)]
     found = cut_at(window, "all", keep_from=1)
     assert found is not None
@@ -260,7 +268,13 @@ def test_a_heartbeat_does_not_count_as_the_users_message() -> None:
 
 
 def test_an_old_call_without_a_result_can_be_evicted() -> None:
-    window = [SYSTEM, *exchange(10, answered=False), said(10), said(10, "assistant"), *talk(60)]
+    window = [
+        SYSTEM,
+        *exchange(10, answered=False),
+        message_of_size(10),
+        message_of_size(10, "assistant"),
+        *talk(60),
+    ]
     found = cut_at(window, "all")
     assert found == Cut(tuple(window[1:]), (SYSTEM,), is_whole=True)
 
@@ -341,7 +355,7 @@ def test_every_request_soon_fits_even_if_the_estimate_is_half_or_double(
         raise AssertionError("refused four times")
 
     for asked, steps in said_and_done:
-        question = said(asked)
+        question = message_of_size(asked)
         window.append(question)
         begin = len(window) - 1
         for size in steps:
@@ -349,6 +363,6 @@ def test_every_request_soon_fits_even_if_the_estimate_is_half_or_double(
             assert question in window
             window += exchange(size)
         ask(begin)
-        window.append(said(3, "assistant"))
+        window.append(message_of_size(3, "assistant"))
     # The loop learns the correction once, and keeps it.
     assert refusals <= 2

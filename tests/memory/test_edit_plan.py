@@ -35,7 +35,7 @@ async def begin(store: SqliteStore, *labels: str) -> tuple[AgentState, WorkingMe
     return state, WorkingMemory(state)
 
 
-async def now(store: SqliteStore, state: AgentState) -> dict[str, str]:
+async def block_texts(store: SqliteStore, state: AgentState) -> dict[str, str]:
     """Return the texts of the agent's blocks, in their order."""
     return {block.label: block.value for block in (await reloaded(store, state)).blocks}
 
@@ -107,7 +107,7 @@ async def test_removing_deletes_an_agents_own_block_and_detaches_a_shared_one(
         True,
         True,
     ]
-    assert set(await now(store, other)) == {"team", "persona"}
+    assert set(await block_texts(store, other)) == {"team", "persona"}
 
 
 async def test_blocks_can_swap_labels_and_labels_can_be_reused_within_one_step(
@@ -121,7 +121,7 @@ async def test_blocks_can_swap_labels_and_labels_can_be_reused_within_one_step(
     memory.create("c", "New", None, "call-5")
     committed = await save(store, state, memory)
     assert committed.failed == {}
-    assert await now(store, state) == {"b": "About a", "a": "About b", "c": "New"}
+    assert await block_texts(store, state) == {"b": "About a", "a": "About b", "c": "New"}
     assert committed.blocks == (await reloaded(store, state)).blocks
 
 
@@ -147,7 +147,7 @@ async def test_another_writers_change_of_another_line_is_kept_with_a_rename(
     await someone_else(store, state.blocks[0], value="Name: Ada\nDrink: tea\nCity: Rome")
     committed = await save(store, state, memory)
     both = "Name: Ada L.\nDrink: tea\nCity: Rome"
-    assert await now(store, state) == {"ada": both}
+    assert await block_texts(store, state) == {"ada": both}
     assert (committed.results, committed.failed) == ({"call-2": both}, {})
 
 
@@ -160,7 +160,7 @@ async def test_a_call_that_changes_several_blocks_fails_as_a_whole(store: Sqlite
     committed = await save(store, state, memory)
     assert list(committed.failed) == ["call-1"]
     assert "changed by someone else in the same lines" in committed.failed["call-1"]
-    assert await now(store, state) == {
+    assert await block_texts(store, state) == {
         "human": "About Eve",
         "persona": "About persona",
         "plans": "Rest.",
@@ -178,7 +178,7 @@ async def test_calls_that_depend_on_a_failed_one_fail_and_others_succeed(
     await shared(store, "plans", state)
     committed = await save(store, state, memory)
     assert committed.failed == {"call-1": EXISTS, "call-2": EXISTS}
-    assert await now(store, state) == {
+    assert await block_texts(store, state) == {
         "human": "About human",
         "persona": "About persona",
         "plans": "About plans",
@@ -206,7 +206,8 @@ async def test_a_concurrent_change_is_kept_and_only_the_conflicting_call_fails(
         ("write", {"policy": "propose"}, "policy propose"),
         *((name, {"read_only": True}, closed) for name in ("remove", "rename")),
         *((name, {}, gone) for name in ("write", "rename", "describe")),
-        ("remove", {}, None),  # A block that somebody else deleted first is deleted.
+        # If somebody else deleted the block first, the deletion succeeds.
+        ("remove", {}, None),
     ):
         state, memory = await begin(store)
         edits[name](memory)
@@ -256,7 +257,11 @@ async def test_the_label_of_a_removed_block_that_another_agent_keeps_cannot_be_r
     memory.create("plans", "New", None, "call-2")
     committed = await save(store, state, memory)
     assert committed.failed == {"call-1": TAKEN, "call-2": TAKEN}
-    assert await now(store, state) == await now(store, other) == {"plans": "About plans"}
+    assert (
+        await block_texts(store, state)
+        == await block_texts(store, other)
+        == {"plans": "About plans"}
+    )
 
 
 async def test_a_shared_block_cannot_get_a_label_that_another_of_its_agents_uses(
@@ -270,7 +275,7 @@ async def test_a_shared_block_cannot_get_a_label_that_another_of_its_agents_uses
     memory.rename("team", "plans", "call-1")
     committed = await save(store, state, memory)
     assert committed.failed == {"call-1": TAKEN}
-    assert "team" in await now(store, other)
+    assert "team" in await block_texts(store, other)
 
 
 async def test_of_two_new_labels_that_differ_only_in_capitals_one_is_refused(
@@ -300,7 +305,11 @@ async def test_of_two_new_labels_that_differ_only_in_capitals_one_is_refused(
     committed = await save(store, state, memory)
     assert committed.failed.keys() == {"call-2"}
     assert "only in capitals" in committed.failed["call-2"]
-    assert await now(store, state) == {"human": "Name: Ada", "Notes": "About a", "b": "About b"}
+    assert await block_texts(store, state) == {
+        "human": "Name: Ada",
+        "Notes": "About a",
+        "b": "About b",
+    }
 
 
 async def test_the_label_of_a_users_attached_but_hidden_block_cannot_be_used(
@@ -326,4 +335,4 @@ async def test_the_label_of_a_users_attached_but_hidden_block_cannot_be_used(
     memory = WorkingMemory(await reloaded(store, state))
     memory.create("plans", "New", "Plans", "call-3")
     assert (await save(store, state, memory)).failed == {"call-3": TAKEN}
-    assert list(await now(store, state)) == ["human", "notes"]
+    assert list(await block_texts(store, state)) == ["human", "notes"]

@@ -284,7 +284,7 @@ def test_a_unified_diff_names_both_sides_and_shows_three_lines_of_context() -> N
 LONG = 40_000
 
 
-def hard(size: int) -> dict[str, tuple[str, str]]:
+def hard_texts(size: int) -> dict[str, tuple[str, str]]:
     """Return pairs of texts of about this length.
 
     The standard library's matcher takes minutes for some long ones.
@@ -314,7 +314,7 @@ def hard(size: int) -> dict[str, tuple[str, str]]:
 
 
 def test_any_two_long_texts_are_compared_in_linear_time() -> None:
-    texts = {size: hard(size) for size in (LONG // FACTOR, LONG)}
+    texts = {size: hard_texts(size) for size in (LONG // FACTOR, LONG)}
     for name in texts[LONG]:
         require_linear(lambda size, name=name: by_words(*texts[size][name]), LONG // FACTOR, name)
         require_linear(

@@ -148,7 +148,7 @@ async def test_an_external_index_is_asked_with_the_model_of_each_archive(
         assert [(hit.passage.text, hit.relevance.mode) for hit in hits] == [
             (f"tea of {embedding}", mode)
         ]
-    # One search of all archives has hits by meaning from each of them.
+    # One search of all archives finds texts by meaning in each of them.
     hits = await library.recall.passages("tea", PassageFilter(tuple(archive_ids.values())), 9, mode)
     assert len(hits) == 9
     assert all(hit.relevance.vector_rank is not None for hit in hits)

@@ -36,7 +36,7 @@ def writer_of(asked: ScriptedModel, **fields: object) -> Writer:
     return Writer(model=asked, window=asked.info.context_window, **fields)  # type: ignore[arg-type]
 
 
-def own_of(asked: ScriptedModel, settings: ModelSettings | None = None) -> Writer:
+def writer_with_same_prompt(asked: ScriptedModel, settings: ModelSettings | None = None) -> Writer:
     def render(messages: Sequence[Message]) -> Sequence[Message]:
         return transcript(messages, "UTC", asked.info.context_window)
 
@@ -183,7 +183,7 @@ async def test_every_failure_gives_an_outline_and_wasted_tokens_are_counted(
         summary = await summarize(
             talk(6),
             in_mode(mode),
-            writer=(own_of if mode.startswith("self_") else writer_of)(asked),
+            writer=(writer_with_same_prompt if mode.startswith("self_") else writer_of)(asked),
         )
         (request,) = asked.requests
         name = {"sliding_window": "sliding", "self_compact_sliding_window": "self_sliding"}.get(
@@ -222,7 +222,9 @@ async def test_an_agents_own_summary_request_begins_like_its_other_requests(
     asked = model(["I told Ada of tea."], "own")
     messages = [*talk(3), make.call(AGENT, "look"), make.result(AGENT, "look", "A cat.")]
     settings = ModelSettings(temperature=0.5, reasoning_effort="low")
-    summary = await summarize(messages, in_mode(mode), writer=own_of(asked, settings))
+    summary = await summarize(
+        messages, in_mode(mode), writer=writer_with_same_prompt(asked, settings)
+    )
     assert (summary.text, summary.mode, summary.model) == (
         "I told Ada of tea.",
         mode,
@@ -247,7 +249,9 @@ async def test_an_agent_summarizes_ten_windows_itself_in_valid_pieces() -> None:
         *(message for pair in pairs for message in pair),
         make.message(AGENT, "x" * 90_000),
     ]
-    summary = await summarize(messages, in_mode("self_compact_all"), writer=own_of(asked))
+    summary = await summarize(
+        messages, in_mode("self_compact_all"), writer=writer_with_same_prompt(asked)
+    )
     assert summary.mode == "self_compact_all"
     assert len(asked.requests) > 8
     for request in asked.requests:
@@ -326,7 +330,7 @@ async def test_a_small_token_limit_asks_for_fewer_words() -> None:
 HOUR = 3_600_000_000
 
 
-def visit() -> list[Message]:
+def messages_with_tools() -> list[Message]:
     return [
         make.message(AGENT, "My cat is called Minka.", created_at=START),
         make.message(AGENT, "A fine name.", "assistant", created_at=START + HOUR),
@@ -343,7 +347,7 @@ def visit() -> list[Message]:
 
 
 def test_an_outline_shows_who_said_what_when_and_which_tools_were_called() -> None:
-    said = outline(visit(), earlier="She lives in Turin.", timezone="Europe/Rome")
+    said = outline(messages_with_tools(), earlier="She lives in Turin.", timezone="Europe/Rome")
     assert said.startswith("(No model wrote this summary.")
     assert said.partition("\n\n")[2] == (
         "Earlier summary:\nShe lives in Turin.\n\n8 messages from 2026-01-01 01:00:00 AM CET+0100 "
@@ -361,7 +365,7 @@ def test_an_outline_shows_who_said_what_when_and_which_tools_were_called() -> No
 def test_an_outline_of_an_outline_extends_it_without_nesting(rounds: int) -> None:
     longest, whole = 8_000, "She lives in Turin."
     for _ in range(rounds):
-        whole = outline(visit(), earlier=whole, longest=longest)
+        whole = outline(messages_with_tools(), earlier=whole, longest=longest)
         assert len(whole) <= longest
     for once in (
         "No model wrote",

@@ -23,7 +23,9 @@ from ricordo.storage.schema.memory_tables import chains
 from tests.memory.steps import ADA, TUTOR, owned_of, put
 
 
-async def do(store: SqliteStore, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+async def run_on_memory(
+    store: SqliteStore, work: Callable[..., Any], *arguments: Any, **options: Any
+) -> Any:
     return await store.write(
         lambda tx: work(tx, user_memory.open_memory(tx, Scope(), "ada"), *arguments, **options)
     )
@@ -35,17 +37,17 @@ async def history_of(store: SqliteStore, label: str | None = None) -> list[Block
 
 
 async def found(store: SqliteStore, label: str) -> Block | None:
-    return await do(store, user_memory.find, label)
+    return await run_on_memory(store, user_memory.find, label)
 
 
 async def test_a_user_without_memory_has_no_blocks_and_reading_creates_nothing(
     store: SqliteStore,
 ) -> None:
     await store.write(lambda tx: users.find_or_make(tx, Scope(), "ada"))
-    assert await do(store, user_memory.listed) == ()
+    assert await run_on_memory(store, user_memory.listed) == ()
     assert await history_of(store) == []
     with pytest.raises(NotFound, match="Write a block first"):
-        await do(store, user_memory.delete, "human", ADA)
+        await run_on_memory(store, user_memory.delete, "human", ADA)
     with pytest.raises(NotFound, match='no user "bob"'):
         await owned_of(store, "bob")
     assert await store.read(lambda tx: tx.all(chains.select())) == []
@@ -56,7 +58,7 @@ async def test_ten_concurrent_first_puts_create_one_user_and_one_chain(
 ) -> None:
     await asyncio.gather(*(put(store, f"block {number}", str(number)) for number in range(10)))
     owned = await owned_of(store)
-    listed = await do(store, user_memory.listed)
+    listed = await run_on_memory(store, user_memory.listed)
     assert {block.label: block.value for block in listed} == {
         f"block {number}": str(number) for number in range(10)
     }
@@ -92,10 +94,10 @@ async def test_restoring_a_label_whose_block_was_renamed_creates_a_new_block(
 ) -> None:
     block = await put(store, "human", "one", title="You")
     first = (block.head or b"").hex()
-    await do(store, user_memory.delete, "human", ADA)
-    await do(store, user_memory.restore, "human", first, ADA)
-    await do(store, user_memory.rename, "human", "profile", ADA)
-    again = await do(store, user_memory.restore, "human", first, ADA)
+    await run_on_memory(store, user_memory.delete, "human", ADA)
+    await run_on_memory(store, user_memory.restore, "human", first, ADA)
+    await run_on_memory(store, user_memory.rename, "human", "profile", ADA)
+    again = await run_on_memory(store, user_memory.restore, "human", first, ADA)
     profile = await found(store, "profile")
     assert (profile.id, again.id != block.id, again.value, again.title) == (
         block.id,
@@ -186,7 +188,9 @@ async def test_an_agent_cannot_put_against_the_policy_or_change_settings(
         await put(store, "human", "z", by=TUTOR, policy="guarded")
     await put(store, "human", "y", policy="guarded")
     with pytest.raises(Forbidden):
-        await do(store, user_memory.change_settings, "human", {"policy": "direct"}, TUTOR)
+        await run_on_memory(
+            store, user_memory.change_settings, "human", {"policy": "direct"}, TUTOR
+        )
     block = await found(store, "human")
     assert (block.value, block.policy) == ("y", "guarded")
 
@@ -198,4 +202,4 @@ async def test_users_with_equal_labels_have_separate_blocks(store: SqliteStore) 
     bobs = await owned_of(store, "bob")
     (theirs,) = await store.read(lambda tx: history.page(tx, bobs.chain.id))
     with pytest.raises(NotFound):
-        await do(store, user_memory.restore, "human", theirs.id.hex(), ADA)
+        await run_on_memory(store, user_memory.restore, "human", theirs.id.hex(), ADA)

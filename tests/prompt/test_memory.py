@@ -109,14 +109,14 @@ class Seen:
     value: str
 
 
-def close(name: str) -> re.Pattern[str]:
+def closing_tag(name: str) -> re.Pattern[str]:
     """Match any text that a reader might take for a closing tag, in any spacing or case."""
     return re.compile(rf"<\s*/\s*{re.escape(name)}(?![\w-])[^>]*>", re.IGNORECASE)
 
 
 def read_until(text: str, place: int, name: str) -> tuple[str, int]:
     """Return the text before the first exact closing tag, and the position after it."""
-    found = close(name).search(text, place)
+    found = closing_tag(name).search(text, place)
     assert found.group() == f"</{name}>"
     assert text[found.start() - 1] == text[found.end()] == "\n"
     return text[place : found.start() - 1] if found.start() > place else "", found.end() + 1
@@ -146,8 +146,8 @@ def read_blocks(text: str, numbered: bool) -> list[Seen]:
                 text, place, warning[warning.index("<warning>") : warning.index("<value>")]
             )
         value, place = read_until(text, expect(text, place, "<value>\n"), "value")
-        assert not close(label).search(value)
-        assert not close(label).search(description)
+        assert not closing_tag(label).search(value)
+        assert not closing_tag(label).search(description)
         if numbered and value:
             lines = [line.split("→ ", 1) for line in value.split("\n")]
             assert [number for number, _ in lines] == [
@@ -160,7 +160,7 @@ def read_blocks(text: str, numbered: bool) -> list[Seen]:
     return seen
 
 
-def undone(text: str) -> str:
+def unescaped(text: str) -> str:
     return text.replace("\\/", "/")
 
 
@@ -221,8 +221,8 @@ def test_no_text_in_a_block_can_close_it(
     ]
     rendered = render_memory(section(*blocks, provider="anthropic" if numbered else "openai"))
     seen = read_blocks(rendered, numbered) if blocks else []
-    assert [(one.label, undone(one.description), undone(one.value)) for one in seen] == [
-        (label, undone(description), undone(value)) for label, description, value in contents
+    assert [(one.label, unescaped(one.description), unescaped(one.value)) for one in seen] == [
+        (label, unescaped(description), unescaped(value)) for label, description, value in contents
     ]
 
 
@@ -265,7 +265,7 @@ def test_no_text_of_a_file_can_close_its_directory(
         "value": 1,
         "instructions": bool(content),
     }.items():
-        assert len(close(tag).findall(rendered)) == count
+        assert len(closing_tag(tag).findall(rendered)) == count
 
 
 @pytest.mark.parametrize("policy", ["guarded", "explicit", "propose"])

@@ -170,7 +170,8 @@ async def test_a_network_that_does_not_open_in_time_makes_the_sandbox_unavailabl
 ) -> None:
     sandbox = opened(tmp_path, sandbox="bubblewrap", sandbox_network=True)
     await sandbox.run_python("", b"", has_network=True)
-    # Two processes that are confined already, so only the wait for their network can end too late.
+    # Two processes are confined before the change, so only the wait for their network can exceed
+    # its time limit.
     ready = [task for tasks in sandbox._warm.values() for task in tasks]
     await asyncio.gather(*ready)
     monkeypatch.setattr(sandbox_process, "_READY", 0)

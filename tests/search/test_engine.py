@@ -62,7 +62,7 @@ filters = st.builds(
 )
 
 
-def by_hand(
+def expected_hits(
     kept: list[Message], query: str, wanted: MessageFilter, limit: int
 ) -> list[tuple[int, float]]:
     """Compute the best messages and their scores from the texts alone.
@@ -170,7 +170,7 @@ async def test_a_search_finds_the_same_as_a_plain_computation(
                     await store.write(lambda tx, most=most: flush(tx, agent.id, most))  # type: ignore[misc]
                 case ("look",):
                     await store.read(look)
-        expected = by_hand(kept, query, wanted, limit)
+        expected = expected_hits(kept, query, wanted, limit)
         unmerged = found(await store.read(look))
         assert [document for document, _ in unmerged] == [document for document, _ in expected]
         assert [score for _, score in unmerged] == pytest.approx(

@@ -35,7 +35,7 @@ times = st.integers(0, 5)
 moments = st.none() | times
 
 
-def at(moment: int | None) -> int | None:
+def time_at(moment: int | None) -> int | None:
     return None if moment is None else START + moment
 
 
@@ -80,7 +80,12 @@ async def test_passages_are_filtered_before_the_limit(store: Store) -> None:
         ]
         looked_through, tags, all_tags, start, end = conditions
         wanted = PassageFilter(
-            tuple(shelves[n].id for n in looked_through), tags, all_tags, None, at(start), at(end)
+            tuple(shelves[n].id for n in looked_through),
+            tags,
+            all_tags,
+            None,
+            time_at(start),
+            time_at(end),
         )
         made = []
         for words, shelf, carried, moment, flushes in filed:

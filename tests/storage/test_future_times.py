@@ -14,7 +14,7 @@ from ricordo.storage.future_times import mend_future_times
 from tests.seams import make
 from tests.seams.stores import ManualClock
 
-# Seconds: a time zone that was wrong by a day, an empty battery, a mistyped year.
+# Jumps in seconds, as after a wrong time zone, an empty battery or a mistyped year.
 JUMPS = (*(86_400 * days + 61 for days in (1, 2, 3, 7, 30, 31, 365, 400, 3_650, 36_500)), 90_000)
 
 

@@ -240,7 +240,7 @@ async def test_a_text_whose_stored_bytes_were_changed_or_cut_is_a_conflict(
         except Conflict as error:
             return str(error)
 
-    # A few bits mean nothing to zlib, such as the name of the level of compression.
+    # A few bits, such as those for the level of compression, have no meaning for zlib.
     damaged = f"The stored text {ids[which].hex()} is damaged. Restore a backup."
     assert await store.write(look) in (damaged, written[which])
 

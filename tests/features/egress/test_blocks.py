@@ -178,7 +178,7 @@ def test_names_and_descriptions_without_it_are_saved(world: World, http: httpx2.
         "new_path": "drinks",
         "description": "Drinks that are liked",
     }
-    # A block with the same policy may get it.
+    # A block with the same policy may get the text.
     described = {"command": "rename", "path": "human", "description": f"Of one who {SECRET}"}
     world.local.script.append(says("", ("memory", arguments), ("memory", described)))
     say(http, agent, "Note it.")

@@ -84,7 +84,7 @@ def test_only_the_user_may_loosen_the_policy_of_their_facts(http: httpx2.Client,
     assert ok(http.get(path)) == []
 
 
-def test_others_only_add_to_the_policy_of_a_fact_that_was_moved_to_the_kind(
+def test_others_can_only_tighten_the_policy_of_a_fact_moved_to_another_kind(
     world: World, http: httpx2.Client, eve: str
 ) -> None:
     path = f"/v1/users/{eve}/facts"

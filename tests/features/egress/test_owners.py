@@ -119,7 +119,7 @@ def test_with_egress_refuses_a_turn_with_a_forbidden_block_is_refused(tmp_path: 
 def second_of(
     world: World, first: Callable[[Transaction], Any], second: Callable[[Transaction], Any]
 ) -> Any:
-    """Run both units at once, the first one earlier; return the second's result or exception."""
+    """Run both units at once, beginning with the first; return the result of the second."""
     store = world.server.runtime.store
     changed, later = world.server.run(overlapped(store, first, second))
     assert not isinstance(changed, BaseException), changed
@@ -139,7 +139,7 @@ def labels_in(world: World, conversation: str) -> list[str | None]:
     return [row.egress for row in world.server.read(lambda tx: tx.all(statement))]
 
 
-def test_a_turn_that_starts_during_the_change_reads_the_new_policy(
+def test_a_turn_that_starts_during_a_policy_change_reads_the_new_policy(
     world: World, http: httpx2.Client
 ) -> None:
     agent = agent_of(http, model=LOCAL)
@@ -162,7 +162,7 @@ def test_a_turn_that_starts_during_the_change_reads_the_new_policy(
     )
 
 
-def test_a_change_by_others_is_compared_with_what_the_owner_chose_just_before(
+def test_others_cannot_loosen_a_policy_that_the_owner_just_tightened(
     world: World, http: httpx2.Client
 ) -> None:
     kai = world.server.write(lambda tx: users.find_or_make(tx, Scope(), "kai", is_subject=True))
@@ -192,7 +192,9 @@ def test_a_change_by_others_is_compared_with_what_the_owner_chose_just_before(
         assert isinstance(later, Forbidden), (change, later)
 
 
-def test_every_message_of_a_conversation_gets_its_policy(world: World, http: httpx2.Client) -> None:
+def test_every_message_of_a_conversation_gets_the_conversations_policy(
+    world: World, http: httpx2.Client
+) -> None:
     agent = agent_of(http, model=LOCAL)
     conversation = conversation_of(http, agent)
     allow(http, f"conversations/{conversation}", "local")

@@ -74,7 +74,8 @@ def test_what_a_called_agent_learns_belongs_to_the_callers_user(guarded: Cast) -
         assert f"{other}-canary" not in seen
         (block,) = ok(guarded.http.get(f"/v1/agents/{ben}/core-memory/blocks", **options))
         assert block["value"] == f"Nobody yet.\nIs {name}-canary."
-    assert guarded.incoming("Ben") == []  # in the agent's own conversation
+    # The agent's own conversation gets no message.
+    assert guarded.incoming("Ben") == []
     prompts = [str(request.messages) for request in guarded.requests["Ben"]]
     assert not [prompt for prompt in prompts if "ada-canary" in prompt and "bob-canary" in prompt]
 

@@ -193,7 +193,7 @@ def test_a_long_delivery_turn_is_checked_again_later(
     assert len(cast.incoming("Ben")) == len(cast.requests["Ben"]) == 1
 
 
-def test_a_job_that_does_not_wait_any_longer_for_a_busy_agent_leaves_no_task(
+def test_a_delivery_that_stops_waiting_for_a_busy_agent_leaves_no_task(
     cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_jobs, "_PATIENCE", 0.01)

@@ -195,7 +195,7 @@ def test_a_failed_reading_is_retried_at_the_same_portion(
     assert [text.count(f"Word: {name}") for name in ("One", "Two", "Three")] == [1, 1, 1]
 
 
-def test_a_long_file_is_read_to_its_end_in_several_jobs(
+def test_a_long_file_is_read_completely_in_several_jobs(
     server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(documents, "_CHARACTERS", 500)

@@ -134,7 +134,8 @@ def test_retrieved_documents_neither_fork_a_chat_nor_change_memory(
     )
     question, answer, more = "What is the plan?", "To sail.", "And then?"
     server.says(answer, "To rest.")
-    sent = headers(service, "ada", "with-documents")  # there is no header that marks tasks
+    # These requests have no header that marks tasks.
+    sent = headers(service, "ada", "with-documents")
 
     def say(*texts: str, as_parts: bool = False) -> list[str]:
         chat: list[Any] = [

@@ -107,7 +107,7 @@ def test_changes_after_untrusted_content_are_only_proposed(skills: Skills) -> No
         user = f"eva-{policy}"
         skills.put(path, "hi", files=SCRIPT)
         ok(skills.http.patch(f"{path}/hi", json={"policy": policy}))
-        # A step without untrusted content may change it at once.
+        # A step without untrusted content changes the skill at once.
         (told,) = skills.say(user, proposing("hi", files={"a.txt": "Clean."}))
         assert told == "The skill hi is changed."
         # The output of a script is untrusted, and so is every later step of the conversation.

@@ -51,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def likeness(one: Sequence[float], other: Sequence[float]) -> float:
+def dot_product(one: Sequence[float], other: Sequence[float]) -> float:
     return sum(a * b for a, b in zip(one, other, strict=True))
 
 
@@ -63,7 +63,7 @@ async def test_related_texts_are_more_similar_than_unrelated_ones(model: Embedde
             "The train to Rome leaves at nine.",
         ]
     )
-    assert likeness(question, near) > likeness(question, far) + 0.1
+    assert dot_product(question, near) > dot_product(question, far) + 0.1
 
 
 async def test_a_vector_has_length_one_and_the_announced_dimensions(

@@ -32,7 +32,7 @@ from tests.support.model_server import Answer, ModelServer, Seen, embeddings, ve
 INFO = EmbeddingInfo("p/m", "p", "m", "openai")
 
 
-def mark(text: str) -> list[float]:
+def vector_for(text: str) -> list[float]:
     return [float(ord(sign)) for sign in text[:6].ljust(6)]
 
 
@@ -66,7 +66,7 @@ class Tempered:
         ):
             raise ModelError("context_window_exceeded", "too long")
         self.taken.append(texts)
-        return [mark(text) for text in texts]
+        return [vector_for(text) for text in texts]
 
 
 TEXT = st.one_of(
@@ -91,7 +91,8 @@ async def test_every_text_gets_its_own_vector_whatever_the_providers_limits(
     provider = Tempered(most_texts, most_tokens, text, fails)
     found = await RemoteEmbedder(INFO, Waits().policy(5), provider).embed(texts)
     expected = [
-        unit(mark(one.replace("\ud800", "?")), "p") if one.strip() else [0.0] * 6 for one in texts
+        unit(vector_for(one.replace("\ud800", "?")), "p") if one.strip() else [0.0] * 6
+        for one in texts
     ]
     assert found == expected
     assert all(one.strip() for sent, _ in provider.requests for one in sent)
@@ -122,7 +123,7 @@ async def test_a_query_times_out_and_the_next_ones_fail_at_once_for_a_while() ->
         asked.append(purpose)
         if purpose == "query" and len(asked) == 1:
             await asyncio.sleep(60)
-        return [mark(text) for text in texts]
+        return [vector_for(text) for text in texts]
 
     embedder = RemoteEmbedder(
         INFO, Waits().policy(), ask, query_seconds=0.02, now=lambda: seconds[0]
@@ -135,9 +136,9 @@ async def test_a_query_times_out_and_the_next_ones_fail_at_once_for_a_while() ->
         await embedder.embed(["tea"], purpose="query")
     assert asked == ["query"]
     # The cancelled caller's batch still continues.
-    assert await embedder.embed(["tea"]) == [unit(mark("tea"), "p")]
+    assert await embedder.embed(["tea"]) == [unit(vector_for("tea"), "p")]
     seconds[0] += 2
-    assert await embedder.embed(["tea"], purpose="query") == [unit(mark("tea"), "p")]
+    assert await embedder.embed(["tea"], purpose="query") == [unit(vector_for("tea"), "p")]
 
 
 async def test_a_query_is_retried_only_once() -> None:
@@ -183,10 +184,10 @@ def test_an_invalid_vector_is_a_clear_error() -> None:
 
 @pytest.fixture
 def embedder(server: ModelServer, waits: Waits, connections: Connections) -> RemoteEmbedder:
-    return made(server, waits, connections)
+    return new_embedder(server, waits, connections)
 
 
-def made(
+def new_embedder(
     server: ModelServer, waits: Waits, connections: Connections, name: str = "scripted-1"
 ) -> RemoteEmbedder:
     info = EmbeddingInfo(f"openai/{name}", "openai", name, "openai", endpoint=server.url)
@@ -231,7 +232,7 @@ async def test_vectors_are_returned_in_the_order_of_the_texts(
 async def test_the_purpose_is_added_as_a_prefix_for_models_that_need_it(
     server: ModelServer, waits: Waits, connections: Connections
 ) -> None:
-    embedder = made(server, waits, connections, "nomic-embed-text")
+    embedder = new_embedder(server, waits, connections, "nomic-embed-text")
     await embedder.embed(["tea"])
     await embedder.embed(["tea"], purpose="query")
     assert [seen.body["input"] for seen in server.requests] == [
@@ -296,7 +297,7 @@ async def test_an_invalid_response_is_a_clear_error(
 
 async def test_an_unreachable_server_is_an_error(waits: Waits, connections: Connections) -> None:
     async with ModelServer() as gone:
-        embedder = made(gone, waits, connections)
+        embedder = new_embedder(gone, waits, connections)
     with pytest.raises(ModelError, match="openai cannot be reached"):
         await embedder.embed(["a"])
 
@@ -335,7 +336,7 @@ async def test_a_too_long_text_is_halved_until_it_fits(
 ) -> None:
     refusal = Answer({"error": {"message": words}}, status)
     async with ModelServer(refusing_over(2_000, refusal)) as server:
-        embedder = made(server, waits, connections)
+        embedder = new_embedder(server, waits, connections)
         long = "Tea is nice. " * 500
         assert await embedder.embed([long]) == [unit(vector_of(long[:1624]), "p")]
         assert [len(seen.body["input"][0]) for seen in server.requests] == [6_500, 3_248, 1_624]

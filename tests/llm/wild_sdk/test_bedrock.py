@@ -80,12 +80,12 @@ def frame(headers: dict[str, str], payload: bytes) -> bytes:
     return body + struct.pack(">I", crc32(body))
 
 
-def happened(kind: str, value: dict[str, Any]) -> bytes:
+def event_frame(kind: str, value: dict[str, Any]) -> bytes:
     headers = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
     return frame(headers, json.dumps(value).encode())
 
 
-def went_wrong(kind: str, message: str) -> bytes:
+def exception_frame(kind: str, message: str) -> bytes:
     headers = {
         ":exception-type": kind,
         ":content-type": "application/json",
@@ -98,21 +98,21 @@ def converse_stream(
     *blocks: dict[str, Any], stop: str | None = "end_turn", tail: tuple[bytes, ...] = ()
 ) -> Answer:
     """A streamed answer: each block in two deltas. Without `stop` it ends after the blocks."""
-    pieces = [happened("messageStart", {"role": "assistant"})]
+    pieces = [event_frame("messageStart", {"role": "assistant"})]
     for index, block in enumerate(blocks):
         start, deltas = _deltas(block)
         if start:
             pieces.append(
-                happened("contentBlockStart", {"start": start, "contentBlockIndex": index})
+                event_frame("contentBlockStart", {"start": start, "contentBlockIndex": index})
             )
         pieces += [
-            happened("contentBlockDelta", {"delta": each, "contentBlockIndex": index})
+            event_frame("contentBlockDelta", {"delta": each, "contentBlockIndex": index})
             for each in deltas
         ]
-        pieces.append(happened("contentBlockStop", {"contentBlockIndex": index}))
+        pieces.append(event_frame("contentBlockStop", {"contentBlockIndex": index}))
     if stop:
-        pieces.append(happened("messageStop", {"stopReason": stop}))
-        pieces.append(happened("metadata", {"usage": USAGE, "metrics": {"latencyMs": 1}}))
+        pieces.append(event_frame("messageStop", {"stopReason": stop}))
+        pieces.append(event_frame("metadata", {"usage": USAGE, "metrics": {"latencyMs": 1}}))
     return Answer(
         pieces=(*pieces, *tail), headers={"content-type": "application/vnd.amazon.eventstream"}
     )
@@ -134,7 +134,7 @@ def _deltas(block: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dict[str
     return None, [{"text": piece} for piece in (block["text"][:3], block["text"][3:])]
 
 
-def at(server: ModelServer, waits: Waits, name: str = CLAUDE) -> ChatModel:
+def model_at(server: ModelServer, waits: Waits, name: str = CLAUDE) -> ChatModel:
     info = ModelInfo(f"bedrock/{name}", "bedrock", name, "bedrock", 200_000, server.root)
     provider = Provider("bedrock", "", "bedrock", "bedrock", "eu-west-1\nAKIA-1\nsecret-1")
     return build_model(provider, info, Connections(5), waits.policy())
@@ -142,7 +142,7 @@ def at(server: ModelServer, waits: Waits, name: str = CLAUDE) -> ChatModel:
 
 @pytest.fixture
 def model(server: ModelServer, waits: Waits) -> ChatModel:
-    return at(server, waits)
+    return model_at(server, waits)
 
 
 def problems(body: dict[str, Any]) -> list[str]:
@@ -226,7 +226,7 @@ async def test_every_history_becomes_a_valid_request(
     server: ModelServer, waits: Waits, history: tuple[Message | str, ...], name: str
 ) -> None:
     server.push(converse({"text": "ok"}))
-    await whole_reply(at(server, waits, name), ask(*history, tools=[WEATHER]))
+    await whole_reply(model_at(server, waits, name), ask(*history, tools=[WEATHER]))
     assert problems(server.requests[0].body) == []
 
 
@@ -241,7 +241,7 @@ async def test_every_history_becomes_a_valid_request(
 async def test_an_exception_in_the_stream_is_handled_like_one_before_it(
     model: ChatModel, server: ModelServer, name: str, kind: str, tries: int
 ) -> None:
-    server.push(*[converse_stream(TEXT, stop=None, tail=(went_wrong(name, "It broke."),))] * 4)
+    server.push(*[converse_stream(TEXT, stop=None, tail=(exception_frame(name, "It broke."),))] * 4)
     with pytest.raises(ModelError, match="It broke") as caught:
         await collect(model, ask("x", stream=True))
     assert (caught.value.kind, len(server.requests)) == (kind, tries)

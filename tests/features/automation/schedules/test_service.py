@@ -117,7 +117,8 @@ async def test_no_due_time_is_skipped_after_the_clock_jumps_ahead_and_back(
         await store.write(follow)
         wrong = await store.read(next_times)
         clock.advance(-days * 24 * HOUR)
-        if days % 4:  # if the job runs first, it sends nothing, and plans the next time again
+        # If the job runs first, it sends nothing, and plans the next time again.
+        if days % 4:
             await store.write(follow)
         await store.write(service.take_up)
         # Times that are more than a day from the wrong time are unchanged.

@@ -136,7 +136,7 @@ def test_code_that_calls_tools_always_returns_a_result(
     assert words in content
 
 
-def test_code_calls_tools_where_one_program_may_run_at_once(
+def test_code_can_call_tools_with_only_one_sandbox_slot(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api.server.runtime.sandbox, "_slots", Slots(1))

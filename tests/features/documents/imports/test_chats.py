@@ -307,7 +307,7 @@ def test_a_repeated_import_adds_only_newer_messages(api: Api) -> None:
     assert len(thread["in_context_message_ids"]) == 5
 
 
-def test_what_is_imported_later_gets_the_policy_of_its_conversation(api: Api) -> None:
+def test_messages_imported_later_get_the_policy_of_their_conversation(api: Api) -> None:
     first = import_chats(api, "chatgpt", stream(chatgpt("kept")), user="kim")
     found = {"agent_id": first["agent"], "user_id": "kim"}
     (thread,) = ok(api.http.get("/v1/conversations/", params=found))

@@ -47,7 +47,8 @@ def test_the_commands_in_the_moving_in_page_work(shell: Shell) -> None:
             zipped("conversations.json", data) if name.endswith(".zip") else data
         )
         done = shell.run(*command.split())
-        said = done.stderr.replace("slow write\n", "")  # of a busy machine
+        # A busy machine adds a line about slow writes.
+        said = done.stderr.replace("slow write\n", "")
         assert (done.returncode, said, "Imported from" in done.stdout) == (0, "", True)
         assert re.search("  1 (memories|memories proposed|chats)\n", done.stdout)
 

@@ -235,7 +235,7 @@ def test_a_restored_memory_can_be_edited_decided_and_erased(
     assert "another user here has" in said
 
 
-def test_the_policy_of_a_kind_of_facts_holds_where_they_were_restored(
+def test_the_policy_of_a_kind_of_facts_is_restored_and_applied(
     http: httpx2.Client, elsewhere: ServerInThread, there: httpx2.Client
 ) -> None:
     user = new_id("ada")
@@ -764,7 +764,7 @@ def test_archive_paths_are_safe_and_an_empty_memory_has_an_archive(
     assert ok(send(there, odd))["blocks"] == len(labels)
 
 
-def test_each_label_has_another_name_in_the_archive() -> None:
+def test_each_label_has_a_distinct_file_name_in_the_archive() -> None:
     chance = random.Random(7)  # noqa: S311 - a seed, no secret
     labels = {
         "".join(chance.choices("%%%:\\3aA5cC2", k=chance.randrange(1, 9))) for _ in range(20_000)

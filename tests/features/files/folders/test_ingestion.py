@@ -74,7 +74,8 @@ async def test_ingestion_killed_at_any_write_continues_without_duplicates(stage:
                 kills += 1
                 continue
         break
-    assert kills == 2  # of three portions
+    # Only the last of three portions ends without a kill.
+    assert kills == 2
     read = await stage.store.read(lambda tx: queries.get_file(tx, SCOPE, file.id))
     assert (read.status, read.total_chunks, read.chunks_done, read.lines) == (
         "completed",

@@ -197,8 +197,7 @@ def test_names_that_differ_only_in_case_or_width_are_one_user(
     assert "looks the same" in refused(
         http.patch(f"/v1/users/{wide['id']}", json={"identifier": "mary.Ann"}), 409
     )
-    # A user's name may change in this way, and other changes of users with similar names do not
-    # matter.
+    # A new identifier may look like the user's own old one. Names of users may always look alike.
     assert (
         ok(http.patch(f"/v1/users/{wide['id']}", json={"identifier": "Eve"}))["identifier"] == "Eve"
     )

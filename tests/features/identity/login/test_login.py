@@ -362,7 +362,7 @@ def test_a_failing_login_provider_is_reported_without_secrets(
     assert server.rows() == before
 
 
-def test_a_failure_of_the_database_is_not_blamed_on_the_provider(
+def test_a_database_failure_during_a_login_answers_503(
     provider: TestProvider,
     server: ServerInThread,
     browser: httpx2.Client,

@@ -161,7 +161,8 @@ async def test_a_profile_stays_within_its_token_limit(book: FactBook) -> None:
                 tx, Scope(), book.user, limit=limit, question="", tokens_of=text_tokens
             )
             short = facts_profile(tx, book.user.id, limit=limit, tokens_of=text_tokens)
-            assert whole.text == short.text  # there are no blocks
+            # The user has no blocks, so both texts have only facts.
+            assert whole.text == short.text
             found.append((limit, text_tokens(short.text)))
         return found
 

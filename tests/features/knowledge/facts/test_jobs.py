@@ -30,7 +30,7 @@ MOST_STATEMENTS = 60
 
 
 class Killed(Exception):
-    """Represents the end of the process."""
+    """A simulated kill of the process."""
 
 
 @contextmanager

@@ -122,7 +122,7 @@ async def test_facts_can_be_listed_by_date_counted_and_removed(book: FactBook) -
     assert await book.store.write(read) == [[], ["tea"], ["coffee"]]
 
 
-def test_facts_of_the_first_six_hits_are_shown_beside_them_also_ended_ones() -> None:
+def test_current_and_ended_facts_of_the_first_six_hits_are_shown() -> None:
     hits = [f"message-{number}" for number in range(9)]
 
     def fact(hit: str, state: FactState) -> UserFact:

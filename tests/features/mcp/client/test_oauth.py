@@ -247,7 +247,7 @@ def test_denied_and_forged_oauth_callbacks_connect_nothing(
     assert accounts.access == {}
 
 
-def test_twenty_consents_wait_and_one_more_ends_only_the_oldest(
+def test_more_than_twenty_waiting_consents_end_only_the_oldest(
     api: Api, guarded: tuple[str, Accounts]
 ) -> None:
     url, accounts = guarded

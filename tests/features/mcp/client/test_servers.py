@@ -47,7 +47,7 @@ def test_an_agent_can_call_tools_of_an_mcp_server(
 
 
 class FailingStore:
-    """A store whose reads fail after some, as on a disk with faults."""
+    """A store whose reads fail after a number of them, as on a damaged disk."""
 
     def __init__(self, store: Any, reads: int) -> None:
         self.clock, self.write = store.clock, store.write
@@ -60,7 +60,7 @@ class FailingStore:
         return await self._store.read(work)
 
 
-def test_a_failure_of_the_database_is_not_blamed_on_the_server(api: Api) -> None:
+def test_a_database_failure_is_not_recorded_as_an_mcp_server_failure(api: Api) -> None:
     runtime = api.server.runtime
     runner = runner_in(runtime)
     with mcp_server(notes()) as url:

@@ -159,7 +159,7 @@ async def test_a_repeated_request_to_forget_is_one_and_several_texts_queue(stage
     assert (receipt["changed"], receipt["removed"]) == ({}, {})
 
 
-async def test_a_request_with_another_choice_or_more_rights_is_carried_out_too(
+async def test_a_forget_request_with_other_options_or_rights_is_not_a_repetition(
     stage: Stage,
 ) -> None:
     await ada(stage)

@@ -137,7 +137,7 @@ async def test_a_commit_that_comes_meanwhile_is_kept(
     original = getattr(Database, moment)
 
     def work_then_or_before(database: Database, *args: Any) -> Any:
-        """The commit comes after the check, or right before the removal."""
+        """Let somebody commit after the check, or right before the removal."""
         if moment == "begin_again":
             commit_elsewhere()
         result = original(database, *args)
@@ -152,7 +152,7 @@ async def test_a_commit_that_comes_meanwhile_is_kept(
         log = [str(row[0]) for row in engine.run("SELECT message FROM dolt_log")]
         engine.call("dolt_checkout", "main")
     assert "My commit" in log
-    # The database has a commit of others now, so it keeps its history.
+    # The database now has a commit of somebody else, so it keeps its history.
     assert len(branches) == 1
     assert SECRET in said_there(memory)
 

@@ -143,7 +143,7 @@ async def test_agents_of_others_do_not_hide_the_agents_that_a_caller_used(tmp_pa
 
 
 @pytest.mark.parametrize("role", ["admin", "user"])
-async def test_agents_used_last_are_found_by_the_newest_runs(role: Role, tmp_path: Path) -> None:
+async def test_agents_used_last_are_found_by_an_index_of_runs(role: Role, tmp_path: Path) -> None:
     store = open_sqlite(tmp_path / "ricordo.db")
     seen: list[tuple[str, Any]] = []
 
