@@ -25,8 +25,8 @@ class TaskNotFound(NotFound):
     """The agent has no such task that the caller may see."""
 
 
-class TaskEnded(Invalid):
-    """The task has ended, so it takes no message and cannot be cancelled."""
+class WrongTaskState(Invalid):
+    """The request does not fit the state of the task, for example since the task has ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ class Chain:
         for other in self.files:
             if other not in (label, old_label) and name_key(other) == key:
                 raise Conflict(
-                    f'Block label "{label}" differs from "{other}" only in capitals, accents or '
+                    f'Block label "{label}" differs from "{other}" only in capitals or '
                     "invisible characters. In a clone of this memory, both could become one file. "
                     "Use that block, or choose another label."
                 )

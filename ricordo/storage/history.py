@@ -36,6 +36,12 @@ _PAGE = (
     .limit(bindparam("limit"))
 )
 _LABELLED = _PAGE.where(equal(commits, "label"), commits.c.number > bindparam("after"))
+_COUNT = select(func.count().label("total")).where(
+    _IN_CHAIN,
+    commits.c.number > bindparam("after"),
+    commits.c.number < bindparam("before"),
+)
+_COUNT_LABELLED = _COUNT.where(equal(commits, "label"))
 _BETWEEN = _SELECT.where(_IN_CHAIN, commits.c.id.between(bindparam("low"), bindparam("high")))
 _FIRST = _BETWEEN.order_by(commits.c.id, commits.c.number.desc()).limit(1)
 _LAST = _BETWEEN.order_by(commits.c.id.desc(), commits.c.number.desc()).limit(1)
@@ -143,6 +149,23 @@ def page(
         return _of_label(tx, chain_id, label, upper=_NEWEST, end=end - 1, limit=limit)
     rows = tx.all(_PAGE, {"chain_id": chain_id, "before": end, "limit": limit})
     return [_version(row, chain_id) for row in rows]
+
+
+def count(tx: Transaction, chain_id: str, label: str | None = None) -> int:
+    """Return the number of versions that `page` returns without a limit.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        label: As in `page`.
+    """
+    if label is None:
+        return int(tx.first(_COUNT, {"chain_id": chain_id, "after": 0, "before": _NEWEST}).total)
+    total = 0
+    for name, after, before in _stretches(tx.all(_RENAMES, {"chain_id": chain_id}), label, _NEWEST):
+        bounds = {"label": name, "after": after, "before": before}
+        total += tx.first(_COUNT_LABELLED, {"chain_id": chain_id, **bounds}).total
+    return total
 
 
 def get(tx: Transaction, chain_id: str, id: str) -> BlockVersion:

@@ -7,8 +7,8 @@ from fastapi import Response
 
 from ricordo import __version__
 from ricordo.agents.conversations import cancel_conversation, cancel_run
-from ricordo.agents.task_runs import Task, TaskEnded, TaskNotFound, find_task, task_of
-from ricordo.agents.turn import answer_of, collect, run_turn
+from ricordo.agents.task_runs import Task, TaskNotFound, WrongTaskState, find_task, task_of
+from ricordo.agents.turn import PastTurn, answer_of, collect, run_turn
 from ricordo.api.call import RequestContext
 from ricordo.api.json_rpc import (
     INTERNAL,
@@ -42,7 +42,7 @@ _NO_PUSH = -32003
 _BAD_VERSION = -32009
 _CODES: Mapping[type[RicordoError], int] = {
     TaskNotFound: -32001,
-    TaskEnded: -32004,
+    WrongTaskState: -32004,
     Conflict: -32004,
     Unsupported: -32005,
 }
@@ -112,10 +112,12 @@ async def _stream(context: RequestContext, agent_id: str, body: RpcRequest) -> R
 
 async def _subscribe(context: RequestContext, agent_id: str, body: RpcRequest) -> Response:
     task = await _task(context, agent_id, body)
-    turn = context.runtime.live.get(task.run.id)
-    if turn is None or task.run.ended_at is not None:
-        raise TaskEnded("The task does not run, so it has no events.")
-    return _task_stream(context, body, turn)
+    run = task.run
+    if run.ended_at is not None:
+        raise WrongTaskState("The task does not run, so it has no events.")
+    # A task that another server runs has only its beginning and its end here.
+    past_turn = PastTurn(context.runtime, context.scope, run.id)
+    return _task_stream(context, body, context.runtime.live.get(run.id) or past_turn)
 
 
 async def _get(context: RequestContext, agent_id: str, body: RpcRequest) -> Json:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ricordo.agents.conversations import open_named_conversation
 from ricordo.agents.programs import decision_about, repeatable_otid
 from ricordo.agents.request import Approval, NewMessage, TurnDelivery, TurnOverrides, TurnRequest
-from ricordo.agents.task_runs import Task, TaskEnded, find_task, first_metadata
+from ricordo.agents.task_runs import Task, WrongTaskState, find_task, first_metadata
 from ricordo.api.call import RequestContext
 from ricordo.domain.clock import to_datetime
 from ricordo.domain.message import Message, TextPart
@@ -95,7 +95,7 @@ async def turn_of(
     Raises:
         NotFound: There is no such agent or conversation.
         TaskNotFound: There is no task with the id in the message.
-        TaskEnded: The task waits for no message.
+        WrongTaskState: The task waits for no message, since it runs or has ended.
         Unsupported: A part of the message has a form that is not supported.
         Invalid: The message is empty.
     """
@@ -106,7 +106,7 @@ async def turn_of(
     if message.task_id:
         task = await find_task(context.runtime, context.scope, agent_id, message.task_id)
         if task.waiting is None:
-            raise TaskEnded(f"The task waits for no message: it is {state_of(task)}.")
+            raise WrongTaskState(f"The task waits for no message: it is {state_of(task)}.")
         approval = _approval(message, task.waiting)
         conversation_id = task.run.conversation_id
         metadata = task.metadata

@@ -1,5 +1,6 @@
 """Agents over A2A, by the official `a2a-sdk`."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -226,6 +227,39 @@ async def test_a_running_task_can_be_followed_and_cancelled_and_refuses_messages
     with pytest.raises(TaskNotCancelableError):
         await client.cancel_task(CancelTaskRequest(id=task.id))
     gate.open()
+    for opened in (client, follower):
+        await opened._transport.httpx_client.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_task_that_another_server_runs_can_be_followed(
+    server: ServerInThread, agent: str
+) -> None:
+    client = await client_of(server, agent, streaming=False)
+    gate = Gate(server)
+    server.answers_with(gate)
+    request = message("Think for long.")
+    request.configuration.CopyFrom(SendMessageConfiguration(return_immediately=True))
+    task, _ = await task_after(client, request)
+    await asyncio.to_thread(gate.wait)
+    follower = await client_of(server, agent, streaming=True)
+    # A task of another server is in the database alone.
+    live = server.runtime.live.pop(task.id)
+    events = follower.subscribe(SubscribeToTaskRequest(id=task.id))
+    first = await anext(events)
+    assert first.task.id == task.id
+    server.runtime.live[task.id] = live
+    gate.open()
+    rest = [event async for event in events]
+    texts = [
+        part.text
+        for event in rest
+        if event.HasField("artifact_update")
+        for part in event.artifact_update.artifact.parts
+    ]
+    assert "".join(texts) == "Here I am."
+    assert rest[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
+    with pytest.raises(UnsupportedOperationError):
+        await anext(follower.subscribe(SubscribeToTaskRequest(id=task.id)))
     for opened in (client, follower):
         await opened._transport.httpx_client.aclose()  # type: ignore[attr-defined]
 

@@ -321,7 +321,7 @@ def _with_function(tool: Tool, name: str, *, keeps_source: bool) -> Tool:
 def delete(tx: Transaction, scope: Scope, tool_id: str) -> None:
     tool = tools.get(tx, scope, tool_id)
     if tool.tool_type != "external_mcp":
-        _require_own(tool, "itself")
+        _require_own(tool, "it")
     _require_no_rule(tx, scope, tool)
     tools.remove(tx, tool.id)
 

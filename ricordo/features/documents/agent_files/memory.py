@@ -112,7 +112,7 @@ def memory_json(
         "untrusted": [block.label for block in (*attached, *detached) if block.is_untrusted]
     }
     if len(exported) > MOST_VERSIONS:
-        return memory | {"versions_left_out": len(exported)}
+        return memory | {"versions_left_out": _count_versions(tx, chain, attached)}
     waiting = [proposal for proposal in waiting if not _is_about_user(tx, proposal)][
         :MOST_PROPOSALS
     ]
@@ -120,6 +120,13 @@ def memory_json(
         "versions": _versions(tx, exported),
         "proposals": [_proposal(proposal) for proposal in waiting],
     }
+
+
+def _count_versions(tx: Transaction, chain: Chain | None, attached: Sequence[Block]) -> int:
+    """Return the number of all versions of the agent's chain and of its shared blocks."""
+    own = history.count(tx, chain.id) if chain else 0
+    shared = [block for block in attached if chain is None or block.chain_id != chain.id]
+    return own + sum(history.count(tx, block.chain_id, block.label) for block in shared)
 
 
 def _versions(tx: Transaction, exported: Sequence[BlockVersion]) -> list[Json]:

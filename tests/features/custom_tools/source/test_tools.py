@@ -14,7 +14,7 @@ from ricordo.features.custom_tools.source.surroundings import Caller
 from ricordo.llm.scripted import call
 from ricordo.storage import tools
 from tests.features.custom_tools.source.conftest import Api
-from tests.seams.http import ok
+from tests.seams.http import ok, refused
 from tests.seams.server import MODEL
 
 ADD = '''
@@ -203,9 +203,10 @@ def test_built_in_tools_keep_their_source_and_allow_a_few_settings(api: Api) -> 
     own = next(tool for tool in api.client.tools.list() if tool.name == "memory_insert")
     changed = api.client.tools.update(own.id, return_char_limit=77)
     assert changed.return_char_limit == 77
-    for refused in ({"source_code": ADD}, {"description": "Mine."}, {"tags": ["x"]}):
-        assert api.http.patch(f"/v1/tools/{own.id}", json=refused).status_code == 422
-    assert api.http.delete(f"/v1/tools/{own.id}").status_code == 422
+    for body in ({"source_code": ADD}, {"description": "Mine."}, {"tags": ["x"]}):
+        assert api.http.patch(f"/v1/tools/{own.id}", json=body).status_code == 422
+    detail = refused(api.http.delete(f"/v1/tools/{own.id}"), 422)
+    assert detail.endswith("or a plugin, so it cannot be changed or deleted.")
     memory_insert = ADD.replace("add(", "memory_insert(")
     assert api.http.put("/v1/tools/", json={"source_code": memory_insert}).status_code == 422
     assert api.http.post("/v1/tools/", json={"source_code": memory_insert}).status_code == 409

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ricordo.features.documents.agent_files import memory as exported_memory
 from ricordo.llm.scripted import call
 from tests.api.conftest import Api
 from tests.features.documents.agent_files.test_round_trip import export, import_agent
@@ -86,6 +87,25 @@ def make_agent(api: Api) -> str:
         )
     )
     return agent
+
+
+def test_a_file_says_how_many_versions_are_too_many(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = make_agent(api)
+    shared = api.client.blocks.create(label="plan", value="Plan 0.").id
+    api.client.agents.blocks.attach(shared, agent_id=agent)
+    for number in range(1, 7):
+        api.client.blocks.update(shared, value=f"Plan {number}.")
+        if number == 3:
+            ok(api.http.patch(f"/v1/blocks/{shared}", json={"label": "weeks"}))
+    own = len(memory(export(api, make_agent(api)))["versions"])
+    whole = memory(export(api, agent))
+    assert len(whole["versions"]) == own + 8
+    monkeypatch.setattr(exported_memory, "MOST_VERSIONS", 4)
+    cut = memory(export(api, agent))
+    assert cut["versions_left_out"] == own + 8
+    assert not cut.keys() & {"versions", "proposals"}
 
 
 def test_history_proposals_and_schedules_survive_export_and_import(api: Api) -> None:
