@@ -223,6 +223,8 @@ def test_uvicorn_writes_here_too_and_only_what_matters() -> None:
     assert json.loads(line)["logger"] == "uvicorn.error"
     assert "color_message" not in line
     assert lines("text", logger="uvicorn.error") == []
+    for threshold in ("debug", "DEBUG"):
+        assert len(lines("text", threshold, logger="uvicorn.error", level=logging.DEBUG)) == 1
 
 
 def test_clients_of_models_do_not_tell_what_they_send_even_at_debug() -> None:
