@@ -271,7 +271,7 @@ def test_no_caller_writes_or_proposes_a_text_above_the_limit(
 def test_the_number_of_waiting_proposals_for_one_block_is_limited(
     http: dict[str, httpx2.Client], caller: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit is a hundred, which tests/memory/test_proposals.py tests; here it is ten."""
+    """The test lowers the limit to ten; `tests/memory/test_proposals.py` tests the real one."""
     monkeypatch.setattr("ricordo.memory.proposals._AUTHOR_LIMIT", 10)
     ada = http["ada"]
     ada.put("/users/ada/blocks/human", json={"body": BEFORE, "policy": "propose"})

@@ -106,7 +106,7 @@ def test_an_unknown_field_is_refused_by_name_wherever_it_stands(
 def test_a_listed_model_configuration_can_be_sent_back(
     http: httpx2.Client, agent: AgentState
 ) -> None:
-    """Older clients choose a model so: `llm_config=client.models.list()[0]`."""
+    """Older clients choose a model by `llm_config=client.models.list()[0]`."""
     config = http.get("/v1/models/").json()[0]
     made = http.post("/v1/agents/", json={"llm_config": config})
     assert made.status_code == 200
@@ -211,7 +211,7 @@ def test_lone_surrogates_nul_and_numbers_beyond_64_bits_are_refused() -> None:
     for value in ("\ud800", 2**64, -(2**63) - 1, "a\0b", "\\\0"):
         with pytest.raises(ValueError, match="cannot be stored"):
             AgentRequest.model_validate({"metadata": {"deep": [value]}})
-    for value in (r"\u0000 and \\u0000", 2**63 - 1):  # the text only looks like a NUL
+    for value in (r"\u0000 and \\u0000", 2**63 - 1):  # backslashes and digits, no NUL
         AgentRequest.model_validate({"metadata": {"deep": [value]}})
 
 

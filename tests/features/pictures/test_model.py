@@ -118,7 +118,7 @@ def test_a_spent_budget_stops_between_two_pictures(
     assert [picture["text"] for picture in hit["pictures"]] == [CAPTION, CAPTION]
 
 
-def test_the_model_does_not_get_a_picture_that_a_policy_withholds(
+def test_a_picture_withheld_by_policy_is_not_captioned(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = new_agent(http)

@@ -25,10 +25,7 @@ OFTEN = 4  # edits between two syncs
 
 
 class Editors:
-    """The texts that were written, and not removed by somebody who saw them.
-
-    Their words are unique.
-    """
+    """The written texts that nobody removed after seeing them. Their words are unique."""
 
     def __init__(self, here: Synced, there: FakeOpenWebUI, chance: Random) -> None:
         self.here, self.there, self.chance = here, there, chance
@@ -194,7 +191,7 @@ async def test_edits_on_both_sides_with_kills_lose_nothing(
 
 
 class LosingStore:
-    """A store that loses the lease of the sync's job after some reads and writes."""
+    """A store that loses the lease of the sync's job after a number of reads and writes."""
 
     def __init__(self, store: Store, left: int, there: FakeOpenWebUI) -> None:
         self.clock, self._store, self._left, self._there = store.clock, store, left, there
@@ -220,7 +217,7 @@ async def test_a_server_that_lost_its_lease_writes_nothing_there(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
     async def sync_and_lose() -> None:
-        """Sync with a lease that is lost later and later, until a sync is whole."""
+        """Repeat the sync until one is complete; each loses its lease a little later."""
         for left in range(200):
             store = LosingStore(here.store, left, there)
             try:

@@ -77,7 +77,7 @@ async def keeps_forgotten(memory: Memory) -> bool:
     )
 
 
-async def test_a_history_that_was_rewritten_here_is_made_again_there(memory: Memory) -> None:
+async def test_a_rewritten_history_is_created_again_in_dolt(memory: Memory) -> None:
     await fill(memory)
     assert SECRET in said_there(memory)
     await forget(memory)
@@ -93,7 +93,7 @@ async def test_a_history_that_was_rewritten_here_is_made_again_there(memory: Mem
     await require_same(memory)
 
 
-async def test_a_history_with_rows_of_others_stays(memory: Memory) -> None:
+async def test_a_dolt_history_with_rows_of_others_is_not_rewritten(memory: Memory) -> None:
     await fill(memory)
     statement = "INSERT INTO memory_blocks (user_id, label, body) VALUES ('bob', 'human', 'Bob')"
     change(memory, "Bob is here", statement)
@@ -137,7 +137,7 @@ async def test_a_commit_that_comes_meanwhile_is_kept(
     original = getattr(Database, moment)
 
     def work_then_or_before(database: Database, *args: Any) -> Any:
-        """The commit comes after the check, or right before the removal."""
+        """Let somebody commit after the check, or right before the removal."""
         if moment == "begin_again":
             commit_elsewhere()
         result = original(database, *args)
@@ -152,13 +152,13 @@ async def test_a_commit_that_comes_meanwhile_is_kept(
         log = [str(row[0]) for row in engine.run("SELECT message FROM dolt_log")]
         engine.call("dolt_checkout", "main")
     assert "My commit" in log
-    # The database has a commit of others now, so it keeps its history.
+    # The database now has a commit of somebody else, so it keeps its history.
     assert len(branches) == 1
     assert SECRET in said_there(memory)
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_it_is_made_again_whole_wherever_the_server_is_killed(
+async def test_recreating_a_dolt_history_survives_kills(
     memory: Memory, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(memory)
@@ -172,7 +172,7 @@ async def test_it_is_made_again_whole_wherever_the_server_is_killed(
 
 
 @pytest.mark.skipif(bool(dolt.URL), reason="the remote is a file here")
-def test_the_receipt_says_that_the_history_was_made_again(tmp_path: Path) -> None:
+def test_the_receipt_reports_the_recreated_dolt_history(tmp_path: Path) -> None:
     with dolt.forked_children(), serving(tmp_path) as server, server.http() as http:
         folder = server.runtime.settings.data_dir / "remotes"
         folder.mkdir(exist_ok=True)
