@@ -68,7 +68,7 @@ def set_up_logs(
     """Send the lines of all loggers, including uvicorn's, to one stream in one format.
 
     Args:
-        level: The name of the lowest level that is written, in lower case.
+        level: The name of the lowest level that is written, in upper or lower case.
         format: "text" for people, or "json" for one object a line.
         stream: The stream; None is standard error.
     """
@@ -83,7 +83,8 @@ def set_up_logs(
         logger.handlers.clear()
         logger.propagate = True
     # uvicorn's lines about each start and stop repeat ours.
-    logging.getLogger("uvicorn").setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
+    is_debug = root.level <= logging.DEBUG
+    logging.getLogger("uvicorn").setLevel(logging.DEBUG if is_debug else logging.WARNING)
     for name in (*_TALKATIVE, *_NOISY):
         logging.getLogger(name).setLevel(logging.WARNING)
     for name in _QUOTING:

@@ -223,6 +223,8 @@ def test_uvicorn_logs_here_too_but_only_important_lines() -> None:
     assert json.loads(line)["logger"] == "uvicorn.error"
     assert "color_message" not in line
     assert lines("text", logger="uvicorn.error") == []
+    for threshold in ("debug", "DEBUG"):
+        assert len(lines("text", threshold, logger="uvicorn.error", level=logging.DEBUG)) == 1
 
 
 def test_http_clients_log_no_requests_even_at_debug() -> None:

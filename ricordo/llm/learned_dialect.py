@@ -200,7 +200,7 @@ class LearnedDialects:
     _entries: dict[Key, _Entry] = field(default_factory=dict)
     _helped: dict[Key, dict[LearnedDialect, Help]] = field(default_factory=dict)
     _accepted: dict[Key, int] = field(default_factory=dict)
-    _watches: dict[str, CountWatch] = field(default_factory=dict)
+    _watches: dict[tuple[Key, str], CountWatch] = field(default_factory=dict)
     _path: Path | None = None
 
     def keep_in(self, folder: Path) -> None:
@@ -333,8 +333,9 @@ class LearnedDialects:
             # The server accepts more now.
             self.learn(key, replace(learned, clipped_at=None))
             return
-        watch = self._watches.pop(conversation_id, None) or CountWatch()
-        self._watches[conversation_id] = watch
+        # Models count tokens differently, so a conversation has a watch for each of its models.
+        watch = self._watches.pop((key, conversation_id), None) or CountWatch()
+        self._watches[key, conversation_id] = watch
         if len(self._watches) > MOST_ENTRIES:
             del self._watches[next(iter(self._watches))]
         if watch.note(estimate, counted) and learned.clipped_at is None:
@@ -361,7 +362,7 @@ class LearnedDialects:
             draft.write_bytes(orjson.dumps(rows))
             os.replace(draft, self._path)  # noqa: PTH105 - one call, the same on every system
         except OSError as error:
-            log.warning("what was learned a model's dialect cannot be kept", extra={"error": error})
+            log.warning("the learned dialects of models cannot be stored", extra={"error": error})
 
 
 def _entry(row: dict[str, Any]) -> _Entry:

@@ -80,7 +80,7 @@ async def list_models(
     Raises:
         ModelError: if the list cannot be read; Bedrock and Vertex have none.
     """
-    base_url = provider.base_url.rstrip("/")
+    base_url = provider.base_url
     key = provider.api_key or ""
     match provider.adapter:
         case "bedrock" | "vertex":

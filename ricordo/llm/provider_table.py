@@ -57,6 +57,7 @@ class Keys:
 class Provider:
     """A usable provider: its address, its key, and the name of its kind on the wire.
 
+    `base_url` has no slash at its end (see `ProviderRow.address`).
     `api_version` is Azure's. `window` is the context window in tokens that an Ollama server was
     started with, if known. `location` belongs to Vertex AI, where `api_key` is a project. Bedrock's
     key has three lines: a region, an access key and its secret. A server on this machine is looked

@@ -66,11 +66,11 @@ def put(
         label: The block's label.
         text: The whole new text.
         options: Settings, which only the owner may give, except the description of a new block.
-            Without the owner's rights, `expected` is ignored for a missing block.
         edit: The author, the reason, and the lifetime of a proposal.
 
     Raises:
-        Stale: if the text cannot be merged with changes since `options.expected`.
+        Stale: if the block was deleted since `options.expected`, or the text cannot be merged with
+            changes since.
         Forbidden: if the policy or the settings do not let the author do this.
         Invalid: if label, text or settings are not allowed.
         TooLong: if the text is longer than the block's limit.
@@ -91,6 +91,7 @@ def put(
         block.require_fits(text)
         text = user_memory.merged(tx, block, text, options.expected)
         return change(tx, block, replace(block, value=text, **options.settings()), edit)
+    user_memory.require_no_version("block", label, options.expected)
     settings = options.settings()
     description = settings.pop("description", None)
     _require_no_settings(label, settings)

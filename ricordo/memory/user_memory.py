@@ -244,11 +244,7 @@ def put(
         summary = f"Make {label}"
     metadata = _metadata(by, options.message or summary)
     if block is None:
-        if options.expected is not None:
-            raise Stale(
-                f'Block "{label}" was deleted. Read the list of blocks, or send it without a '
-                "version."
-            )
+        require_no_version("block", label, options.expected)
         return make(tx, memory.chain, label, text=text, metadata=metadata, settings=settings)
     merged_text = merged(tx, block, text, options.expected)
     return _update(tx, memory.chain, block, {**settings, "value": merged_text}, metadata)
@@ -686,6 +682,21 @@ def merged(tx: Transaction, block: Block, text: str, expected: str | None) -> st
     if merged_text is None:
         raise _stale(block, expected)
     return merged_text
+
+
+def require_no_version(noun: str, name: str, expected: str | None) -> None:
+    """Raise Stale if a text was edited from a version of something that does not exist now.
+
+    Args:
+        noun: The noun for it, such as "block".
+        name: Its name.
+        expected: The version from which the text was edited; None for a new text.
+    """
+    if expected is not None:
+        raise Stale(
+            f'{noun.capitalize()} "{name}" was deleted. Read the list of {noun}s, or send it '
+            "without a version."
+        )
 
 
 def is_current(block: Block, expected: str) -> bool:

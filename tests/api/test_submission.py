@@ -197,6 +197,21 @@ def test_deleting_renaming_and_restoring_by_others_is_proposed(
     assert ada.get("/users/ada/blocks/diary").status_code == 404
 
 
+def test_an_edit_of_a_block_that_was_deleted_meanwhile_is_refused_to_all(
+    http: dict[str, httpx2.Client],
+) -> None:
+    ada = http["ada"]
+    version = ada.put("/users/ada/blocks/old", json={"body": BEFORE}).json()["version"]
+    ada.delete("/users/ada/blocks/old")
+    for caller in ("ada", "teacher", "tutor"):
+        edit = {"body": AFTER, "version": version}
+        answer = http[caller].put("/users/ada/blocks/old", json=edit)
+        assert answer.status_code == 409, caller
+        assert "was deleted" in answer.text
+    assert all(diff["label"] != "old" for diff in ada.get("/users/ada/diffs").json())
+    assert ada.get("/users/ada/blocks/old").status_code == 404
+
+
 @pytest.mark.parametrize("kind", ["program", "asynchronous program"])
 async def test_a_program_gets_the_proposal_of_a_block_that_does_not_exist(
     server: ServerInThread, http: dict[str, httpx2.Client], kind: str

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -515,6 +516,30 @@ async def test_the_number_of_lessons_is_bounded() -> None:
             2_000
         )
     assert len(learned._entries) == 1_000
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_models_that_count_differently_in_one_conversation_clip_nothing(seed: int) -> None:
+    random = Random(seed)  # noqa: S311 - replayed by its seed
+    learned = LearnedDialects()
+    ratios = {("openai", "http://one", f"m{ratio}"): ratio for ratio in (50, 80, 100, 130)}
+    models = random.sample(list(ratios), 4)
+    estimate = 3_000
+    for prompt in range(20):
+        key = models[prompt // 5]  # the conversation's model changes after some prompts
+        learned.note_count(key, "conversation-1", estimate, estimate * ratios[key] // 100)
+        assert learned.get(key).clipped_at is None
+        estimate += random.randrange(estimate // 6, estimate // 4)
+
+
+def test_a_model_that_clips_is_noticed_beside_another_model() -> None:
+    learned = LearnedDialects()
+    clips, honest = ("openai", "http://one", "clips"), ("openai", "http://one", "honest")
+    for estimate in range(3_000, 20_000, 2_000):
+        learned.note_count(clips, "conversation-1", estimate, 2_000)
+        learned.note_count(honest, "conversation-1", estimate, estimate)
+    assert learned.get(clips).clipped_at == 2_000
+    assert learned.get(honest).clipped_at is None
 
 
 async def test_a_learned_window_is_void_when_the_server_reports_another(room: Room) -> None:

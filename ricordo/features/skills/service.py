@@ -188,11 +188,11 @@ def put(
         skill: The skill.
         edit: The author. If the author does not own the skill, its policy decides.
         expected: The version from which the skill was edited, in hex digits. Later changes are
-            merged. It is ignored if the skill does not exist.
+            merged.
         keeps_hidden_text: Whether the skill may contain invisible characters.
 
     Raises:
-        Stale: Later changes conflict with the new text.
+        Stale: The skill was deleted since, or later changes conflict with the new text.
         Invalid: The skill has hidden text, or the merged text does not follow the format.
         NotFound: The owner's chain is not stored.
         Forbidden, TooLong, Conflict: The reasons are those of memory blocks.
@@ -209,6 +209,7 @@ def put(
         text = user_memory.merged(tx, block, skill.text, expected)
         parse_skill(text, skill.name)
         return submission.change(tx, block, replace(block, value=text), edit)
+    user_memory.require_no_version("skill", skill.name, expected)
     chain.require_distinct_label(skill.label)
     if metadata.is_owners_of(chain):
         made = user_memory.make(

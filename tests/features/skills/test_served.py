@@ -31,6 +31,16 @@ def test_a_skill_can_be_stored_listed_changed_and_deleted(skills: Skills) -> Non
         ok(skills.http.delete(f"{path}/lists"))
 
 
+def test_an_edit_of_a_skill_that_was_deleted_meanwhile_is_refused(skills: Skills) -> None:
+    path = skills.path("ada")
+    version = skills.put(path, "gone")["skill"]["version"]
+    ok(skills.http.delete(f"{path}/gone"))
+    edit = {"content": skill_md("gone"), "version": version}
+    message = refused(skills.http.put(f"{path}/gone", json=edit), 409)
+    assert 'Skill "gone" was deleted' in message
+    assert refused(skills.http.get(f"{path}/gone"), 404)
+
+
 def test_skills_have_blame_and_comparison_like_blocks(skills: Skills) -> None:
     first = skills.put("/v1/skills", "blamed")["skill"]
     second = skills.put("/v1/skills", "blamed", skill_md("blamed", body="Write it.\nTwice."))

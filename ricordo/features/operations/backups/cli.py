@@ -63,7 +63,10 @@ def backup(
 def restore(
     file: Path = typer.Argument(help="A file that `ricordo backup` wrote."),
     replace: bool = typer.Option(
-        False, "--replace", help="Replace a database that has content; the content is lost."
+        False,
+        "--replace",
+        help="Replace an SQLite database that has content, which is lost. On PostgreSQL: only "
+        "start an interrupted restore again.",
     ),
 ) -> None:
     """Replace the database by a backup.

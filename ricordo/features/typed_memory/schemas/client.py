@@ -71,7 +71,13 @@ class BlockCalls(_Calls):
         )
 
     def update(
-        self, block_label: str, /, *, agent_id: str, value: str, extra_headers: Any = None
+        self,
+        block_label: str,
+        /,
+        *,
+        agent_id: str,
+        value: str,
+        extra_headers: Mapping[str, str] | None = None,
     ) -> Block:
         """Set the block's text, or propose it if the block's policy requires that.
 
@@ -82,8 +88,8 @@ class BlockCalls(_Calls):
             block_label: The label by which the agent sees the block.
             agent_id: The agent.
             value: The new text.
-            extra_headers: None, or a mapping with `If-Match`: the version from which the text was
-                edited, in quotes.
+            extra_headers: Headers of a request. Only `If-Match` has an effect, in upper or lower
+                case: the version from which the text was edited, in quotes, or "*" for any.
 
         Returns:
             The block as it is now, which is unchanged if the text was proposed.
@@ -94,10 +100,12 @@ class BlockCalls(_Calls):
             Forbidden: if the block is read-only.
             PreconditionFailed: if the block no longer has the version in `If-Match`.
         """
+        headers = {name.lower(): header for name, header in (extra_headers or {}).items()}
+        if_match = headers.get("if-match", "*")
 
         def work(tx: Transaction) -> Block:
             state, block = self._labelled(tx, agent_id, block_label)
-            if extra_headers and extra_headers["If-Match"] != f'"{block.version}"':
+            if if_match not in ("*", f'"{block.version}"'):
                 raise PreconditionFailed(
                     f'Block "{block_label}" changed since you read it. Read it again and retry.'
                 )

@@ -123,10 +123,7 @@ async def show_person(request: Request, user_id: str) -> Response:
         owner = MemoryOwner("user", user.id, user.name)
         sections = sections_of_user(tx, scope, user, memory.chain, schemas)
         is_self = scope.user_id == user.id
-        page = Page(limit=_MOST_PROPOSALS, is_bounded=True)
-        waiting = queries.waiting(
-            tx, scope, page, ProposalFilter(chain_id=memory.chain.id, waits=True)
-        )
+        waiting, waiting_total = _waiting(tx, scope, memory.chain.id)
         newest = history.page(tx, memory.chain.id, limit=2 * _RECENT)
         newest = [version for version in newest if version.label != NEVER_REMEMBER][:_RECENT]
         labels = [section.block.label for section in sections]
@@ -138,7 +135,7 @@ async def show_person(request: Request, user_id: str) -> Response:
             "owns": owns,
             "sections": sections,
             "waiting": waiting,
-            "waiting_total": sum(proposals.waiting_counts(tx, memory.chain.id).values()),
+            "waiting_total": waiting_total,
             "entries": [TimelineEntry(version) for version in newest],
             "titles": titles_of(sections),
             "sources": _sources(tx, scope, waiting, newest),
@@ -169,12 +166,10 @@ async def show_agents_memory(request: Request, agent_id: str) -> Response:
         sections = sections_of_agent(tx, scope, [block.id for block in state.blocks], schemas)
         chain = versions.of_owner(tx, scope, "agent", state.agent.id)
         waiting: list[WaitingProposal] = []
+        waiting_total = 0
         newest: list[BlockVersion] = []
         if chain:
-            page = Page(limit=_MOST_PROPOSALS, is_bounded=True)
-            waiting = queries.waiting(
-                tx, scope, page, ProposalFilter(chain_id=chain.id, waits=True)
-            )
+            waiting, waiting_total = _waiting(tx, scope, chain.id)
             newest = history.page(tx, chain.id, limit=_RECENT)
         return {
             "owner": owner,
@@ -182,7 +177,7 @@ async def show_agents_memory(request: Request, agent_id: str) -> Response:
             "owns": scope.may_decide_for("agent", owner.id),
             "sections": sections,
             "waiting": waiting,
-            "waiting_total": len(waiting),
+            "waiting_total": waiting_total,
             "entries": [TimelineEntry(version) for version in newest],
             "titles": titles_of(sections),
             "sources": _sources(tx, scope, waiting, newest),
@@ -195,6 +190,17 @@ async def show_agents_memory(request: Request, agent_id: str) -> Response:
         }
 
     return await _show_memory(request, await runtime.store.read(read))
+
+
+def _waiting(
+    tx: Transaction, scope: Scope, chain_id: str, label: str | None = None
+) -> tuple[list[WaitingProposal], int]:
+    """Return the first waiting proposals of a memory or of one block, and the number of all."""
+    page = Page(limit=_MOST_PROPOSALS, is_bounded=True)
+    waits = ProposalFilter(chain_id=chain_id, label=label, waits=True)
+    counts = proposals.waiting_counts(tx, chain_id)
+    total = sum(counts.values()) if label is None else counts.get(label, 0)
+    return queries.waiting(tx, scope, page, waits), total
 
 
 def _sources(
@@ -240,9 +246,7 @@ def _block_variables(
     tx: Transaction, scope: Scope, address: BlockAddress, schemas: Schemas
 ) -> dict[str, Any]:
     """Read one block with everything that its page shows."""
-    proposal_filter = ProposalFilter(chain_id=address.chain.id, label=address.label, waits=True)
-    page = Page(limit=_MOST_PROPOSALS, is_bounded=True)
-    waiting = queries.waiting(tx, scope, page, proposal_filter)
+    waiting, waiting_total = _waiting(tx, scope, address.chain.id, address.label)
     entries, has_older = read_versions(tx, address, _RECENT)
     is_self = address.owner.id == scope.user_id
     section = None
@@ -264,6 +268,7 @@ def _block_variables(
         if section
         else title_of(address.label, None, address.owner.name, is_self=is_self),
         "waiting": waiting,
+        "waiting_total": waiting_total,
         "entries": entries,
         "has_older": has_older,
         "sources": _sources(tx, scope, waiting, [entry.version for entry in entries]),

@@ -13,7 +13,7 @@ import pytest
 from letta_client import APIStatusError
 
 from ricordo.app import open_in_thread
-from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
+from ricordo.errors import Conflict, Invalid, NotFound, PreconditionFailed, Unavailable
 from ricordo.features.typed_memory.schemas.blocks import HumanBlock, PersonaBlock
 from ricordo.features.typed_memory.schemas.client import InProcessClient
 from ricordo.features.typed_memory.schemas.manager import BaseAgent, MemoryManager
@@ -59,6 +59,24 @@ def test_missing_objects_and_unknown_settings_are_errors(client: InProcessClient
         MemoryManager(client, "agent-nobody").learn_fact("Sings")
     with pytest.raises(Invalid, match='"colour" cannot be set here'):
         BaseAgent(client, colour="green")
+
+
+def test_only_the_header_if_match_decides_about_a_write(client: InProcessClient) -> None:
+    own = BaseAgent(client)
+    blocks = client.agents.blocks
+    version = blocks.retrieve("human", agent_id=own.agent_id).version
+
+    def write(text: str, headers: dict[str, str]) -> str:
+        return blocks.update(
+            "human", agent_id=own.agent_id, value=text, extra_headers=headers
+        ).value
+
+    for name in ("If-Match", "if-match", "IF-MATCH"):
+        with pytest.raises(PreconditionFailed):
+            write("Late.", {name: f'"{version + 7}"', "X-Request-Id": "1"})
+    assert write("Ada.", {"X-Request-Id": "1"}) == "Ada."
+    assert write("Ada L.", {}) == "Ada L."
+    assert write("Ada M.", {"if-match": "*"}) == "Ada M."
 
 
 def test_an_agent_made_for_a_user_writes_that_users_memory(

@@ -10,6 +10,13 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.version import ChangeMetadata
+from ricordo.features.skills.service import open_owner
+from ricordo.memory.proposals import ProposalDraft
+from ricordo.memory.proposals import propose as propose_change
+from ricordo.storage import blocks
+from ricordo.storage.engine.store import Transaction
 from tests.features.web.pages.test_decisions import human_text, propose
 from tests.features.web.pages.test_home import visitor
 
@@ -187,6 +194,34 @@ def test_approve_all_decides_only_the_proposals_on_the_page(browser: TestClient)
         f"{home(browser)}/decide", data={"id": [third], "decision": "reject", "reason": "No."}
     )
     assert browser.get("/users/ada/diffs").json() == []
+
+
+@pytest.mark.parametrize("page", ["user", "agent", "block"])
+def test_a_page_counts_the_suggestions_that_it_does_not_show(
+    browser: TestClient, page: str
+) -> None:
+    agent = browser.post("/v1/agents/", json={"name": "Nina"}).json()["id"]
+    paths = {
+        "user": home(browser),
+        "agent": f"/ui/agents/{agent}/memory",
+        "block": f"{home(browser)}/blocks/human",
+    }
+
+    kind, owner_id = ("agent", agent) if page == "agent" else ("user", user_id(browser))
+
+    def work(tx: Transaction) -> None:
+        chain = open_owner(tx, Scope(), kind, owner_id, makes=True).chain
+        block = blocks.labelled(tx, chain.id, "human")
+        for number in range(53):
+            author = Actor("agent", f"agent-{number}", f"Tutor {number}")
+            draft = ProposalDraft(chain.id, f"new {number}", f"Line {number}")
+            if page == "block":
+                draft = ProposalDraft(chain.id, "human", f"Line {number}", block)
+            propose_change(tx, draft, ChangeMetadata(author, "Said so."))
+
+    assert browser.portal
+    browser.portal.call(browser.app.state.runtime.store.write, work)  # type: ignore[attr-defined]
+    assert "3 more wait behind these." in browser.get(paths[page]).text
 
 
 def test_an_agents_blocks_can_be_read_edited_created_and_deleted(browser: TestClient) -> None:
