@@ -8,13 +8,13 @@ IMAGE_EXTRAS := $(addprefix --extra ,anthropic openai google bedrock postgres do
 LOCK := $(BIN)/uv pip compile --no-strip-extras --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
 CORES = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
-# More than there are processors, since tests wait for processes and sockets too. Workers are forks, which share what was imported.
+# More than there are processors, since tests wait for processes and sockets too. Workers are forks, which share imported modules.
 WORKERS ?= $(shell $(PYTHON) -c 'print($(CORES) * 2)')
 
 # Where `make openwebui` installs Open WebUI, which needs Python 3.11 or 3.12.
 OPEN_WEBUI ?= .venv-openwebui
 
-# Modules are compiled once: the tests start hundreds of processes of ours.
+# Modules are compiled once, since the tests start hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install run test soak openwebui check site bench bench-retrieval bench-search pictures lock dist types
@@ -74,7 +74,7 @@ dist: .venv/.developing types
 	$(BIN)/python -m hatchling build --directory $(DIST)
 	$(BIN)/python deploy/sbom.py $(DIST)
 
-# torch comes first and alone, so that a build for processors without a GPU stays where there is one.
+# torch is installed first and separately, so that an installed build without GPU support is kept.
 $(OPEN_WEBUI)/.installed:
 	$(PYTHON) -m venv $(OPEN_WEBUI)
 	$(OPEN_WEBUI)/bin/pip install --quiet torch==2.13.0

@@ -44,7 +44,7 @@ class Facts:
         return list(dict.fromkeys((*self._messages(question, hits), *hits)))
 
     def beside(self, question: Question, hits: Sequence[str]) -> list[str]:
-        """Return the first hits, and the messages of the facts beside them."""
+        """Return the first hits, and the messages of the facts that the search shows with them."""
         return list(dict.fromkeys((*hits[:SHOWN], *self._messages(question, hits))))
 
     def hits_as_long(

@@ -36,9 +36,8 @@ def add(http: httpx2.Client) -> dict[str, str]:
     def first(path: str, **query: Any) -> Any:
         return ask("GET", path, params={"limit": 1, **query})[0]
 
-    agent = first("/v1/agents/")[
-        "id"
-    ]  # the agent with 10,000 messages, since its copies keep its creation time
+    # The agent with 10,000 messages is listed first, since its copies have its creation time.
+    agent = first("/v1/agents/")["id"]
     ask("PATCH", f"/v1/agents/{agent}", {"enable_sleeptime": True})
     archive = ask("POST", "/v1/archives/", {"name": "Books"})["id"]
     ask("PATCH", f"/v1/agents/{agent}/archives/attach/{archive}")

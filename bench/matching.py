@@ -91,7 +91,7 @@ def match(weights: Array, signals: Array) -> Array:
 
 
 def ask(client: httpx2.Client, path: Path) -> list[Asked]:
-    """Ask all questions of one set, those of the next chat, and unrelated ones."""
+    """Ask all questions of one set, the questions of the next chat, and unrelated questions."""
     name = path.name.split(".")[0]
     chats = locomo.read(path)
     place = Place(client, "messages")

@@ -25,7 +25,7 @@ def cpu_of(*command: str, rounds: int = 5) -> float:
 
 
 def import_cpu() -> float:
-    """Return the CPU seconds of `import ricordo`, without those of the bare interpreter."""
+    """Return the CPU seconds of `import ricordo`, less the CPU seconds of the bare interpreter."""
     return max(
         0.0, cpu_of(sys.executable, "-c", "import ricordo") - cpu_of(sys.executable, "-c", "")
     )

@@ -240,7 +240,7 @@ class Talks:
 
 @asynccontextmanager
 async def talks() -> AsyncIterator[Talks]:
-    """Run a server beside a model that plays all kinds of providers."""
+    """Run a server with a model that plays all kinds of providers."""
     async with ModelServer(keeps=False) as model, Talks(model) as talking:
         yield talking
 

@@ -1,13 +1,17 @@
-"""Writes which packages a release needs, with their licences: `make dist` calls it.
+"""Write the lists of the packages that a release needs, with their licences.
+
+`make dist` calls this program.
 
     python deploy/sbom.py dist
 
-writes three files into the folder, beside the wheel: the list of packages as CycloneDX 1.6 (SBOM,
-`ricordo-VERSION.cdx.json`), the same with licences for readers (`ricordo-VERSION-licences.md`), and
-the versions and hashes with which the wheel is installed (`ricordo-VERSION-requirements.txt`).
+The program writes three files into the folder of the wheel:
 
-The packages are those of `requirements/base.txt`, `embeddings.txt` and `files.txt`: what
-`make install` installs. Licences are read from the installed packages.
+- `ricordo-VERSION.cdx.json`: the list of packages as CycloneDX 1.6 (SBOM).
+- `ricordo-VERSION-licences.md`: the same list as a table, with licences.
+- `ricordo-VERSION-requirements.txt`: the versions and hashes to install the wheel with.
+
+The packages are those that `make install` installs, from `requirements/base.txt`, `embeddings.txt`
+and `files.txt`. Licences are read from the installed packages.
 """
 
 import re
@@ -66,8 +70,9 @@ def components_of(lock: str) -> Iterator[Component]:
 def licences(name: str) -> list[str]:
     """Return the licence of an installed package.
 
-    Of its metadata the first that is there: the licence expression, the classifiers, the short
-    text. A package that is not installed, because it is for another platform, has none.
+    The licence is the first of these in the package's metadata: the licence expression, the
+    classifiers, the short text. A package for another platform is not installed, and has no licence
+    here.
     """
     try:
         told: PackageMetadata = metadata(name)

@@ -1,4 +1,4 @@
-"""Writes the TypeScript types of the memory routes: `make types` calls it.
+"""Write the TypeScript types of the memory routes; `make types` calls this program.
 
     python deploy/typescript_types.py
 

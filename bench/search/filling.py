@@ -103,7 +103,8 @@ class Filler:
     async def fill(self) -> Filled:
         """Fill the database.
 
-        The others come first, so that the large agent and archive meet a full database.
+        The rows of others are stored first, so that the large agent and archive are added to a full
+        database.
         """
         began = time.monotonic()
         for kind in self._wanted.kinds:

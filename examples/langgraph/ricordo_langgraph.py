@@ -197,7 +197,7 @@ def _fits(name: tuple[str, ...]) -> Any:
 
 
 class RicordoChatMessageHistory(BaseChatMessageHistory):
-    """The history of a chat in a conversation of an agent, whose recall it is part of.
+    """The history of a chat in a conversation of an agent. It is part of the agent's recall.
 
     Args:
         client: The client of the server.

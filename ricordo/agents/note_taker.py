@@ -29,6 +29,7 @@ from ricordo.domain.run import Run
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.usage import Expense, Purpose
 from ricordo.errors import ModelError, RicordoError
+from ricordo.llm.chat import ChatModel
 from ricordo.llm.egress import destination_of, whole_reply
 from ricordo.memory.commit import commit
 from ricordo.memory.edits import EditContext, EditGuard, EditReason, GuardSources, WorkingMemory
@@ -108,8 +109,7 @@ async def note_run(runtime: Runtime, run: Run, *, fills_gaps: bool = True) -> No
 
     Raises:
         NotFound: The agent or its conversation does not exist.
-        ModelError: The model failed.
-        TimeoutError: The model did not answer one message within three minutes.
+        ModelError: The model failed, or did not answer one message within three minutes.
     """
     await _take(runtime, _job(run), runtime.store.write, fills_gaps=fills_gaps)
 
@@ -151,11 +151,10 @@ async def _take(
         reply: ModelReply | None = None
         if statements:
             try:
-                async with asyncio.timeout(TIMEOUT):
-                    request = _request(state, message, statements, question, label)
-                    reply = await whole_reply(model, request, runtime.new_clearance())
+                request = _request(state, message, statements, question, label)
+                reply = await _reply_in_time(model, request, runtime)
                 notes = notes_in(_text(reply), [*statements, question])
-            except (ModelError, TimeoutError):
+            except ModelError:
                 if job.attempts < _ATTEMPTS:
                     raise
                 log.warning("no notes were taken by the model", extra={"run": run_id})
@@ -172,6 +171,17 @@ async def _take(
             )
         )
         report(number, len(indexes))
+
+
+async def _reply_in_time(model: ChatModel, request: ModelRequest, runtime: Runtime) -> ModelReply:
+    """Return the model's reply. Raises ModelError if the model fails or takes too long."""
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            return await whole_reply(model, request, runtime.new_clearance())
+    except TimeoutError as error:
+        raise ModelError(
+            "llm_timeout", f"{model.info.handle} did not answer within {TIMEOUT:g} seconds."
+        ) from error
 
 
 def _is_of_user(message: Message, state: AgentState) -> bool:

@@ -486,6 +486,14 @@ class Clearance:
                 return entry.source
         return None
 
+    def spills_in_name(self, name: str) -> str | None:
+        """Return the source of a labelled text that this name repeats, or None.
+
+        Every model sees the names of stored things, such as labels and tags.
+        """
+        # In a name "_" often takes the place of a space.
+        return self.spills(f"{name}\n{name.replace('_', ' ')}", None)
+
     def record(self, destination: Destination) -> dict[str, Any]:
         """Return the record of a step: destination, shown and withheld sources.
 

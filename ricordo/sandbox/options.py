@@ -22,5 +22,9 @@ class SandboxSettings(FeatureSettings):
         False,
     )
     sandbox_calls: int = about(
-        "Most programs that run in the sandbox at once; more wait.", 16, ge=1, le=500
+        "Most programs that run in the sandbox at once; more wait. Programs of MCP servers are not "
+        "counted.",
+        16,
+        ge=1,
+        le=500,
     )

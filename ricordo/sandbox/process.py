@@ -7,15 +7,18 @@ import signal
 import socket
 import struct
 import tempfile
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ricordo.errors import Invalid, Unavailable
 from ricordo.sandbox.backends import Backend, Confinement, some_user
 from ricordo.sandbox.child import Child, start_child
+from ricordo.sandbox.slots import Slot
 from ricordo.storage.engine.work_folders import remove_tree
 
 if TYPE_CHECKING:
@@ -45,16 +48,18 @@ class SandboxProcess:
         answer: Reads descriptor 3 of the program.
         workspace: The workspace on disk; None if it is in memory.
         cpu_used: Seconds of processor time, as last measured.
+        slot: The slot of a program that counts for the limit on running programs.
     """
 
     process: Child
     control: socket.socket
     answer: asyncio.StreamReader
     workspace: Path | None
-    _life: int | None
-    _status: int | None
+    _life: FileIO | None
+    _status: FileIO | None
     _transports: list[asyncio.BaseTransport] = field(default_factory=list)
     cpu_used: float = 0
+    slot: Slot | None = None
     _is_over: bool = False
 
     @property
@@ -109,8 +114,7 @@ class SandboxProcess:
 
         Raises:
             Invalid: A file of the call lies outside the workspace.
-            Unavailable: The process ended before its program began.
-            TimeoutError: No socket came in time.
+            Unavailable: The process ended before its program began, or no socket came in time.
         """
         files = [(_plain_path(path), content) for path, content in call.files.items()]
         request = {
@@ -132,19 +136,37 @@ class SandboxProcess:
         return None
 
     async def _listener(self) -> socket.socket:
-        """Receive the listening socket in the network of the sandbox."""
+        """Receive the listening socket in the network of the sandbox.
+
+        Raises Unavailable if none comes.
+        """
         loop = asyncio.get_running_loop()
         readable = asyncio.Event()
         loop.add_reader(self.control, readable.set)
         try:
             async with asyncio.timeout(_READY):
                 await readable.wait()
+        except TimeoutError as error:
+            raise Unavailable(
+                f"The sandbox could not start: it opened no network within {_READY:g} seconds."
+            ) from error
         finally:
             loop.remove_reader(self.control)
-        _, descriptors, _, _ = socket.recv_fds(self.control, 1, 1)
+        descriptors: list[int] = []
+        with suppress(ConnectionError):
+            _, descriptors, _, _ = socket.recv_fds(self.control, 1, 1)
         if not descriptors:
             raise Unavailable("The sandbox could not start: it ended before its program.")
         return socket.socket(fileno=descriptors[0])
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncIterator[None]:
+        """Do not count the program for the limit while it waits for the server's answer."""
+        if self.slot:
+            self.slot.give_up()
+        yield
+        if self.slot:
+            await self.slot.take()
 
     async def wait(self) -> int:
         """Return the exit code as a shell reports it.
@@ -154,7 +176,7 @@ class SandboxProcess:
         await self.process.wait()
         code = self.process.returncode or 0
         if self._status is not None:
-            status_text = os.read(self._status, 16)
+            status_text = self._status.read(16)
             if status_text:
                 code = int(status_text)
             else:
@@ -187,9 +209,9 @@ class SandboxProcess:
             self.process.close()
             for transport in self._transports:
                 transport.close()
-            for descriptor in (self._life, self._status):
-                if descriptor is not None:
-                    os.close(descriptor)
+            for pipe_end in (self._life, self._status):
+                if pipe_end is not None:
+                    pipe_end.close()
             if self.workspace:
                 await asyncio.to_thread(_remove, self.workspace)
 
@@ -216,54 +238,75 @@ async def start(
 
     Returns:
         The process, which may still fail: call `wait_until_ready` next.
+
+    Raises:
+        Unavailable: The process cannot be started, for example since the disk is full.
     """
-    to_close: list[int] = []
+    with ExitStack() as on_failure, ExitStack() as passed:
+        try:
+            process = await _start(backend, confinement, workspaces, on_failure, passed)
+        except OSError as error:
+            raise Unavailable(
+                f"The sandbox could not start: {error.strerror or type(error).__name__}."
+            ) from error
+        on_failure.pop_all()
+    return process
+
+
+async def _start(
+    backend: Backend,
+    confinement: Confinement,
+    workspaces: Path | None,
+    on_failure: ExitStack,
+    passed: ExitStack,
+) -> SandboxProcess:
+    """Start the process, as `start` describes.
+
+    Each descriptor, folder and process is registered as soon as it exists.
+
+    Args:
+        backend: The way to confine it.
+        confinement: The fixed conditions of the process.
+        workspaces: The folder of the workspaces, or None.
+        on_failure: It is changed: it undoes what the returned process needs.
+        passed: It is changed: it closes the descriptors that only the started process needs.
+    """
     control, launcher_control = socket.socketpair()
+    on_failure.callback(control.close)
+    passed.callback(launcher_control.close)
     control.setblocking(False)
-    answer_end, answer = os.pipe()
-    to_close.append(answer)
-    user = 0 if backend.name == "none" else some_user()
-    channels = {"control": launcher_control.fileno(), "answer": answer, "user": user}
+    answer_end, answer = _open_pipe(on_failure, passed)
+    channels = {"control": launcher_control.fileno(), "answer": answer.fileno()}
     life = status_end = None
     workspace = None
+    user = 0 if backend.name == "none" else some_user()
     if backend.is_shared and workspaces:
-        life_end, life = os.pipe()
-        status_end, status = os.pipe()
-        channels |= {"life": life_end, "status": status}
-        to_close += [life_end, status]
+        life_end, life = _open_pipe(passed, on_failure)
+        status_end, status = _open_pipe(on_failure, passed)
+        channels |= {"life": life_end.fileno(), "status": status.fileno()}
         workspace = Path(tempfile.mkdtemp(dir=workspaces))
+        on_failure.callback(_remove, workspace)
         if user:
             os.chown(workspace, user, user)
-    rules, rules_end = os.pipe()
-    to_close.append(rules)
-    try:
-        os.write(rules_end, backend.filter_of(confinement))
-        os.close(rules_end)
-        command = backend.command(confinement, channels, rules, workspace or Path("/"))
-        process = await start_child(
-            command,
-            env={},
-            cwd=workspace or "/",
-            limit=_LINE,
-            start_new_session=True,
-            pass_fds=[launcher_control.fileno(), *to_close],
-        )
-    except BaseException:
-        control.close()
-        for descriptor in (answer_end, life, status_end):
-            if descriptor is not None:
-                os.close(descriptor)
-        if workspace:
-            _remove(workspace)
-        raise
-    finally:
-        launcher_control.close()
-        for descriptor in to_close:
-            os.close(descriptor)
+    with ExitStack() as written:
+        rules, rules_end = _open_pipe(passed, written)
+        rules_end.write(backend.filter_of(confinement))
+    process = await start_child(
+        backend.command(
+            confinement, channels | {"user": user}, rules.fileno(), workspace or Path("/")
+        ),
+        env={},
+        cwd=workspace or "/",
+        limit=_LINE,
+        start_new_session=True,
+        pass_fds=[*channels.values(), rules.fileno()],
+    )
+    on_failure.callback(process.close)
+    on_failure.callback(process.kill)
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(loop=loop)
     transport, _ = await loop.connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader, loop=loop), os.fdopen(answer_end, "rb", 0)
+        lambda: asyncio.StreamReaderProtocol(reader, loop=loop), answer_end
     )
     return SandboxProcess(
         process,
@@ -273,6 +316,15 @@ async def start(
         _life=life,
         _status=status_end,
         _transports=[transport],
+    )
+
+
+def _open_pipe(readers: ExitStack, writers: ExitStack) -> tuple[FileIO, FileIO]:
+    """Return the ends of a new pipe, to read and to write, which these stacks close."""
+    reader, writer = os.pipe()
+    return (
+        readers.enter_context(os.fdopen(reader, "rb", 0)),
+        writers.enter_context(os.fdopen(writer, "wb", 0)),
     )
 
 

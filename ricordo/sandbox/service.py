@@ -21,6 +21,7 @@ from ricordo.sandbox.options import SandboxSettings
 from ricordo.sandbox.process import Output, SandboxProcess, feed, start
 from ricordo.sandbox.program_keys import ProgramKeys
 from ricordo.sandbox.proxy import serve
+from ricordo.sandbox.slots import Slot, Slots
 from ricordo.sandbox.watch import processes_of_user, watch
 from ricordo.settings import Settings
 from ricordo.storage.engine.work_folders import SANDBOX, WorkFolder, open_work_folder
@@ -149,7 +150,7 @@ class Sandbox:
         self._backend: Backend | None = None
         self._problem: str | None = None
         self._starting = asyncio.Lock()
-        self._slots = asyncio.Semaphore(self._sandbox_settings.sandbox_calls)
+        self._slots = Slots(self._sandbox_settings.sandbox_calls)
         self._warm: dict[Confinement, list[asyncio.Task[SandboxProcess]]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._workspaces: WorkFolder | None = None
@@ -224,6 +225,9 @@ class Sandbox:
     async def open(self, call: SandboxCall, program: str = "") -> AsyncIterator[SandboxProcess]:
         """Run a program until the block ends, with everything that it started.
 
+        The program counts for RICORDO_SANDBOX_CALLS if its limits have `seconds`. The caller limits
+        the number of long-lived programs, and ends a program after `seconds`.
+
         Args:
             call: The call, whose `argv` is not used if `program` is given.
             program: The text of a Python program, in place of `call.argv`. It can write to
@@ -231,9 +235,19 @@ class Sandbox:
 
         Raises:
             Invalid: A file of the call lies outside the workspace.
-            Unavailable: Code cannot run on this machine.
+            Unavailable: Code cannot run on this machine, or too many programs are running.
             Forbidden: The call asks for a network that the operator does not allow.
         """
+        if not call.limits.seconds:
+            async with self._opened(call, program) as process:
+                yield process
+            return
+        async with self._slot(call) as slot, self._opened(call, program) as process:
+            process.slot = slot
+            yield process
+
+    @asynccontextmanager
+    async def _opened(self, call: SandboxCall, program: str) -> AsyncIterator[SandboxProcess]:
         confinement = self._confinement(call, Path(sys.executable), sees_packages=bool(program))
         if program:
             process = await self._take(confinement)
@@ -261,19 +275,13 @@ class Sandbox:
             await asyncio.to_thread(workspaces.close)
 
     @asynccontextmanager
-    async def _slot(self, call: SandboxCall) -> AsyncIterator[None]:
+    async def _slot(self, call: SandboxCall) -> AsyncIterator[Slot]:
+        slot = Slot(self._slots)
+        await slot.take(call.limits.seconds)
         try:
-            async with asyncio.timeout(call.limits.seconds or None):
-                await self._slots.acquire()
-        except TimeoutError:
-            raise Unavailable(
-                f"{self._sandbox_settings.sandbox_calls} programs are already running in the "
-                "sandbox (RICORDO_SANDBOX_CALLS). Try again later."
-            ) from None
-        try:
-            yield
+            yield slot
         finally:
-            self._slots.release()
+            slot.give_up()
 
     def _confinement(self, call: SandboxCall, python: Path, *, sees_packages: bool) -> Confinement:
         if call.has_network and not self._sandbox_settings.sandbox_network:
@@ -436,9 +444,10 @@ class Sandbox:
         start_time = time.monotonic()
         collected = Output(call)
         stopped_by: StoppedBy = ""
+        time_limit = asyncio.timeout(call.limits.seconds or None)
         try:
             async with (
-                asyncio.timeout(call.limits.seconds or None),
+                time_limit,
                 self._network(process, call, program),
             ):
                 watching = asyncio.create_task(watch(process, call.limits))
@@ -463,6 +472,8 @@ class Sandbox:
                     for task in (*stream_tasks, watching, exit_task):
                         task.cancel()
         except TimeoutError:
+            if not time_limit.expired():
+                raise
             stopped_by = "time"
         finally:
             process.kill()

@@ -312,7 +312,10 @@ def lock_passage(
         stored = None
     passage = require_found(stored, "Passage", passage_id)
     scope.require_owns(passage.user_id)
-    return _lock(tx, archives_by_id[passage.archive_id]), passage
+    archive = _lock(tx, archives_by_id[passage.archive_id])
+    # Read again: while this waited for the lock, another transaction may have deleted the passage.
+    stored = next(iter(passages_by_ids(tx, [passage_id])), None)
+    return archive, require_found(stored, "Passage", passage_id)
 
 
 def rewrite_passage(tx: Transaction, passage: Passage) -> None:
@@ -321,6 +324,7 @@ def rewrite_passage(tx: Transaction, passage: Passage) -> None:
 
 
 def delete_passage(tx: Transaction, archive: Archive, passage: Passage) -> None:
+    """Delete a passage, and lower its archive's count. Both are results of `lock_passage`."""
     tx.run(_DELETE, {"id": passage.id})
     tags = _shared_tags([passage])
     unused = {

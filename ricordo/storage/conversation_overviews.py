@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Row, String, and_, cast, func, or_, select
+from sqlalchemy import Row, and_, func, or_, select
 
 from ricordo.domain.message import Message
 from ricordo.domain.scope import Scope
@@ -62,24 +62,33 @@ def names_of_users(tx: Transaction, scope: Scope, ids: Iterable[str | None]) -> 
 def agents_used_last(tx: Transaction, scope: Scope, limit: int) -> list[str]:
     """Return the ids of recently used agents, then of the newest agents.
 
-    Only agents that the caller may use are returned.
+    Only agents that the caller may use are returned, and only they count for the limit.
     """
-    by_time = (runs.c.created_at.desc(), runs.c.seq.desc())
-    newest = (
-        select(runs.c.agent_id)
+    runs_read = (
+        select(runs.c.agent_id, runs.c.created_at, runs.c.seq)
         .where(runs.c.organization_id == scope.organization_id)
-        .order_by(*by_time)
+        .order_by(runs.c.created_at.desc(), runs.c.seq.desc())
+        .limit(_MOST_RUNS)
+        .subquery()
     )
-    recent = dict.fromkeys(row.agent_id for row in tx.all(newest.limit(_MOST_RUNS)))
-    statement = select(agents.c.id).where(
-        agents.c.organization_id == scope.organization_id, *may_use(scope)
+    used_agents = (
+        select(agents.c.id, agents.c.organization_id)
+        .join(runs_read, runs_read.c.agent_id == agents.c.id)
+        .where(*may_use(scope))
+        .order_by(runs_read.c.created_at.desc(), runs_read.c.seq.desc())
     )
-    newest_agents = tx.all(
-        statement.order_by(agents.c.created_at.desc(), agents.c.seq.desc()).limit(limit)
+    newest_agents = (
+        select(agents.c.id)
+        .where(agents.c.organization_id == scope.organization_id, *may_use(scope))
+        .order_by(agents.c.created_at.desc(), agents.c.seq.desc())
+        .limit(limit)
     )
-    allowed = names_of_agents(tx, scope, list(recent)[:limit])
-    ids = [*(id for id in recent if id in allowed), *(row.id for row in newest_agents)]
-    return list(dict.fromkeys(ids))[:limit]
+    # As in `names_of_agents`, the organization is checked here: a deleted agent has another one.
+    used_ids = [
+        row.id for row in tx.all(used_agents) if row.organization_id == scope.organization_id
+    ]
+    newest_ids = [row.id for row in tx.all(newest_agents)]
+    return list(dict.fromkeys([*used_ids, *newest_ids]))[:limit]
 
 
 def summaries(tx: Transaction, scope: Scope, conversation_id: str, limit: int) -> Sequence[Message]:
@@ -171,11 +180,8 @@ def first_messages(
     ids = sorted({id for id in run_ids if id})[:MOST_NAMES]
     if not ids:
         return []
-    # Events are user messages that the server wrote. A database may put a space after the colon.
-    parts = cast(messages.c.parts, String)
-    is_said = ~or_(parts.contains('"kind":"event"'), parts.contains('"kind": "event"'))
     is_first = select(func.min(messages.c.seq)).where(
-        messages.c.run_id.in_(ids), messages.c.role == "user", is_said
+        messages.c.run_id.in_(ids), stored_messages.IS_SAID
     )
     columns = (messages.c[name] for name in ("run_id", "agent_id", "conversation_id", "id"))
     statement = select(*columns).where(messages.c.seq.in_(is_first.group_by(messages.c.run_id)))

@@ -14,6 +14,7 @@ from ricordo.storage.agent_access import may_use
 from ricordo.storage.conversations import GONE_THERE
 from ricordo.storage.engine.repository import in_scope
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.messages import IS_WRITTEN_BY_USER
 from ricordo.storage.schema.core_tables import agents, conversations, messages, users
 
 _VERSION_OF = "Another version of "
@@ -149,12 +150,12 @@ def _listed(
 
 
 def _first_words(tx: Transaction, ids: Collection[str]) -> Mapping[str, str]:
-    """Return the beginning of each conversation's first message of a user."""
+    """Return the beginning of each conversation's first message that a user wrote with a text."""
     if not ids:
         return {}
     first = (
         select(func.min(messages.c.seq))
-        .where(messages.c.conversation_id.in_([*ids]), messages.c.role == "user")
+        .where(messages.c.conversation_id.in_([*ids]), IS_WRITTEN_BY_USER)
         .group_by(messages.c.conversation_id)
     )
     text = func.substr(messages.c.text, 1, 4 * _LONGEST_NAME).label("text")

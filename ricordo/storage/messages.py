@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import bindparam, insert, select
+from sqlalchemy import String, bindparam, cast, insert, or_, select
 
 from ricordo.domain.message import Message, Part, TextPart, parts_from_json, parts_to_json
 from ricordo.domain.run import Run
@@ -27,8 +27,16 @@ _BETWEEN = (
     .order_by(messages.c.seq)
     .limit(bindparam("limit"))
 )
+_EVENT_PARTS = ('"kind":"event"', '"kind": "event"')
 # Texts of users and agents, without events, calls and prompts.
 IS_SPOKEN = messages.c.role.in_(("user", "assistant")) & (messages.c.text != "")
+# Messages that a user wrote with a text. Events, which the server wrote, have no searchable text.
+IS_WRITTEN_BY_USER = (messages.c.role == "user") & (messages.c.text != "")
+# Messages that a user wrote, also pictures alone: the condition of `Message.is_said`. A database
+# may put a space after the colon.
+IS_SAID = (messages.c.role == "user") & ~or_(
+    *(cast(messages.c.parts, String).contains(part) for part in _EVENT_PARTS)
+)
 _SPOKEN_AFTER = (
     _ROWS.select.where(equal(messages, "conversation_id", "user_id"), IS_SPOKEN)
     .where(messages.c.seq > bindparam("after"))

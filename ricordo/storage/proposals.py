@@ -122,6 +122,8 @@ _UNTOLD = (
     .where(_IS_UNTOLD)
     .order_by(proposals.c.resolved_at, proposals.c.seq)
     .limit(bindparam("limit"))
+    # Of two turns that start at once, the second leaves out the rows that the first has marked.
+    .with_for_update()
 )
 _ANY_UNTOLD = select(proposals.c.seq).where(_IS_UNTOLD).limit(1)
 

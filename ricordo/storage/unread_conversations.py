@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, case, func, select
 
 from ricordo.storage.engine.repository import equal
-from ricordo.storage.messages import IS_SPOKEN
+from ricordo.storage.messages import IS_SPOKEN, IS_WRITTEN_BY_USER
 from ricordo.storage.schema.core_tables import agents, conversations, messages
 
 _CONVERSATION = (conversations.c.id, conversations.c.organization_id, conversations.c.user_id)
@@ -19,9 +19,7 @@ _IS_OF_USER = and_(
 )
 _IS_SAID_BY_USER = and_(
     _IS_OF_USER,
-    messages.c.role == "user",
-    # Events have no searchable text.
-    messages.c.text != "",
+    IS_WRITTEN_BY_USER,
     messages.c.is_untrusted.is_(False),
 )
 

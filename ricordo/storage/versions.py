@@ -491,10 +491,8 @@ def read_texts(
         for text_id in reversed(line):
             if text_id not in texts:
                 row = rows[text_id]
-                texts[text_id] = unpack(row.data, texts.get(row.base))
+                texts[text_id] = unpack(text_id, row.data, texts.get(row.base))
                 size += len(texts[text_id])
-    if damaged := next((id for id in text_ids if blob_id(texts[id].decode()) != id), None):
-        raise Conflict(f"The stored text {damaged.hex()} is damaged. Restore a backup.")
     return {id: texts[id].decode() for id in text_ids}
 
 
@@ -528,22 +526,37 @@ def _pack(text: bytes, base: bytes | None) -> bytes:
     )
 
 
-def unpack(data: bytes, base: bytes | None) -> bytes:
-    """Return the text that `_pack` packed.
+def unpack(id: bytes, data: bytes, base: bytes | None) -> bytes:
+    """Return the text that `_pack` packed, in UTF-8.
 
     Args:
+        id: The id of the text.
         data: The stored form of the text.
         base: The text from which it is a delta; None: it is stored whole.
 
     Raises:
-        zlib.error: The data is damaged, or belongs to another base.
+        Conflict: The data is damaged, or belongs to another text or base.
     """
+    try:
+        text = _unpack(data, base)
+    except zlib.error:
+        text = None
+    # Only UTF-8 was stored, so data with the right id can be decoded.
+    if text is None or object_id("blob", text) != id:
+        raise Conflict(f"The stored text {id.hex()} is damaged. Restore a backup.")
+    return text
+
+
+def _unpack(data: bytes, base: bytes | None) -> bytes:
+    """Return the text, which may be wrong. Raises `zlib.error`."""
     if base is None:
         return zlib.decompress(data)
     head = int.from_bytes(data[:_LENGTH], "big")
     tail = int.from_bytes(data[_LENGTH : 2 * _LENGTH], "big")
     unpacker = zlib.decompressobj(15, zdict=_dictionary(base, head, tail))
     middle = unpacker.decompress(data[2 * _LENGTH :]) + unpacker.flush()
+    if not unpacker.eof:
+        raise zlib.error("the data is cut off")
     return base[:head] + middle + base[len(base) - tail :]
 
 

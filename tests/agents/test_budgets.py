@@ -39,7 +39,7 @@ async def waiting(stage: Stage, kind: str) -> list[Job]:
     return [job for job in found if job.kind == kind]
 
 
-async def test_an_agents_budget_refuses_its_next_turn_and_no_other_agents(stage: Stage) -> None:
+async def test_a_spent_agent_budget_refuses_that_agents_next_turn_only(stage: Stage) -> None:
     one, two = await stage.agent(name="Nina"), await stage.agent()
     await set_own(stage, one, 100)
     stage.lines += [reply(99), reply(50), reply(5)]
@@ -62,7 +62,7 @@ async def test_an_agents_budget_refuses_its_next_turn_and_no_other_agents(stage:
     assert text_of(await stage.say(two)) == "Fine."
 
 
-async def test_the_next_day_or_a_higher_budget_lets_turns_begin_again(
+async def test_a_new_day_or_a_higher_budget_allows_turns_again(
     stage: Stage, agent: str, clock: ManualClock
 ) -> None:
     await set_own(stage, agent, 100)
@@ -78,7 +78,7 @@ async def test_the_next_day_or_a_higher_budget_lets_turns_begin_again(
     await stage.say(agent)
 
 
-async def test_a_turn_that_runs_is_finished_whatever_it_spends(stage: Stage, agent: str) -> None:
+async def test_a_running_turn_finishes_even_beyond_its_budget(stage: Stage, agent: str) -> None:
     await set_own(stage, agent, 10)
     search = ModelReply((call("conversation_search", query="tea"),), Usage(500, 5))
     stage.lines += [search, reply(500)]
@@ -88,7 +88,7 @@ async def test_a_turn_that_runs_is_finished_whatever_it_spends(stage: Stage, age
         await stage.say(agent)
 
 
-async def test_the_common_budget_counts_all_agents_and_all_work(
+async def test_the_common_budget_counts_all_agents_and_background_work(
     stage: Stage, clock: ManualClock
 ) -> None:
     one, two = await stage.agent(), await stage.agent()
@@ -114,7 +114,9 @@ async def test_the_common_budget_counts_all_agents_and_all_work(
     assert text_of(await stage.say(one)) == "Again."
 
 
-async def test_turns_that_nobody_waits_for_stop_at_eighty_percent(stage: Stage, agent: str) -> None:
+async def test_background_turns_stop_at_eighty_percent_of_a_budget(
+    stage: Stage, agent: str
+) -> None:
     await set_own(stage, agent, 100)
     stage.lines += [reply(79), reply(1), reply(1)]
     await stage.say(agent)
@@ -124,7 +126,7 @@ async def test_turns_that_nobody_waits_for_stop_at_eighty_percent(stage: Stage, 
     assert text_of(await stage.say(agent)) == "Fine."
 
 
-async def test_looking_costs_nothing_without_a_budget_and_a_statement_with_one(
+async def test_checking_a_budget_costs_one_statement_and_without_a_budget_none(
     stage: Stage, agent: str
 ) -> None:
 
@@ -147,7 +149,7 @@ async def test_looking_costs_nothing_without_a_budget_and_a_statement_with_one(
 
 
 @pytest.mark.parametrize("for_agent", [True, False])
-async def test_background_work_waits_for_the_next_day_from_eighty_percent_on(
+async def test_background_jobs_are_postponed_to_the_next_day_at_eighty_percent(
     stage: Stage, agent: str, for_agent: bool
 ) -> None:
     job = Job(

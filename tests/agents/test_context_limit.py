@@ -1,7 +1,7 @@
 """Context windows that are too long for their model.
 
-The tests check what is summarized, what is learned from a provider, and that a conversation never
-becomes unusable.
+The tests check which messages are summarized, which limit is learned from a provider, and that a
+conversation never becomes unusable.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ DATABASES = ("sqlite", "postgresql")
 TOO_LONG = ModelError("context_window_exceeded", "The maximum context length is 4096 tokens.")
 
 
-async def test_a_refusal_that_had_another_reason_does_not_lock_the_agent_out_for_good(
+async def test_repeated_false_length_refusals_do_not_lock_the_agent_out(
     stage: Stage,
 ) -> None:
     agent = await stage.agent(context_window=8000, system="You remember. " * 120)
@@ -41,7 +41,7 @@ async def test_a_refusal_that_had_another_reason_does_not_lock_the_agent_out_for
     assert stage.model.requests[-1].messages[-1].text == "Fifth."
 
 
-async def test_a_count_of_a_provider_that_cannot_be_does_not_lock_the_agent_out(
+async def test_an_absurd_token_count_from_the_provider_does_not_lock_the_agent_out(
     stage: Stage,
 ) -> None:
     agent = await stage.agent(context_window=8000, system="You remember. " * 700)
@@ -55,7 +55,7 @@ async def test_a_count_of_a_provider_that_cannot_be_does_not_lock_the_agent_out(
     assert text_of(answer) == "Two."
 
 
-async def test_what_was_summed_up_in_a_turn_stays_out_of_the_window_when_that_turn_fails(
+async def test_messages_summarized_in_a_turn_stay_out_of_the_window_when_it_fails(
     open_stage: OpenStage,
 ) -> None:
     table = Table()
@@ -100,7 +100,7 @@ def _small(stage: Stage, *lines: Line) -> ScriptedModel:
     return model
 
 
-async def test_a_smaller_model_of_one_turn_reads_an_outline_and_the_window_stays_as_it_was(
+async def test_a_smaller_model_for_one_turn_reads_an_outline_and_the_window_is_unchanged(
     stage: Stage,
 ) -> None:
     small = _small(stage, call("conversation_search", query="Part 0"), "Small.")
@@ -124,7 +124,7 @@ async def test_a_smaller_model_of_one_turn_reads_an_outline_and_the_window_stays
     assert "Small." in words
 
 
-async def test_what_a_smaller_model_refuses_as_too_long_is_cut_for_it_alone(stage: Stage) -> None:
+async def test_a_smaller_models_length_refusals_shorten_only_its_own_requests(stage: Stage) -> None:
     small = _small(stage, TOO_LONG, TOO_LONG, "Small.")
     agent = await stage.agent(context_window=32_000)
     await _talk(stage, agent, 12)
@@ -137,7 +137,7 @@ async def test_what_a_smaller_model_refuses_as_too_long_is_cut_for_it_alone(stag
     ).token_percent == 100
 
 
-async def test_a_window_that_outgrew_its_own_model_is_summed_up_for_good_in_a_borrowed_models_turn_too(
+async def test_a_window_too_long_for_its_own_model_is_summarized_even_in_another_models_turn(
     stage: Stage,
 ) -> None:
     small = ScriptedModel(
@@ -162,7 +162,7 @@ async def test_a_window_that_outgrew_its_own_model_is_summed_up_for_good_in_a_bo
     assert request_tokens(small.requests[-1]) <= 2700
 
 
-async def test_compactions_that_gain_little_ask_no_model_again_in_the_same_turn(
+async def test_compactions_that_gain_little_soon_stop_asking_the_model_in_a_turn(
     open_stage: OpenStage,
 ) -> None:
     def dig(_context: ToolContext) -> str:
@@ -194,7 +194,9 @@ async def test_compactions_that_gain_little_ask_no_model_again_in_the_same_turn(
     assert summaries[-1].text.startswith("(No model wrote this summary.")
 
 
-async def test_what_a_refusal_taught_holds_for_the_rest_of_the_turn(open_stage: OpenStage) -> None:
+async def test_a_limit_learned_from_a_refusal_holds_for_the_rest_of_the_turn(
+    open_stage: OpenStage,
+) -> None:
     def dig(_context: ToolContext) -> str:
         """Dig."""
         return "earth " * 400
@@ -223,7 +225,7 @@ async def test_what_a_refusal_taught_holds_for_the_rest_of_the_turn(open_stage: 
     assert len(refused) == 1
 
 
-async def test_a_writer_that_failed_is_not_asked_for_summaries_again_for_some_minutes(
+async def test_a_failed_summary_model_is_not_asked_again_for_some_minutes(
     stage: Stage,
 ) -> None:
     asked: list[str] = []

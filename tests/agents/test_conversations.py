@@ -121,7 +121,7 @@ async def found(stage: Stage, agent: str, words: str) -> list[str]:
     return sorted(hit.message.text for hit in hits)
 
 
-async def test_a_threads_own_model_settings_and_window_take_the_place_of_the_agents(
+async def test_a_conversations_model_settings_and_window_override_the_agents(
     stage: Stage,
 ) -> None:
     stage.runtime.models.add(ScriptedModel(["small"], name="small", context_window=16_000))
@@ -145,7 +145,9 @@ async def test_a_threads_own_model_settings_and_window_take_the_place_of_the_age
     assert await count(stage, "conversations") == 2
 
 
-async def test_a_changed_thread_follows_its_model_and_goes_back_to_the_agents(stage: Stage) -> None:
+async def test_a_conversations_window_follows_its_model_and_returns_to_the_agents(
+    stage: Stage,
+) -> None:
     stage.runtime.models.add(ScriptedModel(["small"], name="small", context_window=16_000))
     id = await thread(stage, await stage.agent(), summary="Tea")
 
@@ -163,7 +165,7 @@ async def test_a_changed_thread_follows_its_model_and_goes_back_to_the_agents(st
         await changed(model="scripted/nothing")
 
 
-async def test_a_fork_sees_the_very_messages_its_source_sees_and_then_each_goes_its_own_way(
+async def test_a_fork_shares_its_sources_messages_and_then_diverges(
     stage: Stage,
 ) -> None:
     agent = await stage.agent(("human", "Her name is Ada."))
@@ -228,7 +230,7 @@ WAITING = replace(CALL, is_gated=True)
 RETURN = ToolReturnPart("call-1", "roll_dice", "success", "6")
 
 
-async def test_a_fork_at_a_call_takes_its_result_along(stage: Stage, agent: str) -> None:
+async def test_a_fork_at_a_call_includes_its_result(stage: Stage, agent: str) -> None:
     source = await thread(stage, agent)
     parts: list[tuple[Role, tuple[Part, ...]]] = [
         ("user", (TextPart("Roll."),)),
@@ -245,7 +247,7 @@ async def test_a_fork_at_a_call_takes_its_result_along(stage: Stage, agent: str)
 
 
 @pytest.mark.parametrize(("role", "call_part"), [("approval", WAITING), ("assistant", CALL)])
-async def test_a_call_without_a_result_stays_behind_with_the_thread_that_can_answer_it(
+async def test_a_fork_leaves_out_a_call_without_a_result(
     stage: Stage, agent: str, role: Role, call_part: ToolCallPart
 ) -> None:
     source = await thread(stage, agent)
@@ -270,7 +272,7 @@ async def test_a_call_without_a_result_stays_behind_with_the_thread_that_can_ans
     assert faults_of(stage.model.requests[-1].messages) == []
 
 
-async def test_a_fork_of_a_thread_in_which_a_turn_runs_takes_what_was_saved_before(
+async def test_a_fork_during_a_turn_takes_the_messages_saved_before_the_turn(
     stage: Stage, agent: str
 ) -> None:
     source = await thread(stage, agent)
@@ -292,7 +294,7 @@ async def test_a_fork_of_a_thread_in_which_a_turn_runs_takes_what_was_saved_befo
     ]
 
 
-async def test_a_deleted_thread_is_gone_with_its_rows_and_what_search_found_of_it(
+async def test_a_deleted_conversation_loses_its_rows_and_search_hits(
     stage: Stage, agent: str
 ) -> None:
     id = await thread(stage, agent)
@@ -313,7 +315,7 @@ async def test_a_deleted_thread_is_gone_with_its_rows_and_what_search_found_of_i
     await stage.require_sound(agent)
 
 
-async def test_an_agents_own_thread_cannot_be_deleted_and_its_turn_goes_on(
+async def test_an_agents_default_conversation_cannot_be_deleted_and_its_turn_continues(
     stage: Stage, agent: str
 ) -> None:
     own = conversations.default_id(agent)
@@ -337,7 +339,7 @@ async def test_cancelling_a_thread_leaves_the_others_running(stage: Stage, agent
     assert (ended, runs[one].status, runs[other].status) == (runs[one].id, "cancelled", "completed")
 
 
-async def test_a_turn_of_another_server_ends_with_the_thread_it_ran_in(
+async def test_deleting_a_conversation_ends_a_turn_of_another_server(
     stage: Stage, agent: str
 ) -> None:
     id = await thread(stage, agent)
@@ -355,7 +357,7 @@ async def test_a_turn_of_another_server_ends_with_the_thread_it_ran_in(
     await stage.require_sound(agent)
 
 
-async def test_what_forks_share_of_a_deleted_thread_stays_until_the_last_of_them_is_gone(
+async def test_messages_shared_by_forks_stay_until_the_last_fork_is_deleted(
     stage: Stage, agent: str
 ) -> None:
     root = await thread(stage, agent)
@@ -389,7 +391,7 @@ async def test_what_forks_share_of_a_deleted_thread_stays_until_the_last_of_them
 
 
 @pytest.mark.parametrize("writes", [1, 2, 3, 4, 5])
-async def test_a_deletion_that_was_killed_is_finished_by_its_job(
+async def test_a_deletion_cut_off_by_a_kill_is_finished_by_its_job(
     stage: Stage, agent: str, writes: int
 ) -> None:
     id = await thread(stage, agent)
@@ -422,7 +424,7 @@ async def test_a_deletion_that_was_killed_is_finished_by_its_job(
     await run_jobs(stage)
 
 
-async def test_an_agents_own_thread_is_not_reset_while_forks_share_its_messages(
+async def test_a_default_conversation_cannot_be_reset_while_forks_share_its_messages(
     stage: Stage, agent: str
 ) -> None:
     own = conversations.default_id(agent)
@@ -438,7 +440,7 @@ async def test_an_agents_own_thread_is_not_reset_while_forks_share_its_messages(
     await stage.require_sound(agent)
 
 
-async def test_a_prompt_is_not_made_anew_under_a_running_turn(stage: Stage, agent: str) -> None:
+async def test_a_system_prompt_cannot_be_recompiled_during_a_turn(stage: Stage, agent: str) -> None:
     own = conversations.default_id(agent)
     turn, gate = await stage.asked(agent, line="Here.")
     with pytest.raises(Busy):
@@ -453,7 +455,9 @@ async def test_a_prompt_is_not_made_anew_under_a_running_turn(stage: Stage, agen
         await recompile_system(stage.runtime, Scope(), own)
 
 
-async def test_threads_belong_to_their_organisation(stage: Stage, agent: str) -> None:
+async def test_conversations_of_another_organization_are_not_found(
+    stage: Stage, agent: str
+) -> None:
     id = await thread(stage, agent)
     stranger = Scope("org-11111111-1111-4111-8111-111111111111")
     for act in (stop_and_delete, cancel_conversation, fork_conversation, recompile_system):

@@ -89,7 +89,7 @@ def said(text: str, **fields: Any) -> NewMessage:
     return NewMessage("user", (TextPart(text),), **fields)
 
 
-async def test_what_a_tool_brings_from_outside_makes_all_that_follows_untrusted(
+async def test_a_result_from_outside_makes_all_later_messages_of_the_turn_untrusted(
     open_stage: OpenStage,
 ) -> None:
     stage, agent = await reading(open_stage)
@@ -118,7 +118,7 @@ async def test_what_a_tool_brings_from_outside_makes_all_that_follows_untrusted(
     ]
 
 
-async def test_what_was_read_outside_makes_turns_untrusted_until_it_has_left_the_window(
+async def test_untrusted_content_makes_turns_untrusted_until_it_leaves_the_window(
     open_stage: OpenStage,
 ) -> None:
     stage, agent = await reading(open_stage)
@@ -143,7 +143,7 @@ async def test_what_was_read_outside_makes_turns_untrusted_until_it_has_left_the
         ({"sender_id": "agent-2", "name": "Local user"}, False),
     ],
 )
-async def test_only_the_conversations_user_speaks_for_herself(
+async def test_only_messages_of_the_conversations_own_user_are_trusted(
     stage: Stage, fields: dict[str, Any], is_hers: bool
 ) -> None:
     guarded = await stage.agent(blocks=human("guarded"))
@@ -174,7 +174,7 @@ async def archived(stage: Stage, agent: str, text: str, *, is_untrusted: bool) -
 
 
 @pytest.mark.parametrize("is_untrusted", [True, False])
-async def test_recalled_memory_is_as_untrusted_as_its_source(
+async def test_a_recalled_passage_is_as_untrusted_as_its_source(
     stage: Stage, is_untrusted: bool
 ) -> None:
     agent = await stage.agent(blocks=human("guarded"))
@@ -189,7 +189,7 @@ async def test_recalled_memory_is_as_untrusted_as_its_source(
     assert await stage.block(agent, "human") == ("Ada" if is_untrusted else "Ada L.")
 
 
-async def test_what_was_said_in_an_untrusted_step_is_untrusted_when_it_is_found_again(
+async def test_a_message_of_an_untrusted_step_is_untrusted_when_recalled(
     open_stage: OpenStage,
 ) -> None:
     stage, agent = await reading(open_stage)
@@ -213,7 +213,7 @@ async def test_a_passage_filed_in_an_untrusted_step_is_untrusted(open_stage: Ope
     assert [passage.is_untrusted for passage in found] == [True]
 
 
-async def test_a_block_from_an_untrusted_step_makes_its_readers_untrusted_until_its_owner_writes(
+async def test_an_untrusted_block_makes_its_readers_untrusted_until_its_owner_writes_it(
     open_stage: OpenStage,
 ) -> None:
     stage, agent = await reading(open_stage, BlockSpec("notes", ""))
@@ -272,7 +272,7 @@ def quoting(quote: str | None, **arguments: Any) -> Any:
         (None, False),
     ],
 )
-async def test_an_explicit_block_changes_only_in_the_users_own_words(
+async def test_an_explicit_block_changes_only_with_a_quote_of_the_user(
     stage: Stage, quote: str | None, is_applied: bool
 ) -> None:
     agent = await stage.agent(blocks=human("explicit"))
@@ -286,7 +286,7 @@ async def test_an_explicit_block_changes_only_in_the_users_own_words(
     assert len(await waiting(stage)) == (not is_applied)
 
 
-async def test_words_of_an_earlier_turn_ask_for_nothing_now(stage: Stage) -> None:
+async def test_a_message_of_an_earlier_turn_cannot_be_quoted(stage: Stage) -> None:
     agent = await stage.agent(blocks=human("explicit"))
     stage.lines += ["Noted."]
     await stage.say(agent, "Please remember that I like tea.")
@@ -295,7 +295,7 @@ async def test_words_of_an_earlier_turn_ask_for_nothing_now(stage: Stage) -> Non
     assert await stage.block(agent, "human") == "Ada"
 
 
-async def test_an_approved_call_quotes_the_message_that_led_to_it(stage: Stage) -> None:
+async def test_an_approved_call_may_quote_the_message_that_led_to_it(stage: Stage) -> None:
     agent = await stage.agent(
         blocks=human("explicit"), tool_rules=(ToolRule("memory_insert", "requires_approval"),)
     )
@@ -348,7 +348,7 @@ async def all_of(stage: Stage, agent: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "arguments", "value"), EVERY_MEMORY_TOOL)
-async def test_every_memory_tool_takes_a_quote_where_a_block_wants_one(
+async def test_every_memory_tool_accepts_a_quote_for_an_explicit_block(
     stage: Stage, name: str, arguments: dict[str, Any], value: str
 ) -> None:
     agent = await stage.agent(blocks=human("explicit"), tool_names=(name,), has_base_tools=False)
@@ -373,7 +373,7 @@ def offered(stage: Stage) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("agent_type", ["letta_v1_agent", "memgpt_v2_agent"])
-async def test_a_quote_is_offered_only_where_a_block_wants_one(
+async def test_a_quote_is_offered_only_where_a_block_is_explicit(
     stage: Stage, agent_type: str
 ) -> None:
     for policy, is_offered in (("direct", False), ("propose", False), ("explicit", True)):
@@ -395,7 +395,7 @@ async def test_a_quote_is_offered_only_where_a_block_wants_one(
         assert "quote" not in tools["archival_memory_insert"]
 
 
-async def test_a_reasoning_that_cannot_be_kept_fails_its_call_and_a_long_one_is_cut(
+async def test_an_invalid_reasoning_fails_its_call_and_a_long_one_is_cut(
     stage: Stage,
 ) -> None:
     agent = await stage.agent(("human", "Ada"))
@@ -415,7 +415,7 @@ async def test_a_reasoning_that_cannot_be_kept_fails_its_call_and_a_long_one_is_
     assert (newest.reason[:8], len(newest.reason), newest.author.id) == ("why why ", 4_000, agent)
 
 
-async def test_a_secret_never_gets_into_memory_and_the_agent_is_told(stage: Stage) -> None:
+async def test_a_secret_is_removed_from_memory_and_the_agent_is_told(stage: Stage) -> None:
     agent = await stage.agent(("human", "Ada"))
     secret = f"sk-{new_id('x')[2:].replace('-', '')}"
     stage.lines += [
@@ -431,7 +431,7 @@ async def test_a_secret_never_gets_into_memory_and_the_agent_is_told(stage: Stag
     assert found.passage.text == "The key is [secret removed: api key]"
 
 
-async def test_an_agent_does_not_file_its_own_instructions(stage: Stage) -> None:
+async def test_an_agent_cannot_file_its_own_instructions_unless_the_user_asks(stage: Stage) -> None:
     system = "You are Nina, a patient tutor who asks one question at a time and never gives the whole answer away."
     agent = await stage.agent(("human", "Ada"), system=system)
     stage.lines += [call("memory_insert", label="human", new_string=system), "Done."]
@@ -442,7 +442,7 @@ async def test_an_agent_does_not_file_its_own_instructions(stage: Stage) -> None
     assert status == "success"
 
 
-def test_a_turn_of_which_a_compaction_left_nothing_quotes_nobody() -> None:
+def test_a_turn_without_its_own_messages_after_a_compaction_has_nothing_to_quote() -> None:
     agent = make.agent()
     window = [
         make.message(agent, "Be kind.", "system"),
@@ -467,7 +467,7 @@ async def filed_after_a_search(stage: Stage, agent: str) -> str:
     return await stage.block(agent, "human")
 
 
-async def test_a_fact_that_she_said_earlier_may_be_looked_up_and_kept_word_for_word(
+async def test_a_users_earlier_fact_found_by_a_search_may_be_filed_word_for_word(
     stage: Stage,
 ) -> None:
     agent = await stage.agent(blocks=human("direct"))
@@ -476,7 +476,9 @@ async def test_a_fact_that_she_said_earlier_may_be_looked_up_and_kept_word_for_w
     assert FACT in await filed_after_a_search(stage, agent)
 
 
-async def test_what_the_agent_or_somebody_else_said_is_no_fact_of_hers(stage: Stage) -> None:
+async def test_a_fact_of_the_agent_or_another_person_is_not_filed_as_the_users(
+    stage: Stage,
+) -> None:
     agent = await stage.agent(blocks=human("direct"))
     stage.lines += [FACT]
     await stage.say(agent, "Tell me a story.")

@@ -62,7 +62,7 @@ def step(*messages: Message) -> StepSaved:
     return StepSaved(RUN.id, None, messages)
 
 
-async def test_a_full_queue_merges_neighbouring_deltas_of_one_part() -> None:
+async def test_a_full_queue_merges_consecutive_deltas_of_one_part() -> None:
     reader = Feed(RUN, Stored().read).subscribe(capacity=4)
     for number in range(100):
         reader.put(text("m1", f"{number} "))
@@ -78,7 +78,7 @@ async def test_a_full_queue_merges_neighbouring_deltas_of_one_part() -> None:
     assert ToolCallDelta(RUN.id, "step-1", "m1", 2, "call-a", "roll", "{}") in events
 
 
-async def test_catching_up_tells_what_was_saved_without_an_event() -> None:
+async def test_catching_up_publishes_messages_that_were_saved_without_an_event() -> None:
     stored = Stored()
     feed = Feed(RUN, stored.read)
     reader = feed.subscribe()
@@ -96,7 +96,7 @@ def deltas_of(deltas: Deltas, *chunks: Chunk) -> list[object]:
     return [event for chunk in chunks for event in deltas.events(chunk)]
 
 
-def test_parts_are_counted_in_the_order_in_which_they_begin() -> None:
+def test_message_parts_are_numbered_in_the_order_they_begin() -> None:
     told = deltas_of(
         Deltas(*IDS),
         ReasoningChunk("Hm"),
@@ -118,7 +118,7 @@ def test_parts_are_counted_in_the_order_in_which_they_begin() -> None:
     assert {event.call_id for event in unnamed if isinstance(event, ToolCallDelta)} == {"call_3"}
 
 
-def test_a_restart_makes_what_was_told_void_and_begins_another_message() -> None:
+def test_a_restart_voids_the_streamed_message_and_begins_another() -> None:
     deltas = Deltas(*IDS)
     *_, restarted, again = deltas_of(
         deltas,
@@ -133,7 +133,7 @@ def test_a_restart_makes_what_was_told_void_and_begins_another_message() -> None
     assert again == ToolCallDelta("run-1", "step-1", deltas.message_id, 0, "call-b", "roll", "{")
 
 
-def test_thoughts_among_the_arguments_are_reasoning_before_their_call() -> None:
+def test_a_thoughts_argument_becomes_reasoning_before_its_call() -> None:
     told = deltas_of(
         Deltas(*IDS, thoughts_argument="thinking"),
         ToolCallChunk(0, "", "call-a", "roll"),
@@ -152,7 +152,7 @@ def test_thoughts_among_the_arguments_are_reasoning_before_their_call() -> None:
     ]
 
 
-def test_a_call_that_has_to_wait_is_not_told_in_pieces_and_others_beside_it_are() -> None:
+def test_a_gated_call_is_not_streamed_while_others_are() -> None:
     deltas = Deltas(*IDS, gated_tools={"roll"})
     assert deltas_of(deltas, ToolCallChunk(0, "{", "a", "roll"), ToolCallChunk(0, "}")) == []
     (told,) = deltas_of(deltas, ToolCallChunk(1, "{}", "b", "toss"))
@@ -162,7 +162,7 @@ def test_a_call_that_has_to_wait_is_not_told_in_pieces_and_others_beside_it_are(
     assert len(deltas_of(deltas, ToolCallChunk(0, "{}", "c", "toss"))) == 1
 
 
-# Any turn, any reader.
+# Random turns and readers.
 
 WORDS = st.lists(st.sampled_from(["a ", "bc ", "d"]), max_size=6)
 TURNS = st.lists(st.tuples(WORDS, st.booleans()), min_size=1, max_size=6)
@@ -174,7 +174,7 @@ TURNS = st.lists(st.tuples(WORDS, st.booleans()), min_size=1, max_size=6)
     pauses=st.lists(st.integers(0, 12), max_size=20),
     late=st.integers(0, 12),
 )
-async def test_any_reader_gets_every_message_once_in_order_and_deltas_that_begin_it(
+async def test_every_reader_gets_each_message_once_in_order_with_consistent_deltas(
     turn: Sequence[tuple[Sequence[str], bool]], capacity: int, pauses: list[int], late: int
 ) -> None:
     stored = Stored()

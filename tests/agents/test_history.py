@@ -47,7 +47,7 @@ async def stored_ids(store: SqliteStore, agent_id: str) -> list[str]:
     ]
 
 
-async def test_past_messages_are_kept_in_order_and_stay_out_of_the_window(
+async def test_imported_messages_are_stored_in_order_and_outside_the_window(
     stage: Stage, agent: str
 ) -> None:
     window = (await stage.thread(agent)).window
@@ -71,14 +71,16 @@ async def test_past_messages_are_kept_in_order_and_stay_out_of_the_window(
     assert await stage.runs(agent) == []
 
 
-async def test_a_date_without_a_zone_is_read_in_the_agents_own(stage: Stage) -> None:
+async def test_a_date_without_a_zone_is_read_in_the_agents_time_zone(stage: Stage) -> None:
     agent = await stage.agent(timezone="Asia/Tokyo")
     (id,) = await imported(stage, agent, past("a", created_at="2024-05-06T09:00"))
     (message,) = await stage.store.read(lambda tx: messages.by_ids(tx, [id]))
     assert message.created_at == to_micros(datetime(2024, 5, 6, tzinfo=UTC))
 
 
-async def test_old_messages_leave_the_date_of_the_last_one(stage: Stage, agent: str) -> None:
+async def test_importing_old_messages_keeps_the_date_of_the_last_message(
+    stage: Stage, agent: str
+) -> None:
     stage.lines.append("Hello.")
     await stage.say(agent, "Good morning.")
     before = (await stage.thread(agent)).last_message_at
@@ -87,7 +89,7 @@ async def test_old_messages_leave_the_date_of_the_last_one(stage: Stage, agent: 
     assert (thread.last_message_at, thread.message_count) == (before, 4)
 
 
-async def test_a_repeat_stores_nothing_twice(stage: Stage, agent: str) -> None:
+async def test_repeating_an_import_stores_nothing_twice(stage: Stage, agent: str) -> None:
     new = numbered(3)
     ids = await imported(stage, agent, new[:2])
     again = await imported(stage, agent, [new[2], *new[:2], *past("without an otid")])
@@ -100,14 +102,13 @@ async def test_a_repeat_stores_nothing_twice(stage: Stage, agent: str) -> None:
     "other",
     [{"texts": ("tea 2.",)}, {"texts": ("tea", "2")}, {"role": "assistant"}, {"name": "Ada"}],
 )
-async def test_an_otid_that_stands_for_another_message_refuses_all(
+async def test_an_otid_of_another_message_refuses_the_whole_import(
     stage: Stage, agent: str, other: dict[str, Any]
 ) -> None:
     new = numbered(2 * PORTION)
     await imported(stage, agent, new[-1:])
-    await imported(
-        stage, agent, new[1:2], await a_second_thread(stage, agent)
-    )  # in another conversation it is another message
+    # In another conversation the same text is another message.
+    await imported(stage, agent, new[1:2], await a_second_thread(stage, agent))
     new[-1] = replace(new[-1], created_at="2020-01-01")  # another time makes no other message
     before = await stored_ids(stage.store, agent)
     with pytest.raises(Conflict, match=f"otid-{2 * PORTION - 1} belongs to another message"):
@@ -123,7 +124,9 @@ async def a_second_thread(stage: Stage, agent: str) -> str:
 
 
 @pytest.mark.parametrize("writes", [0, 1, 2])
-async def test_a_repeat_after_a_kill_stores_the_rest(stage: Stage, agent: str, writes: int) -> None:
+async def test_repeating_an_import_after_a_kill_stores_the_rest(
+    stage: Stage, agent: str, writes: int
+) -> None:
     new = numbered(2 * PORTION + 7)
     with pytest.raises(asyncio.CancelledError):
         await import_messages(DyingStore(stage.store, writes), Scope(), agent, new)  # type: ignore[arg-type]
@@ -135,7 +138,9 @@ async def test_a_repeat_after_a_kill_stores_the_rest(stage: Stage, agent: str, w
     assert (await stage.thread(agent)).message_count == 1 + len(new)
 
 
-async def test_a_turn_goes_on_beside_an_import_and_both_are_whole(stage: Stage, agent: str) -> None:
+async def test_a_turn_and_an_import_at_the_same_time_are_both_complete(
+    stage: Stage, agent: str
+) -> None:
     turn, gate = await stage.asked(agent, "Good morning.", line="Hello.")
     importing = asyncio.create_task(imported(stage, agent, numbered(3 * PORTION)))
     gate.open()
@@ -146,7 +151,9 @@ async def test_a_turn_goes_on_beside_an_import_and_both_are_whole(stage: Stage, 
     assert not set(thread.window) & set(ids)
 
 
-async def test_a_portion_costs_a_fixed_number_of_statements(stage: Stage, agent: str) -> None:
+async def test_importing_a_portion_costs_a_fixed_number_of_statements(
+    stage: Stage, agent: str
+) -> None:
     with count_statements(stage.store) as counted:
         await imported(stage, agent, numbered(PORTION))
     written = [sql for sql in counted.statements if "INTO jobs" not in sql]
@@ -157,13 +164,15 @@ async def test_a_portion_costs_a_fixed_number_of_statements(stage: Stage, agent:
     "wrong",
     [{"created_at": "yesterday"}, {"created_at": "0001-01-01T00:00:00+14:00"}, {"otid": "otid-0"}],
 )
-async def test_one_bad_message_refuses_all(stage: Stage, agent: str, wrong: dict[str, str]) -> None:
+async def test_one_invalid_message_refuses_the_whole_import(
+    stage: Stage, agent: str, wrong: dict[str, str]
+) -> None:
     with pytest.raises(Invalid):
         await imported(stage, agent, [*numbered(PORTION + 1), *past("a", **wrong)])
     assert await stored_ids(stage.store, agent) == []
 
 
-async def test_a_thread_of_another_agent_takes_nothing_in(stage: Stage) -> None:
+async def test_an_import_into_another_agents_conversation_is_refused(stage: Stage) -> None:
     agent, other = await stage.agent(), await stage.agent()
     thread = conversations.default_id(other)
     for who, where in ((agent, thread), (agent, "conv-unknown"), ("agent-unknown", None)):
@@ -177,9 +186,7 @@ async def test_a_thread_of_another_agent_takes_nothing_in(stage: Stage) -> None:
     assert (await stage.thread(agent)).message_count == 1
 
 
-async def test_an_agent_that_is_deleted_meanwhile_takes_no_more_in(
-    stage: Stage, agent: str
-) -> None:
+async def test_deleting_an_agent_stops_its_import(stage: Stage, agent: str) -> None:
     importing = asyncio.create_task(imported(stage, agent, numbered(20 * PORTION)))
     while len(await stored_ids(stage.store, agent)) < PORTION:  # noqa: ASYNC110 - reading is the waiting
         await asyncio.sleep(0)

@@ -20,7 +20,9 @@ from tests.seams.stage import Gate, Stage, all_events, roles, soon, text_of
 from tests.seams.stores import killed_after
 
 
-async def test_attaching_a_block_twice_is_once_and_a_label_stands_once(stage: Stage) -> None:
+async def test_attaching_a_block_twice_has_no_effect_and_a_taken_label_is_refused(
+    stage: Stage,
+) -> None:
     one, other = await stage.agent(("team", "Tea.")), await stage.agent(("human", "Ada."))
     team = (await stage.state(one)).blocks[0]
     for _ in range(2):
@@ -37,7 +39,7 @@ async def test_attaching_a_block_twice_is_once_and_a_label_stands_once(stage: St
     assert "Tea." in stage.model.requests[0].messages[0].text
 
 
-async def test_a_thread_is_not_reset_under_a_running_turn(stage: Stage, agent: str) -> None:
+async def test_a_conversation_cannot_be_reset_during_a_turn(stage: Stage, agent: str) -> None:
     turn, gate = await stage.asked(agent, line="Hello.")
     with pytest.raises(Busy):
         await reset_messages(stage.runtime, Scope(), agent)
@@ -48,7 +50,7 @@ async def test_a_thread_is_not_reset_under_a_running_turn(stage: Stage, agent: s
         await reset_messages(stage.runtime, Scope(), "agent-unknown")
 
 
-async def test_deleting_an_agent_stops_its_turn_and_leaves_its_blocks_and_archives(
+async def test_deleting_an_agent_stops_its_turn_and_keeps_its_blocks_and_archives(
     stage: Stage,
 ) -> None:
     agent = await stage.agent(("human", "Ada."))
@@ -82,7 +84,7 @@ async def test_deleting_an_agent_stops_its_turn_and_leaves_its_blocks_and_archiv
     assert [passage.text for passage in found] == ["Tea."]
 
 
-async def test_a_run_that_another_process_left_can_be_cancelled(stage: Stage) -> None:
+async def test_a_run_left_open_by_another_process_can_be_cancelled(stage: Stage) -> None:
     agent_id = await stage.agent()
     agent = (await stage.state(agent_id)).agent
     run = make.run(agent)
@@ -94,7 +96,7 @@ async def test_a_run_that_another_process_left_can_be_cancelled(stage: Stage) ->
     await stage.require_sound(agent_id)
 
 
-async def test_after_a_reset_a_clients_retry_is_a_new_message(stage: Stage, agent: str) -> None:
+async def test_a_retry_after_a_reset_is_a_new_message(stage: Stage, agent: str) -> None:
     """The reset deleted the first attempt's messages, so its run cannot answer the retry."""
     stage.lines += ["First.", "Again."]
     await stage.say(agent, "Hello.", body_hash="same")
@@ -105,7 +107,7 @@ async def test_after_a_reset_a_clients_retry_is_a_new_message(stage: Stage, agen
     assert text_of(answer) == "Again."
 
 
-async def test_an_agent_that_is_deleted_while_it_begins_fails_quietly(
+async def test_an_agent_deleted_during_its_turn_fails_without_a_traceback(
     stage: Stage, agent: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     turn, gate = await stage.asked(agent, line="Too late.")
@@ -153,7 +155,7 @@ async def run_jobs(stage: Stage) -> None:
         await HANDLER.run(stage.runtime, job, lambda _done, _total: None)
 
 
-async def test_a_write_waits_for_one_portion_at_most(stage: Stage) -> None:
+async def test_a_turn_is_answered_between_the_portions_of_a_deletion(stage: Stage) -> None:
     agent, other = await with_messages(stage, 2_100), await stage.agent()
     deleting = asyncio.create_task(delete_agent(stage.runtime, Scope(), agent))
     stage.lines.append("ok")
@@ -165,7 +167,7 @@ async def test_a_write_waits_for_one_portion_at_most(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("writes", [1, 2, 3, 4])
-async def test_an_archive_whose_deletion_was_killed_is_hidden_and_its_rows_follow(
+async def test_an_archive_whose_deletion_was_killed_is_hidden_and_purged_later(
     stage: Stage, writes: int
 ) -> None:
     agent = (await stage.state(await stage.agent())).agent
@@ -188,7 +190,7 @@ async def test_an_archive_whose_deletion_was_killed_is_hidden_and_its_rows_follo
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-async def test_a_long_conversation_is_reset_to_the_last_message_also_after_a_kill(
+async def test_a_long_conversation_is_reset_completely_even_after_a_kill(
     stage: Stage, is_killed: bool
 ) -> None:
     agent = await with_messages(stage, 1_700)
@@ -214,7 +216,7 @@ async def test_a_long_conversation_is_reset_to_the_last_message_also_after_a_kil
     await stage.require_sound(agent)
 
 
-async def test_a_passage_meant_for_an_archive_that_was_deleted_meanwhile_finds_another(
+async def test_a_passage_for_an_archive_deleted_during_the_turn_goes_to_another(
     stage: Stage,
 ) -> None:
     """A turn uses the archives that its agent had when the turn began."""

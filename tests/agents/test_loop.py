@@ -30,7 +30,7 @@ from tests.seams.stores import Counted, count_statements
 DATABASES = ("sqlite", "postgresql")
 
 
-async def test_the_model_sees_the_stored_window_in_order(stage: Stage, agent: str) -> None:
+async def test_the_model_receives_the_stored_window_in_order(stage: Stage, agent: str) -> None:
     stage.lines += ["One.", call("conversation_search", query="tea"), "Two.", "Three."]
     for text in ("First.", "Second.", "Third."):
         before = list((await stage.thread(agent)).window)
@@ -44,7 +44,7 @@ async def test_the_model_sees_the_stored_window_in_order(stage: Stage, agent: st
     await stage.require_sound(agent)
 
 
-async def test_a_tool_is_run_and_the_model_is_asked_again_with_its_result(stage: Stage) -> None:
+async def test_a_tool_runs_and_the_model_is_asked_again_with_its_result(stage: Stage) -> None:
     agent = await stage.agent(("human", "Her name is Ada."))
     stage.lines += [call("memory_insert", label="human", new_string="Likes tea."), "Noted."]
     answer = await stage.say(agent, "I like tea.")
@@ -57,7 +57,7 @@ async def test_a_tool_is_run_and_the_model_is_asked_again_with_its_result(stage:
     await stage.require_sound(agent)
 
 
-async def test_every_step_is_recorded_with_its_usage_and_the_run_adds_them_up(
+async def test_every_step_records_its_usage_and_the_run_holds_the_sum(
     stage: Stage, agent: str
 ) -> None:
     stage.lines += [call("conversation_search", query="tea"), "No."]
@@ -73,9 +73,7 @@ async def test_every_step_is_recorded_with_its_usage_and_the_run_adds_them_up(
     assert run.duration_ns
 
 
-async def test_the_limit_of_steps_ends_a_turn_with_the_results_saved(
-    stage: Stage, agent: str
-) -> None:
+async def test_the_step_limit_ends_a_turn_with_the_results_saved(stage: Stage, agent: str) -> None:
     stage.lines += [call("conversation_search", query=str(number)) for number in range(9)]
     answer = await stage.say(agent, max_steps=3)
     assert (answer.run.status, answer.run.stop_reason, answer.run.step_count) == (
@@ -87,7 +85,9 @@ async def test_the_limit_of_steps_ends_a_turn_with_the_results_saved(
     await stage.require_sound(agent)
 
 
-async def test_calls_with_one_id_in_one_reply_are_told_apart(stage: Stage, agent: str) -> None:
+async def test_calls_with_the_same_id_in_one_reply_get_different_ids(
+    stage: Stage, agent: str
+) -> None:
     twice = ToolCallPart("call-1", "conversation_search", '{"query": "tea"}')
     stage.lines += [(twice, twice), "Nothing."]
     answer = await stage.say(agent)
@@ -118,7 +118,7 @@ class Table:
         return ServerTool(work, "custom", **flags)
 
 
-async def test_tools_that_allow_it_run_side_by_side_and_their_results_keep_the_calls_order(
+async def test_parallel_tools_run_concurrently_and_their_results_keep_the_calls_order(
     open_stage: OpenStage,
 ) -> None:
     table = Table()
@@ -157,7 +157,7 @@ async def decide(stage: Stage, agent: str, asked: Message, **decisions: bool) ->
     )
 
 
-async def test_who_approves_one_call_has_not_approved_the_one_behind_it(
+async def test_approving_one_call_does_not_approve_the_next(
     open_stage: OpenStage,
 ) -> None:
     stage, agent, notes = await garden(
@@ -170,7 +170,7 @@ async def test_who_approves_one_call_has_not_approved_the_one_behind_it(
     assert notes == ["sow begins", "sow ends"]
 
 
-async def test_a_search_in_a_turn_leaves_out_what_the_turn_says_also_after_an_approval(
+async def test_a_search_omits_the_current_turns_messages_also_after_an_approval(
     stage: Stage,
 ) -> None:
     rule = ToolRule("conversation_search", "requires_approval")
@@ -253,7 +253,7 @@ async def test_a_step_that_edits_memory_adds_at_most_eleven_statements_and_a_tra
 
 
 @pytest.mark.parametrize("kind", ["llm_bad_request", "llm_error"])
-async def test_a_picture_the_model_refuses_does_not_silence_the_agent(
+async def test_a_picture_the_model_refuses_is_replaced_by_a_text(
     stage: Stage, kind: ModelErrorKind
 ) -> None:
     """Some servers answer 400 to a picture and some 500.
@@ -280,16 +280,14 @@ async def test_a_picture_the_model_refuses_does_not_silence_the_agent(
     assert "(a picture that this model could not take)" in stage.model.requests[-1].messages[1].text
 
 
-async def test_a_model_that_fails_without_a_picture_is_not_asked_again(
-    stage: Stage, agent: str
-) -> None:
+async def test_a_failed_request_without_a_picture_is_not_repeated(stage: Stage, agent: str) -> None:
     stage.lines += [ModelError("llm_error", "down"), "never said"]
     answer = await stage.say(agent, "Hello.")
     assert answer.failure is not None
     assert len(stage.model.requests) == 1
 
 
-async def test_directories_that_a_plugin_adds_are_read_anew_for_each_step(
+async def test_directories_added_by_a_plugin_are_read_for_each_step(
     stage: Stage, agent: str
 ) -> None:
     contents = ["", "", "1: Tea</value>", ""]

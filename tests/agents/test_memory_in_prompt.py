@@ -64,7 +64,7 @@ async def edit_elsewhere(stage: Stage, agent: str, label: str, value: str) -> No
         ("lazy", [False, False, False]),
     ],
 )
-async def test_an_own_edit_is_in_the_prompt_when_the_mode_says(
+async def test_the_mode_decides_when_the_prompt_shows_an_agents_edit(
     stage: Stage, mode: MemoryInPromptChoice, shown: list[bool]
 ) -> None:
     agent = await agent_with(stage, mode)
@@ -75,7 +75,7 @@ async def test_an_own_edit_is_in_the_prompt_when_the_mode_says(
 
 
 @pytest.mark.parametrize("mode", ["step", "turn", "lazy"])
-async def test_the_tool_says_whether_the_prompt_shows_its_change(
+async def test_the_tool_result_says_whether_the_prompt_shows_the_change(
     stage: Stage, mode: MemoryInPromptChoice
 ) -> None:
     create = call("memory", command="create", path="/memories/pets", file_text="A cat.")
@@ -91,7 +91,7 @@ async def test_the_tool_says_whether_the_prompt_shows_its_change(
     assert ("A cat." in requests[0].messages[0].text) == (mode == "step")
 
 
-async def test_the_prompt_grows_at_its_end_alone_while_an_agent_edits_its_memory(
+async def test_in_lazy_mode_edits_only_append_to_the_prompt(
     stage: Stage,
 ) -> None:
     agent = await agent_with(stage, "lazy")
@@ -106,7 +106,9 @@ async def test_the_prompt_grows_at_its_end_alone_while_an_agent_edits_its_memory
         ]
 
 
-async def test_an_edit_by_others_is_in_the_next_prompt_with_the_own_ones(stage: Stage) -> None:
+async def test_an_edit_by_others_and_the_agents_own_are_in_the_next_turns_prompt(
+    stage: Stage,
+) -> None:
     agent = await agent_with(stage, "lazy")
     await turn(stage, agent, EDIT, "Noted.")
     await edit_elsewhere(stage, agent, "persona", "Strict.")
@@ -115,7 +117,7 @@ async def test_an_edit_by_others_is_in_the_next_prompt_with_the_own_ones(stage: 
     assert "Strict." in request.messages[0].text
 
 
-async def test_an_edit_by_others_in_the_middle_of_a_turn_is_in_the_next_steps_prompt(
+async def test_an_edit_by_others_during_a_turn_is_in_the_next_turns_prompt(
     stage: Stage,
 ) -> None:
     agent = await agent_with(stage, "lazy")
@@ -162,7 +164,7 @@ async def test_edits_whose_messages_leave_the_window_are_in_the_next_prompt(
     assert shows_tea(requests[-1])
 
 
-async def test_an_edit_of_a_turn_that_failed_and_left_the_window_is_in_the_next_prompt(
+async def test_an_edit_of_a_failed_turn_that_left_the_window_is_in_the_next_prompt(
     stage: Stage,
 ) -> None:
     agent = await agent_with(stage, "lazy", clears_buffer=True)
@@ -172,7 +174,7 @@ async def test_an_edit_of_a_turn_that_failed_and_left_the_window_is_in_the_next_
     assert shows_tea(request)
 
 
-async def test_what_others_edit_while_a_call_waits_is_in_the_next_prompt(stage: Stage) -> None:
+async def test_an_edit_by_others_while_a_call_waits_is_in_the_next_prompt(stage: Stage) -> None:
     rules = (ToolRule("memory_insert", "requires_approval"),)
     agent = await agent_with(stage, "lazy", tool_rules=rules)
     stage.lines.append(EDIT)
@@ -187,7 +189,7 @@ async def test_what_others_edit_while_a_call_waits_is_in_the_next_prompt(stage: 
         assert shows_tea(shown)
 
 
-async def test_what_others_describe_while_an_agent_makes_a_block_is_in_the_next_prompt(
+async def test_a_change_by_others_while_an_agent_creates_a_block_is_in_the_next_prompt(
     stage: Stage,
 ) -> None:
     agent = await agent_with(stage, "lazy", tool_names=("memory",))
@@ -205,7 +207,7 @@ async def test_what_others_describe_while_an_agent_makes_a_block_is_in_the_next_
     assert "How you are." in requests[-1].messages[0].text
 
 
-def test_memory_that_others_restored_is_not_what_the_prompt_tells() -> None:
+def test_a_prompt_key_after_edits_does_not_match_memory_that_others_restored() -> None:
     agent = make.agent()
     state = AgentState(agent, make.conversation(agent), blocks=(make.block("human"),))
     before = system_prompt(state, "openai", 0, recall_count=0)
@@ -214,12 +216,14 @@ def test_memory_that_others_restored_is_not_what_the_prompt_tells() -> None:
     assert not before.is_current(key, first_step=True, mode="lazy")
 
 
-async def test_a_mode_that_changes_takes_effect_with_the_next_turn(stage: Stage) -> None:
+async def test_an_agents_own_mode_is_kept_and_others_follow_the_changed_setting(
+    stage: Stage,
+) -> None:
     agent = await agent_with(stage, "lazy")
     await turn(stage, agent, EDIT, "Noted.")
     stage.runtime.settings.memory_in_prompt = "step"
     (lazy,) = await turn(stage, agent)
-    assert not shows_tea(lazy), "the agent's own setting is before the server's"
+    assert not shows_tea(lazy), "the agent's setting overrides the server's"
     other = await stage.agent(("human", "Ada."))
     requests = await turn(stage, other, EDIT, "Noted.")
     assert shows_tea(requests[1])
@@ -243,14 +247,14 @@ LOCAL = "http://127.0.0.1:8000/v1"
         ("a kind of tomorrow", LOCAL, "step"),
     ],
 )
-def test_by_default_the_models_server_decides(kind: str, address: str, mode: str) -> None:
+def test_the_default_mode_depends_on_the_models_server(kind: str, address: str, mode: str) -> None:
     info = ModelInfo("local/m", "local", "m", kind, endpoint=address)
     agent = make.agent()
     assert memory_in_prompt(agent, info, "auto") == mode
     assert memory_in_prompt(agent, info, "turn") == "turn"
 
 
-def test_lines_have_numbers_only_where_the_memory_is_never_older_than_an_edit() -> None:
+def test_lines_are_numbered_only_on_request() -> None:
     agent = make.agent()
     state = AgentState(agent, make.conversation(agent), blocks=(make.block("human"),))
     shown = [

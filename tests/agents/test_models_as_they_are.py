@@ -1,4 +1,4 @@
-"""Agents with models as local servers serve them, in real turns over real HTTP.
+"""Agents with the models of local servers, in real turns over real HTTP.
 
 Each message is answered, and the memory stays in the prompt.
 """
@@ -89,7 +89,7 @@ def is_answered(answer: Answer) -> bool:
 # --- case 01 ---
 
 
-async def test_after_a_turn_that_failed_a_model_of_strict_roles_answers_again(
+async def test_a_model_with_strict_roles_answers_again_after_failed_turns(
     server: Server,
 ) -> None:
     slow_down, empty = Served({"error": {"message": "slow down"}}, 429), completion("")
@@ -107,7 +107,7 @@ async def test_after_a_turn_that_failed_a_model_of_strict_roles_answers_again(
             assert set(roles_of(serving.bodies[-1])[1:].split("au")) <= {"", "u"}
 
 
-async def test_however_two_messages_of_a_user_came_together_a_model_of_strict_roles_answers(
+async def test_a_model_with_strict_roles_answers_after_consecutive_user_messages(
     server: Server,
 ) -> None:
     agent, serving = await server.agent(LocalModel(template="alternation"))
@@ -149,7 +149,7 @@ async def talk(server: Server, agent: str, turns: int) -> list[Answer]:
 @pytest.mark.parametrize(
     "share", [pytest.param(5, id="short"), pytest.param(1, id="long", marks=pytest.mark.soak)]
 )
-async def test_a_chat_that_outgrows_the_servers_window_goes_on_whatever_words_refuse_it(
+async def test_a_chat_longer_than_the_servers_window_continues_after_any_refusal(
     server: Server, share: int
 ) -> None:
     spellings = [
@@ -177,7 +177,7 @@ async def test_a_chat_that_outgrows_the_servers_window_goes_on_whatever_words_re
         assert summaries, words
 
 
-async def test_a_window_that_was_learned_counts_for_the_next_conversation_too(
+async def test_a_learned_window_holds_for_later_conversations_too(
     server: Server,
 ) -> None:
     words = SPELLINGS["LM Studio"]
@@ -198,7 +198,7 @@ async def test_a_window_that_was_learned_counts_for_the_next_conversation_too(
 # --- case 06 ---
 
 
-async def test_an_output_budget_as_large_as_the_window_is_fitted_at_every_call(
+async def test_an_output_budget_as_large_as_the_window_is_reduced_at_every_call(
     server: Server,
 ) -> None:
     words = (
@@ -232,7 +232,7 @@ async def test_a_model_that_only_streams_answers_blocking_and_background_turns(
 # --- case 40 ---
 
 
-async def test_a_count_of_a_clipped_prompt_hardly_lowers_the_estimate_and_is_noticed(
+async def test_a_token_count_of_a_clipped_prompt_is_noticed_and_hardly_lowers_the_estimate(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     for usage in ("clipped", "low", "cached apart", "none", "honest"):
@@ -253,7 +253,7 @@ def lessons_of_agent(server: Server, state: Any) -> Any:
     return server.stage.runtime.models.get(state.agent.model).learned.dialect  # type: ignore[attr-defined]
 
 
-async def test_what_a_server_quotes_of_a_message_never_comes_into_the_log(
+async def test_a_message_quoted_in_a_servers_error_is_never_logged(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     said = f"I told you {canary('said')}."
@@ -268,13 +268,13 @@ async def test_what_a_server_quotes_of_a_message_never_comes_into_the_log(
     assert caplog.records  # `LogWatch` checks the log lines here, as in every test.
 
 
-async def test_a_count_may_raise_the_estimate(server: Server) -> None:
+async def test_a_token_count_may_raise_the_estimate(server: Server) -> None:
     agent, _ = await server.agent(LocalModel(usage="double"), window=16_000)
     await talk(server, agent, 8)
     assert ((await server.stage.thread(agent)).token_percent or 0) > 150
 
 
-async def test_the_usual_bound_of_an_answer_leaves_room_for_a_long_prompt(server: Server) -> None:
+async def test_the_default_output_limit_leaves_room_for_a_long_prompt(server: Server) -> None:
     words = "max_tokens is too large: {budget} and {n} of {limit}"
     agent, serving = await server.agent(
         LocalModel(window=8_000, budget_counts=True, window_words=words), window=8_000
@@ -284,7 +284,9 @@ async def test_the_usual_bound_of_an_answer_leaves_room_for_a_long_prompt(server
     assert len({body["max_tokens"] for body in serving.bodies if "max_tokens" in body}) > 1
 
 
-async def test_a_sentence_of_the_instructions_is_asked_again_and_never_kept(server: Server) -> None:
+async def test_an_answer_that_repeats_the_instructions_is_asked_again_and_never_stored(
+    server: Server,
+) -> None:
     copied = text("letta_v1").splitlines()[-2]
     for streams in (False, True):
         model = LocalModel(passing=(completion(copied), None, completion(copied.upper())))

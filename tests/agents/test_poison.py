@@ -186,7 +186,7 @@ CLIENTS = ToolSchema(
 
 @dataclass
 class Web:
-    """What the next page says."""
+    """A web with one page; `page` is the text of the page."""
 
     page: str = ""
 
@@ -207,8 +207,8 @@ async def stage_and_web(open_stage: OpenStage) -> tuple[Stage, Web]:
 def edits(poison: Poison, number: int) -> tuple[ToolCallPart, ...]:
     """Return the calls of the obeying model.
 
-    It writes every text to every block, each time in another way, and quotes what the text told it
-    to quote.
+    It writes every text to every block, each time in another way, and uses the quote that the text
+    asks for.
     """
     text, quote = poison.text, poison.claim
     made: list[ToolCallPart] = []
@@ -308,7 +308,7 @@ async def closed(stage: Stage, agent: str) -> list[str]:
     return closing_tags(system, (*LABELS.values(), "notes"))
 
 
-def test_the_corpus_is_as_large_as_it_says_and_says_nothing_twice() -> None:
+def test_the_corpus_has_at_least_200_different_texts() -> None:
     assert len(CORPUS) >= 200
     assert len({(poison.way, poison.text) for poison in CORPUS}) == len(CORPUS)
 
@@ -342,9 +342,8 @@ async def test_nothing_poisoned_is_written_where_somebody_decides(
             for label, block in after.items()
             if label != "notes"
         )
-        if (
-            poison.way != "passage"
-        ):  # The text only repeats a search result, so even the notes refuse it.
+        # The text only repeats a search result, so even the notes refuse it.
+        if poison.way != "passage":
             assert after["notes"].value in (
                 normal_text(poison.text),
                 without_hidden_text(normal_text(poison.text)),
@@ -356,4 +355,4 @@ async def test_nothing_poisoned_is_written_where_somebody_decides(
         )
         assert "rules" not in {one.label for one in waiting}, poison
         count += len(waiting)
-    assert count > number, "the model obeyed, and nothing came of it: the test proves nothing"
+    assert count > number, "the model wrote nothing, so the test proves nothing"

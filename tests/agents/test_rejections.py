@@ -1,4 +1,4 @@
-"""An agent is told of a rejection once, even if a turn runs meanwhile or the server is killed."""
+"""An agent reads each rejection once, even if a turn runs meanwhile or the server is killed."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def told(stage: Stage) -> list[str]:
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"], indirect=True)
-async def test_a_rejection_while_a_turn_runs_is_told_in_the_next_one(stage: Stage) -> None:
+async def test_a_rejection_during_a_turn_is_reported_in_the_next_one(stage: Stage) -> None:
     agent, conversation = await begun(stage)
     stage.lines += [call("memory_insert", label="human", new_string="Has a cat."), "Noted."]
     await stage.say(agent, conversation_id=conversation)
@@ -74,7 +74,7 @@ async def test_a_rejection_while_a_turn_runs_is_told_in_the_next_one(stage: Stag
         assert len(told(stage)) == 1
 
 
-async def test_a_rejection_whose_turn_was_killed_is_told_and_only_once(stage: Stage) -> None:
+async def test_a_rejection_is_reported_once_after_its_turn_was_killed(stage: Stage) -> None:
     agent, conversation = await begun(stage)
     await rejected(stage, agent, conversation, "Has a cat.")
     # A turn adopts the rejection, and a kill ends the turn before the model is called.
@@ -91,7 +91,7 @@ async def test_a_rejection_whose_turn_was_killed_is_told_and_only_once(stage: St
         assert len(told(stage)) == 1
 
 
-async def test_a_rejection_does_not_come_between_a_call_that_waited_and_its_result(
+async def test_a_rejection_is_not_placed_between_a_waiting_call_and_its_result(
     stage: Stage,
 ) -> None:
     agent, conversation = await begun(
@@ -113,7 +113,7 @@ async def test_a_rejection_does_not_come_between_a_call_that_waited_and_its_resu
     assert (len(told(stage)), faults_of(stage.model.requests[-1].messages)) == (1, [])
 
 
-async def test_a_turn_without_rejections_costs_no_statement_more(stage: Stage) -> None:
+async def test_a_turn_without_rejections_costs_no_extra_statement(stage: Stage) -> None:
     agent, conversation = await begun(stage)
     counts: list[Any] = []
     for _ in range(2):

@@ -64,11 +64,11 @@ async def require_an_answer(stage: Stage, agent_id: str) -> None:
     assert faults_of({"messages": to_messages(stage.model.requests[-1].messages)}) == []
 
 
-def test_the_corpus_is_large() -> None:
+def test_the_corpus_has_at_least_forty_kinds_of_damage() -> None:
     assert len(KINDS) >= 40
 
 
-async def test_after_a_repair_the_next_message_is_answered_and_no_word_is_lost(
+async def test_after_a_repair_the_next_message_is_answered_and_no_text_is_lost(
     stage: Stage,
 ) -> None:
     repaired = 0
@@ -97,7 +97,7 @@ async def test_after_a_repair_the_next_message_is_answered_and_no_word_is_lost(
     assert repaired >= 20
 
 
-async def test_nothing_is_found_in_a_thread_that_is_well(stage: Stage) -> None:
+async def test_a_sound_conversation_has_no_faults(stage: Stage) -> None:
     agent = await talked(stage)
     before = await dump(stage)
     assert (await looked_at(stage, agent)).faults == ()
@@ -105,7 +105,7 @@ async def test_nothing_is_found_in_a_thread_that_is_well(stage: Stage) -> None:
     assert await dump(stage) == before
 
 
-async def test_calls_that_rightly_wait_go_on_waiting(stage: Stage) -> None:
+async def test_calls_that_wait_for_approval_are_no_fault(stage: Stage) -> None:
     agent = await talked(stage)
     state = await stage.state(agent)
 
@@ -124,7 +124,7 @@ async def test_calls_that_rightly_wait_go_on_waiting(stage: Stage) -> None:
     assert (await mended(stage, agent)).faults == ()
 
 
-async def test_a_thread_in_which_a_turn_runs_is_left_alone(stage: Stage) -> None:
+async def test_a_conversation_with_a_running_turn_is_not_repaired(stage: Stage) -> None:
     agent = await talked(stage)
     await break_it(stage, agent, "orphaned_call")
     state = await stage.state(agent)
@@ -138,13 +138,13 @@ async def test_a_thread_in_which_a_turn_runs_is_left_alone(stage: Stage) -> None
     assert await dump(stage) == before
 
 
-async def test_a_fork_keeps_what_it_shares(stage: Stage) -> None:
+async def test_a_forks_shared_messages_are_no_fault(stage: Stage) -> None:
     agent = await talked(stage)
     fork = await fork_conversation(stage.runtime, Scope(), conversations.default_id(agent))
     assert (await stage.store.write(lambda tx: repair(tx, fork.id, is_alone=True))).faults == ()
 
 
-async def test_an_agent_that_lost_its_own_thread_gets_a_new_one(stage: Stage) -> None:
+async def test_an_agent_without_its_default_conversation_gets_a_new_one(stage: Stage) -> None:
     agent = await talked(stage)
     await stage.store.write(lambda tx: tx.connection.execute(text("DELETE FROM conversations")))
     assert await stage.store.read(damage.agents_without_conversation) == [agent]

@@ -26,7 +26,9 @@ def offered(stage: Stage, number: int = -1) -> set[str]:
     return {tool.name for tool in stage.model.requests[number].tools}
 
 
-async def test_searches_are_offered_once_there_is_something_out_of_view(stage: Stage) -> None:
+async def test_searches_are_offered_once_there_is_something_outside_the_window(
+    stage: Stage,
+) -> None:
     agent = await stage.agent()
     stage.lines += [
         "Hello.",
@@ -47,7 +49,7 @@ async def test_searches_are_offered_once_there_is_something_out_of_view(stage: S
     assert names >= SEARCHES
 
 
-async def test_a_search_is_offered_for_what_was_said_in_another_conversation(stage: Stage) -> None:
+async def test_a_search_is_offered_for_messages_of_another_conversation(stage: Stage) -> None:
     agent = await stage.agent()
     beside = await talk_beside(stage, agent)
     stage.lines += ["Noted.", call("conversation_search", query="heron"), "A heron."]
@@ -58,7 +60,7 @@ async def test_a_search_is_offered_for_what_was_said_in_another_conversation(sta
 
 
 @pytest.mark.parametrize("kind", ["run_first", "max_count_per_step", "requires_approval"])
-async def test_a_search_that_a_rule_names_is_always_offered(stage: Stage, kind: str) -> None:
+async def test_a_search_named_in_a_rule_is_always_offered(stage: Stage, kind: str) -> None:
     options = {"max_count_limit": 2} if kind == "max_count_per_step" else {}
     agent = await stage.agent(tool_rules=(ToolRule("conversation_search", kind, None, options),))  # type: ignore[arg-type]
     stage.lines += ["Hello."]
@@ -66,7 +68,7 @@ async def test_a_search_that_a_rule_names_is_always_offered(stage: Stage, kind: 
     assert "conversation_search" in offered(stage)
 
 
-async def test_a_search_that_is_not_offered_runs_where_it_is_called_and_leaves_out_what_is_in_view(
+async def test_a_search_that_was_not_offered_runs_and_omits_the_messages_in_the_window(
     stage: Stage,
 ) -> None:
     agent = await stage.agent()
@@ -79,7 +81,7 @@ async def test_a_search_that_is_not_offered_runs_where_it_is_called_and_leaves_o
     assert "heron" not in content
 
 
-async def test_the_same_read_is_run_once_then_a_notice_then_the_turn_goes_on_without_tools(
+async def test_a_repeated_search_gets_a_notice_and_then_tools_are_switched_off(
     stage: Stage,
 ) -> None:
     agent = await stage.agent()
@@ -107,7 +109,7 @@ async def test_the_same_read_is_run_once_then_a_notice_then_the_turn_goes_on_wit
     assert stage.model.requests[-1].tool_choice == "auto"
 
 
-async def test_a_model_that_calls_without_being_offered_tools_ends_its_turn(stage: Stage) -> None:
+async def test_calling_a_tool_while_none_is_offered_ends_the_turn(stage: Stage) -> None:
     agent = await stage.agent()
     stage.lines += [call("conversation_search", query="tea") for _ in range(4)]
     answer = await stage.say(agent, "Tea?")
@@ -118,7 +120,7 @@ async def test_a_model_that_calls_without_being_offered_tools_ends_its_turn(stag
     await stage.require_sound(agent)
 
 
-async def test_other_reads_and_reads_after_a_change_are_run(stage: Stage) -> None:
+async def test_different_searches_and_searches_after_a_change_run(stage: Stage) -> None:
     agent = await stage.agent(("human", "Ada."))
     stage.lines += [
         call("conversation_search", query="tea"),
@@ -143,14 +145,14 @@ async def test_other_reads_and_reads_after_a_change_are_run(stage: Stage) -> Non
     ]
 
 
-async def test_equal_reads_in_one_answer_are_run_once(stage: Stage) -> None:
+async def test_equal_searches_in_one_answer_run_once(stage: Stage) -> None:
     agent = await stage.agent()
     stage.lines += [tuple(call("conversation_search", query="tea") for _ in range(2)), "Done."]
     answer = await stage.say(agent, "Tea?")
     assert [content == NOTICE for _, content in returns(answer)] == [False, True]
 
 
-async def test_an_agent_that_speaks_by_tools_keeps_those_that_are_no_reads(stage: Stage) -> None:
+async def test_an_agent_that_answers_by_tools_keeps_its_other_tools(stage: Stage) -> None:
     agent = await stage.agent(agent_type="memgpt_v2_agent")
     searches = [call("conversation_search", query="tea", request_heartbeat=True) for _ in range(3)]
     stage.lines += [*searches, call("send_message", message="I do not know.")]

@@ -36,11 +36,11 @@ WRITTEN = (
 
 
 @pytest.mark.parametrize("role", ["user", "system"])
-def test_retrieved_passages_are_untrusted_whatever_their_form(role: str) -> None:
+def test_retrieved_passages_are_untrusted_in_every_form(role: str) -> None:
     for text in SENT:
         assert NewMessage(role, (TextPart(text),)).is_others(Scope(), None), text  # type: ignore[arg-type]
 
 
-def test_what_a_user_writes_about_sources_stays_theirs() -> None:
+def test_a_users_own_text_about_sources_is_trusted() -> None:
     for text in WRITTEN:
         assert not NewMessage("user", (TextPart(text),)).is_others(Scope(), None), text

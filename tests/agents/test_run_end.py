@@ -67,7 +67,7 @@ def answered(*call_ids: str) -> Message:
 
 
 @pytest.mark.parametrize(("reason", "status"), [("error", "failed"), ("cancelled", "cancelled")])
-async def test_a_closed_run_is_ended_and_what_was_said_is_in_the_window(
+async def test_closing_a_run_ends_it_and_keeps_its_messages_in_the_window(
     stage: Stage, agent: str, reason: StopReason, status: str
 ) -> None:
     run = await open_run(stage, agent, said("One."), said("Two."))
@@ -81,7 +81,7 @@ async def test_a_closed_run_is_ended_and_what_was_said_is_in_the_window(
     await stage.require_sound(agent)
 
 
-async def test_open_calls_get_one_result_each_and_answered_ones_keep_theirs(
+async def test_open_calls_get_one_result_each_and_answered_calls_keep_theirs(
     stage: Stage, agent: str
 ) -> None:
     run = await open_run(stage, agent, said(), asked("a", "b", "c"), answered("b"))
@@ -106,7 +106,7 @@ async def test_open_calls_get_one_result_each_and_answered_ones_keep_theirs(
         ("error", "internal_error", FAILED),
     ],
 )
-async def test_an_open_call_is_told_why_it_has_no_result(
+async def test_the_result_of_an_open_call_says_why_the_run_ended(
     stage: Stage, agent: str, reason: StopReason, kind: str | None, words: str
 ) -> None:
     run = await open_run(stage, agent, said(), asked("a"))
@@ -116,7 +116,7 @@ async def test_an_open_call_is_told_why_it_has_no_result(
     assert [part.content for part in history[-1].tool_returns] == [words]
 
 
-async def test_a_call_id_that_an_earlier_step_used_does_not_hide_an_open_call(
+async def test_an_open_call_gets_a_result_although_an_earlier_step_used_its_id(
     stage: Stage, agent: str
 ) -> None:
     run = await open_run(stage, agent, said(), asked("call_0"), answered("call_0"), asked("call_0"))
@@ -127,7 +127,7 @@ async def test_a_call_id_that_an_earlier_step_used_does_not_hide_an_open_call(
     await stage.require_sound(agent)
 
 
-async def test_a_run_is_closed_once_and_keeps_what_was_saved_since_it_was_read(
+async def test_a_run_is_closed_once_and_keeps_what_was_saved_meanwhile(
     stage: Stage, agent: str
 ) -> None:
     run = await open_run(stage, agent, said(), asked("a"))
@@ -140,7 +140,7 @@ async def test_a_run_is_closed_once_and_keeps_what_was_saved_since_it_was_read(
     await stage.require_sound(agent)
 
 
-async def test_a_start_closes_every_open_run_and_leaves_ended_ones_alone(stage: Stage) -> None:
+async def test_a_start_closes_every_open_run_and_keeps_ended_ones(stage: Stage) -> None:
     agents = [await stage.agent() for _ in range(3)]
     stage.lines += ["Hello."]
     await stage.say(agents[0])
@@ -158,7 +158,7 @@ async def test_a_start_closes_every_open_run_and_leaves_ended_ones_alone(stage: 
 # Runs that a dead server left open.
 
 
-async def test_what_a_dead_server_left_open_is_closed_before_anybody_writes_there(
+async def test_a_run_left_open_by_a_dead_server_is_closed_after_its_lease(
     stage: Stage, agent: str, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     turn, gate = await stage.asked(agent, "Are you there?", line="Late.")
@@ -166,7 +166,7 @@ async def test_what_a_dead_server_left_open_is_closed_before_anybody_writes_ther
     clock.advance(LEASE / SECOND + 1)
     assert await close_expired_runs(stage.runtime) == 0
 
-    stage.runtime.live.clear()  # as another server sees it
+    stage.runtime.live.clear()  # as on another server
     with caplog.at_level(logging.WARNING):
         assert await close_expired_runs(stage.runtime) == 1
     assert "left open" in caplog.text
@@ -180,7 +180,7 @@ async def test_what_a_dead_server_left_open_is_closed_before_anybody_writes_ther
     await stage.require_sound(agent)
 
 
-async def test_the_sweep_comes_by_itself_and_within_a_lease(stage: Stage) -> None:
+async def test_the_sweep_of_expired_runs_is_scheduled_more_often_than_a_lease(stage: Stage) -> None:
     assert HANDLER.every_seconds is not None
     assert HANDLER.every_seconds < LEASE / SECOND
     state = await make.stored_agent(stage.store)
@@ -208,9 +208,7 @@ async def added(stage: Stage) -> list[Job]:
         (ModelError("llm_timeout", "No."),),
     ],
 )
-async def test_the_end_of_a_run_brings_one_job_however_it_ends(
-    stage: Stage, lines: tuple[Any, ...]
-) -> None:
+async def test_the_end_of_a_run_adds_one_callback_job(stage: Stage, lines: tuple[Any, ...]) -> None:
     stage.lines += lines
     answer = await stage.say(await stage.agent(), callback={"url": URL})
 

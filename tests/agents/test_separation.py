@@ -52,7 +52,7 @@ async def waiting_of(stage: Stage, user: str) -> Sequence[Any]:
     return await stage.store.read(lambda tx: proposals.page(tx, Scope(), Page(), which))
 
 
-async def test_the_first_edit_of_the_agents_block_makes_the_users_copy_which_stands_in_its_place(
+async def test_the_first_edit_of_an_agents_block_makes_a_copy_for_the_user(
     stage: Stage,
 ) -> None:
     agent_id = await stage.agent(HUMAN, tool_names=("core_memory_append",))
@@ -86,7 +86,7 @@ async def test_the_first_edit_of_the_agents_block_makes_the_users_copy_which_sta
     assert after["human"].value.endswith("Ada drinks tea.\nAda has a cat.")
 
 
-async def test_a_copy_whose_label_is_taken_has_another_in_the_chain_and_the_same_for_the_agent(
+async def test_a_copy_whose_label_is_taken_gets_another_in_the_users_chain(
     stage: Stage,
 ) -> None:
     first, second = [
@@ -148,7 +148,7 @@ def seen_user(tx: Transaction) -> str:
     return users.require(tx, Scope(), "ada").id
 
 
-async def test_a_shared_block_is_edited_in_place_and_says_so_in_the_prompt(stage: Stage) -> None:
+async def test_a_shared_block_is_edited_in_place_and_marked_in_the_prompt(stage: Stage) -> None:
     specs = (BlockSpec("course", "The exam is in May.", shared=True), BlockSpec(*HUMAN))
     agent_id = await stage.agent(blocks=specs, tool_names=("core_memory_append",))
     ada, bob = [await talk(stage, agent_id, user) for user in ("ada", "bob")]
@@ -166,7 +166,7 @@ async def test_a_shared_block_is_edited_in_place_and_says_so_in_the_prompt(stage
     assert await stage.block(agent_id, "course") == "The exam is in May.\nIt is in room 5."
 
 
-async def test_an_edit_that_has_to_wait_waits_for_the_user_against_the_copy(stage: Stage) -> None:
+async def test_a_proposed_edit_of_an_agents_block_waits_for_the_user(stage: Stage) -> None:
     agent_id = await stage.agent(
         blocks=(BlockSpec("plan", "No plan.", policy="propose"),),
         tool_names=("core_memory_append",),
@@ -190,7 +190,7 @@ async def test_an_edit_that_has_to_wait_waits_for_the_user_against_the_copy(stag
         {"command": "rename", "old_path": "/memories/human", "new_path": "/memories/person"},
     ],
 )
-async def test_the_agent_cannot_take_its_block_from_others(
+async def test_an_agent_cannot_delete_or_rename_its_block_in_a_users_conversation(
     stage: Stage, arguments: dict[str, str]
 ) -> None:
     agent_id = await stage.agent(HUMAN, tool_names=("memory",))
@@ -205,7 +205,7 @@ async def test_the_agent_cannot_take_its_block_from_others(
     assert [status for status, _ in returns(await stage.say(agent_id))] == ["success"]
 
 
-async def test_a_new_block_is_the_users_under_the_policy_that_the_agent_names(stage: Stage) -> None:
+async def test_a_new_block_belongs_to_the_user_under_the_agents_policy(stage: Stage) -> None:
     create = call(
         "memory",
         command="create",
@@ -249,7 +249,7 @@ async def test_a_new_block_is_the_users_under_the_policy_that_the_agent_names(st
         } == set()
 
 
-async def test_an_agent_without_users_makes_no_copies_and_its_prompt_is_the_same_to_the_byte(
+async def test_an_agent_without_users_edits_its_own_block(
     stage: Stage,
 ) -> None:
     agent_id = await stage.agent(HUMAN, tool_names=("core_memory_append",))
@@ -263,7 +263,7 @@ async def test_an_agent_without_users_makes_no_copies_and_its_prompt_is_the_same
     assert "shared" not in stage.model.requests[-1].messages[0].text
 
 
-async def test_a_user_has_a_default_conversation_and_two_first_messages_at_once_make_one(
+async def test_concurrent_first_messages_of_a_user_make_one_default_conversation(
     stage: Stage,
 ) -> None:
     agent_id = await stage.agent(HUMAN)
@@ -299,7 +299,7 @@ async def test_a_user_has_a_default_conversation_and_two_first_messages_at_once_
         await stop_and_delete(stage.runtime, ada, opened[0].id)
 
 
-async def test_an_agent_that_was_made_for_a_user_has_one_default_conversation_for_them(
+async def test_an_agent_created_for_a_user_uses_its_default_conversation_for_them(
     stage: Stage,
 ) -> None:
     agent_id = await stage.agent(user="ada")
@@ -314,7 +314,7 @@ async def test_an_agent_that_was_made_for_a_user_has_one_default_conversation_fo
         await open_conversation(stage.runtime, nobody, "default", agent_id)
 
 
-async def test_a_users_block_does_not_hide_a_shared_one(stage: Stage) -> None:
+async def test_a_users_block_replaces_an_agents_block_but_not_a_shared_one(stage: Stage) -> None:
     agent_id = await stage.agent(
         blocks=(BlockSpec("course", "The exam is in May.", shared=True), BlockSpec("plan", "None."))
     )
@@ -326,7 +326,7 @@ async def test_a_users_block_does_not_hide_a_shared_one(stage: Stage) -> None:
     assert (seen["course"].value, seen["plan"].value) == ("The exam is in May.", "My own.")
 
 
-async def test_a_users_turn_and_an_edit_of_a_copy_cost_one_statement_more_each(
+async def test_a_users_turn_and_an_edit_of_a_copy_each_cost_one_more_statement(
     stage: Stage,
 ) -> None:
     agent_id = await stage.agent(HUMAN, tool_names=("core_memory_append",))
@@ -349,7 +349,9 @@ async def test_a_users_turn_and_an_edit_of_a_copy_cost_one_statement_more_each(
     assert counts["ada"] == [counts["nobody"][0] + 1, counts["nobody"][1] + 2]
 
 
-async def test_a_copy_finds_a_label_that_the_users_chain_can_hold(stage: Stage) -> None:
+async def test_a_copy_gets_a_label_that_is_valid_and_unique_in_the_users_chain(
+    stage: Stage,
+) -> None:
     """A copied label must not clash with routes.
 
     It must also differ from other labels by more than case.
@@ -373,7 +375,7 @@ async def test_a_copy_finds_a_label_that_the_users_chain_can_hold(stage: Stage) 
 
 
 @pytest.mark.parametrize("policy", ["direct", "propose"])
-async def test_a_new_block_that_a_clone_could_not_tell_from_another_is_an_error_of_its_call_alone(
+async def test_a_new_block_that_differs_from_another_only_in_capitals_fails_its_call(
     stage: Stage, policy: str
 ) -> None:
     agent_id = await stage.agent(tool_names=("memory",), settings={"user_block_policy": policy})
@@ -392,7 +394,7 @@ async def test_a_new_block_that_a_clone_could_not_tell_from_another_is_an_error_
     assert "capitals" in told
 
 
-async def test_a_block_that_waited_for_its_user_has_the_policy_that_the_agent_names(
+async def test_an_approved_new_block_has_the_agents_policy_for_its_users(
     stage: Stage,
 ) -> None:
     agent_id = await stage.agent(tool_names=("memory",), settings={"user_block_policy": "explicit"})

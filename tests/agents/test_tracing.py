@@ -52,7 +52,7 @@ async def kept(stage: Stage, agent: str) -> list[tuple[Any, Any]]:
     return [(orjson.loads(one.request), orjson.loads(one.response or "null")) for one in found]
 
 
-async def test_a_call_that_failed_leaves_a_step_with_its_error(stage: Stage, agent: str) -> None:
+async def test_a_failed_model_call_leaves_a_step_with_its_error(stage: Stage, agent: str) -> None:
     stage.lines += [
         call("conversation_search", query="tea"),
         ModelError("llm_rate_limit", "Slow down."),
@@ -73,7 +73,7 @@ async def test_a_call_that_failed_leaves_a_step_with_its_error(stage: Stage, age
     await stage.require_sound(agent)
 
 
-async def test_a_call_that_was_cancelled_leaves_a_cancelled_step(stage: Stage, agent: str) -> None:
+async def test_a_cancelled_model_call_leaves_a_cancelled_step(stage: Stage, agent: str) -> None:
     turn, _gate = await stage.asked(agent, line="Never said.")
     await soon(turn.cancel())
     (step,) = await steps(stage, agent)
@@ -89,7 +89,7 @@ async def traces_of(stage: Stage, run_id: str) -> list[tuple[Any, Any]]:
 @pytest.mark.parametrize(
     ("which", "kinds"), [("off", []), ("errors", ["error"]), ("all", ["error", "parts", "parts"])]
 )
-async def test_calls_that_write_a_summary_are_traced_like_others(
+async def test_model_calls_for_summaries_are_traced_too(
     stage: Stage, which: str, kinds: list[str]
 ) -> None:
     keep(stage, "off")
@@ -102,9 +102,8 @@ async def test_calls_that_write_a_summary_are_traced_like_others(
     stage.lines += ["They greeted each other.", "Three.", ModelError("llm_error", "Down.")]
     await soon(collect(await run_turn(stage.runtime, asked)))
     await stage.say(agent)
-    await soon(
-        collect(await run_turn(stage.runtime, asked))
-    )  # The model fails, so the summary is an outline.
+    # The model fails, so the summary is an outline.
+    await soon(collect(await run_turn(stage.runtime, asked)))
     found = [
         one for run in reversed(await stage.runs(agent)) for one in await traces_of(stage, run.id)
     ]
@@ -131,7 +130,7 @@ async def test_the_trace_of_a_failed_call_holds_its_error(stage: Stage) -> None:
     }
 
 
-async def test_a_trace_holds_no_credential_and_no_picture(stage: Stage) -> None:
+async def test_a_trace_holds_no_credentials_and_no_pictures(stage: Stage) -> None:
     keep(stage, "all")
     agent = await stage.agent()
     stage.lines.append("I see.")
@@ -151,9 +150,7 @@ async def test_a_trace_holds_no_credential_and_no_picture(stage: Stage) -> None:
     }
 
 
-async def test_a_trace_costs_one_statement_and_none_where_it_is_off(
-    stage: Stage, agent: str
-) -> None:
+async def test_a_trace_costs_one_statement_and_nothing_when_off(stage: Stage, agent: str) -> None:
 
     async def statements() -> int:
         stage.lines.append("Fine.")
@@ -170,7 +167,7 @@ async def test_a_trace_costs_one_statement_and_none_where_it_is_off(
     assert await statements() == plain
 
 
-async def test_a_request_that_is_no_json_leaves_no_trace_and_fails_no_turn(
+async def test_a_request_that_cannot_be_serialized_leaves_no_trace_and_does_not_fail_the_turn(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     keep(stage, "all")
@@ -198,7 +195,7 @@ async def test_a_request_that_is_no_json_leaves_no_trace_and_fails_no_turn(
         {f"field {number}": "x" * 50 for number in range(4_000)},
     ],
 )
-def test_what_is_too_large_is_cut_to_its_bound_and_stays_json(
+def test_a_too_large_trace_is_cut_to_its_limit_and_stays_valid_json(
     value: dict[str, Any], most: int
 ) -> None:
     text = tracing.shortened(value, most)
@@ -207,7 +204,7 @@ def test_what_is_too_large_is_cut_to_its_bound_and_stays_json(
     assert note.startswith("Shortened: this was ")
 
 
-def test_what_fits_is_left_as_it_is_and_both_ends_of_a_long_text_are_kept() -> None:
+def test_a_small_trace_is_kept_and_a_long_text_keeps_both_ends() -> None:
     assert orjson.loads(tracing.shortened({"a": ["b" * 100]}, 1_000)) == {"a": ["b" * 100]}
     cut = orjson.loads(tracing.shortened({"a": "first " + "x" * 100_000 + " last"}, 3_000))["a"]
     assert cut.startswith("first ")
@@ -215,9 +212,7 @@ def test_what_fits_is_left_as_it_is_and_both_ends_of_a_long_text_are_kept() -> N
     assert "characters left out" in cut
 
 
-async def test_old_traces_and_those_beyond_the_number_are_deleted(
-    stage: Stage, clock: ManualClock
-) -> None:
+async def test_old_and_surplus_traces_are_deleted(stage: Stage, clock: ManualClock) -> None:
     keep(stage, "all", trace_days=2, trace_count=2)
     agent = await stage.agent()
     stage.lines += [f"{number}." for number in range(5)]

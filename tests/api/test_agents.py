@@ -50,7 +50,9 @@ def test_variables_of_a_new_agent_are_filled_into_its_blocks(
     assert [block.value for block in made.blocks] == [filled]
 
 
-def test_a_variable_that_no_new_block_has_is_refused(http: httpx2.Client, block_id: str) -> None:
+def test_a_memory_variable_that_no_new_block_has_is_refused(
+    http: httpx2.Client, block_id: str
+) -> None:
     http.patch(f"/v1/blocks/{block_id}", json={"value": "{{drink}}"})
     count = ok(http.get("/v1/agents/count"))
     body: dict[str, Any] = {
@@ -74,7 +76,7 @@ def test_a_variable_that_no_new_block_has_is_refused(http: httpx2.Client, block_
     assert ok(http.get("/v1/agents/count")) == count
 
 
-def test_a_new_agent_has_everything_it_was_made_with(
+def test_a_new_agent_has_all_the_fields_it_was_created_with(
     client: StrictLetta, http: httpx2.Client, block_id: str
 ) -> None:
     rethink = client.tools.list(name="memory_rethink").items[0]
@@ -141,7 +143,7 @@ def test_a_new_agent_has_everything_it_was_made_with(
     assert [tool.name for tool in made.tools] == [*base, "forget", "send_message", "memory_rethink"]
 
 
-def test_an_agent_made_without_a_word_has_the_librarian_and_the_base_tools(
+def test_an_agent_created_without_fields_gets_the_librarian_and_the_base_tools(
     client: StrictLetta,
 ) -> None:
     made = client.agents.create()
@@ -174,7 +176,7 @@ def test_an_agent_made_without_a_word_has_the_librarian_and_the_base_tools(
     )
 
 
-def test_older_clients_and_those_of_one_provider_are_understood(
+def test_legacy_llm_configs_and_provider_specific_settings_are_accepted(
     client: StrictLetta, http: httpx2.Client
 ) -> None:
     assert client.agents.create(model=MODEL, include_base_tools=False).tools == []
@@ -198,7 +200,9 @@ def test_older_clients_and_those_of_one_provider_are_understood(
     assert client.agents.retrieve(made["id"]).id == made["id"]
 
 
-def test_a_change_touches_only_what_was_sent(client: StrictLetta, agent: AgentState) -> None:
+def test_an_update_changes_only_the_fields_that_were_sent(
+    client: StrictLetta, agent: AgentState
+) -> None:
     before = client.agents.retrieve(agent.id).to_dict()
 
     after = client.agents.update(agent.id, name="Mina", tags=["y", "x", "y"]).to_dict()
@@ -242,7 +246,7 @@ def test_every_field_of_an_agent_can_be_changed(api: Api, agent: AgentState, blo
     assert (chosen.model, chosen.llm_config.context_window) == (MODEL, 5000)
 
 
-def test_agents_are_counted_and_found_by_name_by_a_piece_of_it_and_by_tags(api: Api) -> None:
+def test_agents_are_counted_and_filtered_by_name_substring_and_tags(api: Api) -> None:
     mark, before = new_id("tag"), api.http.get("/v1/agents/count").json()
     both = api.client.agents.create(model=MODEL, name=f"Anna {mark}", tags=[mark, f"{mark}-2"])
     one = api.client.agents.create(model=MODEL, name=f"Bert {mark}", tags=[mark], hidden=True)
@@ -260,7 +264,7 @@ def test_agents_are_counted_and_found_by_name_by_a_piece_of_it_and_by_tags(api: 
     assert ids(query_text="100%_") == []
 
 
-def test_agents_are_found_by_who_made_them_and_how_they_ended_and_ordered_by_their_last_run(
+def test_agents_are_filtered_by_creator_and_stop_reason_and_sorted_by_last_run(
     api: Api,
 ) -> None:
     mark = new_id("tag")
@@ -281,7 +285,7 @@ def test_agents_are_found_by_who_made_them_and_how_they_ended_and_ordered_by_the
     assert ids(order_by="updated_at", sort_by="last_run_completion") == [second, idle, first]
 
 
-def test_a_deleted_agent_is_gone_and_its_blocks_stay(
+def test_a_deleted_agent_is_not_found_and_its_blocks_stay(
     client: StrictLetta, agent: AgentState
 ) -> None:
     client.agents.messages.create(agent.id, input="Hello.")
@@ -307,9 +311,7 @@ def test_a_deleted_agent_is_gone_and_its_blocks_stay(
     assert list(client.runs.list(agent_id=agent.id)) == []
 
 
-def test_an_agent_whose_provider_is_gone_can_still_be_looked_at(
-    api: Api, agent: AgentState
-) -> None:
+def test_an_agent_whose_model_is_gone_can_still_be_read(api: Api, agent: AgentState) -> None:
     forgotten = api.server.runtime.models._added.pop(MODEL)
     try:
         shown = api.client.agents.retrieve(agent.id)
@@ -321,9 +323,8 @@ def test_an_agent_whose_provider_is_gone_can_still_be_looked_at(
 
 def test_reading_an_agent_costs_at_most_four_statements(api: Api, agent: AgentState) -> None:
     api.client.agents.messages.create(agent.id, input="Hello.")
-    api.client.agents.retrieve(
-        agent.id
-    )  # so that no statement is counted that only a first call needs
+    # The first call runs more statements, so it is made before counting.
+    api.client.agents.retrieve(agent.id)
     with count_statements(api.server.runtime.store) as counted:  # type: ignore[attr-defined]
         api.client.agents.retrieve(agent.id)
 
@@ -331,7 +332,7 @@ def test_reading_an_agent_costs_at_most_four_statements(api: Api, agent: AgentSt
     assert counted.transactions == 1
 
 
-def test_a_list_of_agents_costs_at_most_four_statements_and_tells_each_as_it_is(
+def test_listing_agents_costs_at_most_four_statements_and_equals_reading_each(
     api: Api, block_id: str
 ) -> None:
     agents = [
@@ -345,7 +346,8 @@ def test_a_list_of_agents_costs_at_most_four_statements_and_tells_each_as_it_is(
         )
         for number in range(6)
     ]
-    api.client.agents.list(limit=50)  # so that no statement is counted that only a first call needs
+    # The first call runs more statements, so it is made before counting.
+    api.client.agents.list(limit=50)
     with count_statements(api.server.runtime.store) as counted:  # type: ignore[attr-defined]
         listed = {agent.id: agent for agent in api.client.agents.list(limit=50).items}
 
@@ -363,7 +365,7 @@ def test_a_list_of_agents_costs_at_most_four_statements_and_tells_each_as_it_is(
 def test_deleting_a_small_agent_costs_at_most_44_statements_in_4_transactions(api: Api) -> None:
     blocks = [{"label": "human", "value": "Ada."}, {"label": "persona", "value": "Kind."}]
     body = {"model": MODEL, "memory_blocks": blocks}
-    for _ in range(2):  # the first deletion of a database makes an organization
+    for _ in range(2):  # the first deletion in a database creates an organization
         id = api.http.post("/v1/agents/", json=body).json()["id"]
         with count_statements(api.server.runtime.store) as counted:  # type: ignore[attr-defined]
             assert api.http.delete(f"/v1/agents/{id}").status_code == 200
@@ -371,7 +373,7 @@ def test_deleting_a_small_agent_costs_at_most_44_statements_in_4_transactions(ap
     assert counted.transactions <= 4
 
 
-def test_making_an_agent_costs_at_most_eleven_statements_one_more_for_tags_and_two_for_attached_blocks(
+def test_creating_an_agent_costs_at_most_eleven_to_fourteen_statements(
     api: Api, block_id: str
 ) -> None:
     speech = api.client.tools.list(name="send_message").items[0]
@@ -387,12 +389,12 @@ def test_making_an_agent_costs_at_most_eleven_statements_one_more_for_tags_and_t
                 tool_ids=[speech.id],
                 tags=["a", "b"],
             )
-        # Two of them store the blocks' first versions and their texts.
+        # Two of the statements store the blocks' first versions and their texts.
         assert 5 <= len(counted.statements) <= most, counted.statements
         assert counted.transactions == 1
 
 
-def test_a_setting_that_was_given_can_be_taken_back(http: httpx2.Client) -> None:
+def test_a_model_setting_can_be_reset_with_null(http: httpx2.Client) -> None:
     settings = {
         "temperature": 0.5,
         "max_output_tokens": 100,
@@ -418,7 +420,7 @@ def test_a_setting_that_was_given_can_be_taken_back(http: httpx2.Client) -> None
     assert again["llm_config"]["reasoning_effort"] is None
 
 
-def test_an_agent_that_is_made_for_a_user_sees_her_memory_in_all_its_threads(api: Api) -> None:
+def test_an_agent_created_for_a_user_sees_her_memory_in_all_its_conversations(api: Api) -> None:
     ada = new_id("ada")
     for label, more in (("human", {}), ("maths", {"course": "maths"}), ("law", {"course": "law"})):
         api.http.put(f"/users/{ada}/blocks/{label}", json={"body": f"Ada's {label}.", **more})
@@ -445,7 +447,7 @@ def test_an_agent_that_is_made_for_a_user_sees_her_memory_in_all_its_threads(api
     assert len(api.http.get(f"/users/{ada}/blocks").json()) == 3
 
 
-def test_a_context_window_is_shown_section_by_section(api: Api, agent: AgentState) -> None:
+def test_a_context_window_is_returned_section_by_section(api: Api, agent: AgentState) -> None:
     def shown(agent_id: str = agent.id, **query: str) -> dict[str, Any]:
         answer = api.http.get(f"/v1/agents/{agent_id}/context", params=query)
         assert answer.status_code == 200, answer.text
@@ -475,7 +477,9 @@ def test_a_context_window_is_shown_section_by_section(api: Api, agent: AgentStat
     assert api.http.get(f"/v1/agents/{new_id('agent')}/context").status_code == 404
 
 
-def test_the_messages_in_the_window_are_chosen_by_hand(api: Api, agent: AgentState) -> None:
+def test_a_client_can_choose_the_messages_of_the_context_window(
+    api: Api, agent: AgentState
+) -> None:
     for words in ("One.", "Two.", "Three."):
         api.client.agents.messages.create(agent.id, input=words)
     path = f"/v1/agents/{agent.id}"

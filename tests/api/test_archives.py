@@ -15,7 +15,9 @@ from tests.api.conftest import Api
 from tests.seams.server import MODEL, StrictLetta
 
 
-def test_an_archive_is_made_changed_and_deleted(client: StrictLetta, http: httpx2.Client) -> None:
+def test_an_archive_is_created_updated_and_deleted(
+    client: StrictLetta, http: httpx2.Client
+) -> None:
     made = client.archives.create(name="Recipes", description="Of tea")
 
     assert is_id(made.id, "archive")
@@ -88,7 +90,7 @@ def test_agents_share_an_archive(
     assert [item.text for item in client.agents.passages.list(agent.id)] == ["New."]
 
 
-def test_a_passage_is_put_into_an_archive_and_taken_out(
+def test_a_passage_is_added_to_an_archive_and_deleted(
     client: StrictLetta, http: httpx2.Client
 ) -> None:
     archive = client.archives.create(name="Notes")
@@ -116,7 +118,7 @@ def test_a_passage_is_put_into_an_archive_and_taken_out(
         client.archives.passages.delete(made.id or "", archive_id=archive.id)
 
 
-def test_many_passages_are_put_in_at_once_in_their_order(api: Api, agent: AgentState) -> None:
+def test_a_batch_of_passages_is_added_in_order(api: Api, agent: AgentState) -> None:
     archive = api.client.archives.create(name="Many")
     api.client.agents.archives.attach(archive.id, agent_id=agent.id)
     items: Any = [{"text": f"Tea number {number}", "tags": ["tea"]} for number in range(1000)]
@@ -145,7 +147,7 @@ BAD_PASSAGES: list[dict[str, Any]] = [
 ]
 
 
-def test_too_many_or_too_long_tags_are_refused_everywhere(api: Api, agent: AgentState) -> None:
+def test_too_many_or_too_long_tags_are_refused_on_every_route(api: Api, agent: AgentState) -> None:
     archive = api.client.archives.create(name="Tags")
     block = api.client.blocks.create(label="tagged", value="")
     most = [f"{number:0100}" for number in range(64)]
@@ -187,7 +189,7 @@ def test_one_bad_passage_refuses_the_whole_batch(api: Api) -> None:
     assert api.server.rows() == rows
 
 
-def test_a_database_or_a_model_that_is_not_set_up_is_refused(api: Api) -> None:
+def test_an_unknown_vector_database_or_embedding_model_is_refused(api: Api) -> None:
     rows = api.server.rows()
 
     answer = api.http.post(
@@ -212,9 +214,7 @@ def test_a_database_or_a_model_that_is_not_set_up_is_refused(api: Api) -> None:
     assert api.server.rows() == rows
 
 
-def test_an_agents_passage_is_archived_shown_and_deleted_by_nobody_else(
-    api: Api, agent: AgentState
-) -> None:
+def test_only_its_own_agent_can_delete_a_passage(api: Api, agent: AgentState) -> None:
     (made,) = api.client.agents.passages.create(
         agent.id, text="Tea grows in Darjeeling.", tags=["tea", "india", "tea"]
     )
@@ -249,7 +249,7 @@ def test_an_agents_passage_is_archived_shown_and_deleted_by_nobody_else(
         api.client.agents.passages.delete(made.id or "", agent_id=agent.id)
 
 
-def test_the_list_looks_for_a_piece_of_the_text(client: StrictLetta, agent: AgentState) -> None:
+def test_passages_can_be_filtered_by_a_substring(client: StrictLetta, agent: AgentState) -> None:
     for text in ("Green tea", "Black TEA", "100% coffee"):
         client.agents.passages.create(agent.id, text=text)
 
@@ -271,7 +271,7 @@ def test_the_list_looks_for_a_piece_of_the_text(client: StrictLetta, agent: Agen
     assert client.agents.passages.list(agent.id, search="_") == []
 
 
-def test_a_search_gives_the_best_first_and_is_narrowed_by_tags_dates_and_number(
+def test_a_passage_search_is_ranked_and_filtered_by_tags_dates_and_limit(
     client: StrictLetta, agent: AgentState
 ) -> None:
     for day, tags in ((1, ["a"]), (2, ["a", "b"]), (3, ["b"])):
@@ -306,9 +306,7 @@ def test_a_search_gives_the_best_first_and_is_narrowed_by_tags_dates_and_number(
     assert days(end_datetime="2025-01-02") == {"1", "2"}
 
 
-def test_dates_that_are_none_are_refused_before_anything_is_kept(
-    api: Api, agent: AgentState
-) -> None:
+def test_invalid_dates_are_refused_before_anything_is_stored(api: Api, agent: AgentState) -> None:
     rows = api.server.rows()
 
     with pytest.raises(BadRequestError) as caught:

@@ -36,7 +36,7 @@ def block(api: Api) -> dict[str, Any]:
     return dict(made)
 
 
-def test_what_waits_for_an_agents_block_is_listed_approved_and_rejected(
+def test_proposals_for_an_agents_block_can_be_listed_approved_and_rejected(
     api: Api, block: dict[str, Any]
 ) -> None:
     path = f"/v1/blocks/{block['id']}"
@@ -67,7 +67,7 @@ def test_what_waits_for_an_agents_block_is_listed_approved_and_rejected(
     )
 
 
-def test_only_who_runs_the_agents_decides_and_on_a_users_block_the_user_alone(
+def test_only_an_agents_managers_decide_and_for_a_users_block_only_the_user(
     tmp_path: Any,
 ) -> None:
     with serving(tmp_path, api_key=KEY) as server:

@@ -15,7 +15,7 @@ from tests.seams.http import ok, put, refused
 from tests.seams.server import MODEL, StrictLetta
 
 
-def test_a_new_block_has_everything_it_was_made_with(client: StrictLetta) -> None:
+def test_a_new_block_has_all_the_fields_it_was_created_with(client: StrictLetta) -> None:
     plain: dict[str, Any] = {
         "label": "project/plan",
         "value": "Write tests.",
@@ -32,7 +32,9 @@ def test_a_new_block_has_everything_it_was_made_with(client: StrictLetta) -> Non
     assert {**made.to_dict(), "tags": ["a", "b"]} == shown
 
 
-def test_a_change_touches_only_what_was_sent(client: StrictLetta, http: httpx2.Client) -> None:
+def test_an_update_changes_only_the_fields_that_were_sent(
+    client: StrictLetta, http: httpx2.Client
+) -> None:
     made = client.blocks.create(
         label="human", value="Ada", description="Whom", limit=10, tags=["x"]
     )
@@ -58,7 +60,7 @@ def test_a_change_touches_only_what_was_sent(client: StrictLetta, http: httpx2.C
     assert (now.value, now.description, now.tags) == ("", None, [])
 
 
-def test_a_change_with_if_match_is_refused_where_somebody_else_wrote(
+def test_an_update_with_a_stale_if_match_is_refused(
     client: StrictLetta, http: httpx2.Client
 ) -> None:
     made = http.post("/v1/blocks/", json={"label": "human", "value": "Ada"}).json()
@@ -70,7 +72,7 @@ def test_a_change_with_if_match_is_refused_where_somebody_else_wrote(
     assert client.blocks.retrieve(made["id"]).value == "Grace"
 
 
-def test_blocks_are_counted_and_found_by_label_by_pieces_and_by_tags(
+def test_blocks_are_counted_and_filtered_by_label_substrings_and_tags(
     client: StrictLetta, http: httpx2.Client
 ) -> None:
     mark, before = new_id("mark"), http.get("/v1/blocks/count").json()
@@ -92,7 +94,7 @@ def test_blocks_are_counted_and_found_by_label_by_pieces_and_by_tags(
     assert ids(tags=[mark, "hot"], match_all_tags=True) == [tea.id]
 
 
-def test_blocks_are_found_by_identities_and_by_how_many_agents_have_them(api: Api) -> None:
+def test_blocks_are_filtered_by_identities_and_number_of_agents(api: Api) -> None:
     client, http = api.client, api.http
     mark = new_id("mark")
     none, one, two = [
@@ -128,7 +130,7 @@ def test_blocks_are_found_by_identities_and_by_how_many_agents_have_them(api: Ap
     refused(http.get("/v1/blocks/", params={"connected_to_agents_count_gt": "-1"}), 422)
 
 
-def test_a_deleted_block_leaves_every_prompt(client: StrictLetta, agent: AgentState) -> None:
+def test_a_deleted_block_is_removed_from_its_agents(client: StrictLetta, agent: AgentState) -> None:
     human = client.agents.blocks.retrieve("human", agent_id=agent.id)
 
     answer = client.blocks.delete(human.id)
@@ -164,7 +166,7 @@ def test_an_agents_blocks_are_read_and_changed_by_label(
     }
 
 
-def test_a_label_may_hold_slashes_and_core_memory_is_all_blocks_at_once(api: Api) -> None:
+def test_a_label_may_contain_slashes_and_core_memory_lists_all_blocks(api: Api) -> None:
     made = api.client.agents.create(
         model=MODEL, memory_blocks=[{"label": "people/ada", "value": "Curious"}]
     )
@@ -182,7 +184,9 @@ def test_a_label_may_hold_slashes_and_core_memory_is_all_blocks_at_once(api: Api
     )
 
 
-def test_a_block_is_attached_once_and_detached(client: StrictLetta, agent: AgentState) -> None:
+def test_attaching_and_detaching_a_block_twice_changes_nothing_more(
+    client: StrictLetta, agent: AgentState
+) -> None:
     block = client.blocks.create(label="project", value="Ricordo")
 
     once = client.agents.blocks.attach(block.id, agent_id=agent.id)
@@ -223,7 +227,7 @@ def test_two_blocks_of_an_agent_never_share_a_label(api: Api, agent: AgentState)
     assert api.server.rows() == rows
 
 
-def test_a_label_that_cannot_be_is_refused(api: Api, agent: AgentState) -> None:
+def test_an_invalid_label_is_refused(api: Api, agent: AgentState) -> None:
     rows = api.server.rows()
     for label in ("", " ", "a//b", "/a", "a/", "history", "a/restore", "a\nb", "<a>", "x" * 256):
         for answer in (
@@ -242,7 +246,7 @@ def test_a_label_that_cannot_be_is_refused(api: Api, agent: AgentState) -> None:
     assert api.client.blocks.retrieve(agent.blocks[0].id or "").value == "I am Nina."
 
 
-def test_a_text_over_the_limit_is_refused_everywhere_and_nothing_is_half_done(
+def test_a_text_over_the_limit_is_refused_on_every_route_without_partial_changes(
     api: Api, agent: AgentState
 ) -> None:
     persona = agent.blocks[0].id or ""
@@ -274,7 +278,7 @@ def test_a_text_over_the_limit_is_refused_everywhere_and_nothing_is_half_done(
     assert api.server.rows() == rows
 
 
-def test_a_blocks_history_is_read_by_its_id_compared_blamed_and_restored(
+def test_a_blocks_history_can_be_read_compared_blamed_and_restored_by_its_id(
     api: Api, agent: AgentState
 ) -> None:
     block = api.client.agents.blocks.retrieve("human", agent_id=agent.id)
@@ -304,7 +308,7 @@ def test_a_blocks_history_is_read_by_its_id_compared_blamed_and_restored(
     assert len(ok(api.http.get(f"{address}/history"))) == 3
 
 
-def test_a_text_that_is_too_long_by_now_is_not_restored(
+def test_a_version_longer_than_the_current_limit_is_not_restored(
     client: StrictLetta, http: httpx2.Client
 ) -> None:
     block = client.blocks.create(label="note", value="A long text")
@@ -317,9 +321,7 @@ def test_a_text_that_is_too_long_by_now_is_not_restored(
     assert client.blocks.retrieve(block.id).value == "Short"
 
 
-def test_a_version_of_another_block_or_of_none_is_not_found(
-    client: StrictLetta, http: httpx2.Client
-) -> None:
+def test_a_version_of_another_block_is_not_found(client: StrictLetta, http: httpx2.Client) -> None:
     block = client.blocks.create(label="note", value="One")
     other = client.blocks.create(label="other", value="Other")
     (foreign,) = ok(http.get(f"/v1/blocks/{other.id}/history"))
@@ -339,9 +341,7 @@ def test_a_version_of_another_block_or_of_none_is_not_found(
                 assert "Other" not in answer.text
 
 
-def test_a_policy_is_set_with_a_block_and_changed_with_it(
-    client: StrictLetta, http: httpx2.Client
-) -> None:
+def test_a_blocks_policy_can_be_set_and_changed(client: StrictLetta, http: httpx2.Client) -> None:
     made = client.blocks.create(label="note", value="One", extra_body={"policy": "guarded"})
     assert ok(http.get(f"/v1/blocks/{made.id}"))["policy"] == "guarded"
 
@@ -359,7 +359,7 @@ def test_a_policy_is_set_with_a_block_and_changed_with_it(
     refused(http.post("/v1/blocks/", json={"label": "a", "value": "", "policy": "none"}), 422)
 
 
-def test_a_users_block_is_never_left_open_to_agents_by_the_older_flag(http: httpx2.Client) -> None:
+def test_clearing_read_only_on_a_users_block_sets_the_propose_policy(http: httpx2.Client) -> None:
     made = put(http, ada := new_id("ada"), "student", "One", policy="read_only")
 
     changed = ok(
@@ -371,7 +371,7 @@ def test_a_users_block_is_never_left_open_to_agents_by_the_older_flag(http: http
     assert changed["policy"] == "propose"
 
 
-def test_an_agents_blocks_have_the_policies_they_were_made_with(
+def test_an_agents_blocks_keep_the_policies_they_were_created_with(
     client: StrictLetta, http: httpx2.Client
 ) -> None:
     blocks = [

@@ -142,7 +142,9 @@ def test_no_route_reads_more_than_64_kb_on_the_event_loop(
         seen.clear()
 
 
-def test_a_large_body_is_answered_as_a_small_one(http: httpx2.Client, agent: AgentState) -> None:
+def test_a_large_body_gets_the_same_response_as_a_small_one(
+    http: httpx2.Client, agent: AgentState
+) -> None:
     path = f"/v1/agents/{agent.id}/messages"
     padding = b" " * 2 * SMALL
     for content in (
@@ -169,7 +171,9 @@ def test_a_large_body_is_answered_as_a_small_one(http: httpx2.Client, agent: Age
         assert answer.status_code == 422
 
 
-def test_json_that_unfolds_to_much_is_refused(http: httpx2.Client, agent: AgentState) -> None:
+def test_deeply_nested_or_compressed_json_is_refused(
+    http: httpx2.Client, agent: AgentState
+) -> None:
     path = f"/v1/agents/{agent.id}/messages"
     for content in (b"[" * 1_000_000, b'{"a":' * 500_000, b'{"a": [' + b"[]," * 3_000_000 + b"0]}"):
         answer = http.post(path, content=content, headers=JSON)
@@ -180,7 +184,7 @@ def test_json_that_unfolds_to_much_is_refused(http: httpx2.Client, agent: AgentS
     assert answer.status_code in (400, 422)
 
 
-def test_a_body_that_is_longer_than_it_says_or_than_is_taken_is_refused(
+def test_a_body_with_a_wrong_or_too_large_length_is_refused(
     server: ServerInThread,
 ) -> None:
     head = "POST /v1/blocks/ HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n"
@@ -199,7 +203,7 @@ def test_a_body_that_is_longer_than_it_says_or_than_is_taken_is_refused(
         with socket.create_connection(
             ("127.0.0.1", int(server.url.rpartition(":")[2])), 20
         ) as line:
-            with suppress(ConnectionError):  # refused before it was sent
+            with suppress(ConnectionError):  # refused before all of it was sent
                 line.sendall(head.encode() + headers.encode() + b"\r\n\r\n" + body)
             answer = HTTPResponse(line)
             answer.begin()
@@ -208,9 +212,7 @@ def test_a_body_that_is_longer_than_it_says_or_than_is_taken_is_refused(
         assert statuses != (413,) or b"longer than 32 MB" in text, text
 
 
-def test_large_bodies_have_so_much_memory_together(
-    server: ServerInThread, http: httpx2.Client
-) -> None:
+def test_large_bodies_share_one_memory_limit(server: ServerInThread, http: httpx2.Client) -> None:
     head = (
         "POST /v1/blocks/ HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer "
         f"{KEY}\r\nconnection: close\r\n"
@@ -229,7 +231,7 @@ def test_large_bodies_have_so_much_memory_together(
     assert http.post("/v1/blocks/", content=b" " * 20 * MEGABYTE, headers=JSON).status_code == 422
 
 
-def test_a_request_takes_a_thousand_messages(api: Api, agent: AgentState) -> None:
+def test_a_request_takes_at_most_a_thousand_messages(api: Api, agent: AgentState) -> None:
     message = {"role": "user", "content": "Hi."}
     conversation = api.http.post(
         "/v1/conversations/", params={"agent_id": agent.id}, json={}
@@ -275,7 +277,7 @@ def _lists(
         yield from _lists(inner, document, place, seen)
 
 
-def test_every_list_that_a_request_takes_has_a_most(server: ServerInThread) -> None:
+def test_every_list_in_a_request_has_a_maximum_length(server: ServerInThread) -> None:
     document = server.app.openapi()
     found = {
         place
@@ -303,7 +305,7 @@ WRONG: tuple[Any, ...] = (
 
 
 @pytest.mark.parametrize(("some", "share"), short_and_long((1, 4), (len(WRONG), 1)))
-def test_what_is_wrong_is_told_in_words_and_places_and_is_not_repeated(
+def test_validation_errors_name_the_place_and_never_repeat_the_input(
     server: ServerInThread, http: httpx2.Client, some: int, share: int
 ) -> None:
     """The suite tests each body and every fourth of its fields.
@@ -366,7 +368,9 @@ def _fields(document: Any, cell: Cell) -> set[str]:
     return names
 
 
-def test_of_many_faults_the_first_are_told(http: httpx2.Client, agent: AgentState) -> None:
+def test_a_refusal_lists_only_the_first_of_many_errors(
+    http: httpx2.Client, agent: AgentState
+) -> None:
     wrong = {"role": CANARY * 1000, "content": {"x" * 1000: 1}}
     answer = http.post(f"/v1/agents/{agent.id}/messages", json={"messages": [wrong] * MOST_ITEMS})
     assert answer.status_code == 422

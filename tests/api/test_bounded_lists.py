@@ -44,15 +44,15 @@ def require_bounded(found: list[list[Json]], size: Callable[[Json], int], ids: l
     """Require that no item is missing or repeated, and that each page fits or has one item."""
     assert [item["id"] for page in found for item in page] == ids
     assert all(len(page) == 1 or sum(map(size, page)) <= LIST for page in found)
-    assert len(found) > 4, "these are too long for one page"
+    assert len(found) > 4, "all items together are too long for one page"
     following = [size(page[0]) for page in found[1:]]
     assert all(
         sum(map(size, page)) + more + 4000 > LIST
         for page, more in zip(found, following, strict=False)
-    ), "each page is as full as it may be"
+    ), "each page has as many items as fit"
 
 
-def test_pages_of_long_passages_end_early_and_go_on(http: httpx2.Client) -> None:
+def test_pages_of_long_passages_end_early_and_the_next_page_continues(http: httpx2.Client) -> None:
     agent = ok(http.post("/v1/agents/", json={"model": MODEL}))["id"]
     path = f"/v1/agents/{agent}/archival-memory"
     ids = [
@@ -71,7 +71,7 @@ def test_pages_of_long_passages_end_early_and_go_on(http: httpx2.Client) -> None
         if cursor == "before":
             first = ask(ascending=True, before=ids[-1], limit=100)
             assert [one["id"] for one in first] == ids[len(ids) - 1 - len(first) : -1], (
-                "those nearest to the cursor"
+                "the items nearest to the cursor"
             )
             continue
         require_bounded(
@@ -79,7 +79,7 @@ def test_pages_of_long_passages_end_early_and_go_on(http: httpx2.Client) -> None
         )
 
 
-def test_pages_of_long_messages_end_early_and_go_on_also_in_forks(http: httpx2.Client) -> None:
+def test_pages_of_long_messages_end_early_and_continue_also_in_forks(http: httpx2.Client) -> None:
     agent = ok(http.post("/v1/agents/", json={"model": MODEL}))["id"]
     talk = ok(http.post("/v1/conversations/", params={"agent_id": agent}, json={}))["id"]
     past = [{"role": "user", "content": text_of(number, size)} for number, size in enumerate(SIZES)]
@@ -114,7 +114,7 @@ def test_pages_of_long_messages_end_early_and_go_on_also_in_forks(http: httpx2.C
             )
 
 
-def test_a_page_of_kept_messages_is_empty_only_where_there_are_no_more(http: httpx2.Client) -> None:
+def test_a_filtered_page_of_messages_is_empty_only_at_the_end(http: httpx2.Client) -> None:
     agent = ok(http.post("/v1/agents/", json={"model": MODEL}))["id"]
     long = [{"role": "assistant", "content": text_of(number, 100_000)} for number in range(5)]
     past = [{"role": "user", "content": "First."}, *long, {"role": "user", "content": "Last."}]
@@ -134,7 +134,7 @@ def test_a_page_of_kept_messages_is_empty_only_where_there_are_no_more(http: htt
     assert [one["content"] for page in pages(ask) for one in page] == ["Last.", "First."]
 
 
-def test_pages_of_long_proposals_end_early_and_go_on(http: httpx2.Client) -> None:
+def test_pages_of_long_proposals_end_early_and_the_next_page_continues(http: httpx2.Client) -> None:
     long = [60_000, 50_000, 70_000, 70_000, 90_000, 99_000, 20_000]
     for number, size in enumerate(long):
         body = {"old_string": "", "new_string": text_of(number, size), "reasoning": "New."}

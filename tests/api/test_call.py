@@ -58,7 +58,7 @@ def shelf(request: pytest.FixtureRequest, running_client: StrictLetta) -> Shelf:
     return made
 
 
-def test_the_client_pages_through_everything_both_ways(shelf: Shelf) -> None:
+def test_the_client_pages_through_a_list_in_both_orders(shelf: Shelf) -> None:
     backwards = shelf.ids[::-1]
 
     assert [item.id for item in shelf.lister(limit=2, order="asc")] == shelf.ids
@@ -72,7 +72,7 @@ def test_the_client_pages_through_everything_both_ways(shelf: Shelf) -> None:
     ] == shelf.ids[:2][::-1]
 
 
-def test_before_gives_the_pages_ahead_of_an_item_nearest_first(shelf: Shelf) -> None:
+def test_before_returns_the_items_next_to_the_cursor_first(shelf: Shelf) -> None:
     for order, ids in (("asc", shelf.ids), ("desc", shelf.ids[::-1])):
         *ahead, last = ids
         listed = shelf.lister(limit=4, order=order, before=last)
@@ -81,7 +81,7 @@ def test_before_gives_the_pages_ahead_of_an_item_nearest_first(shelf: Shelf) -> 
         assert [id for page in reversed(pages) for id in page] == ahead
 
 
-def test_passages_are_paged_by_hand_since_the_client_gets_a_plain_list(client: StrictLetta) -> None:
+def test_passages_can_be_paged_with_after_and_before(client: StrictLetta) -> None:
     made = client.agents.create(model=MODEL)
     ids = [client.agents.passages.create(made.id, text=f"Fact {n}")[0].id for n in range(5)]
 
@@ -97,7 +97,9 @@ def test_passages_are_paged_by_hand_since_the_client_gets_a_plain_list(client: S
     assert page(limit=2, ascending=False, after=ids[3]) == ids[1:3][::-1]
 
 
-def test_cursors_may_come_together_and_may_name_nothing(client: StrictLetta) -> None:
+def test_after_and_before_can_be_combined_and_an_unknown_cursor_lists_nothing(
+    client: StrictLetta,
+) -> None:
     shelf = blocks_shelf(client)
     between = shelf.lister(order="asc", after=shelf.ids[1], before=shelf.ids[5])
     assert [item.id for item in between.items] == shelf.ids[2:5]
@@ -116,7 +118,7 @@ def test_a_page_has_the_usual_size_unless_it_is_asked_for(
         assert len(http.get(path, params={"limit": 101}).json()) == 101
 
 
-def test_a_page_or_a_filter_that_cannot_be_is_refused(http: httpx2.Client) -> None:
+def test_invalid_paging_or_filter_parameters_are_refused(http: httpx2.Client) -> None:
     agent = new_id("agent")
     lists = ("agents/", "blocks/", "tools/", "runs/", "steps/", f"agents/{agent}/messages")
     for path in (*lists, f"agents/{agent}/archival-memory"):

@@ -64,7 +64,9 @@ async def noted(stage: Stage, run: Run) -> dict[str, Any]:
     return (await stage.store.read(lambda tx: runs.get(tx, Scope(), run.id))).callback
 
 
-async def test_the_receiver_can_check_who_sent_it(stage: Stage, receiver: ModelServer) -> None:
+async def test_the_receiver_can_verify_the_signature_of_a_callback(
+    stage: Stage, receiver: ModelServer
+) -> None:
     error = {"type": "llm_timeout", "message": "Too slow."}
     run, job = await ended_run(
         stage, f"{receiver.root}/done", status="failed", stop_reason="llm_api_error", error=error
@@ -109,7 +111,9 @@ async def test_the_receiver_can_check_who_sent_it(stage: Stage, receiver: ModelS
     assert (callback["status_code"], callback["error"]) == (200, None)
 
 
-async def test_a_refusal_is_noted_and_tried_again(stage: Stage, receiver: ModelServer) -> None:
+async def test_a_refused_callback_is_recorded_and_sent_again(
+    stage: Stage, receiver: ModelServer
+) -> None:
     run, job = await ended_run(stage, f"{receiver.root}/done")
     receiver.push(
         Answer(status=503), Answer(status=302, headers={"location": f"{receiver.root}/elsewhere"})
@@ -128,7 +132,7 @@ async def test_a_refusal_is_noted_and_tried_again(stage: Stage, receiver: ModelS
     assert (await noted(stage, run))["error"] is None
 
 
-async def test_what_was_taken_is_not_sent_again(stage: Stage, receiver: ModelServer) -> None:
+async def test_an_accepted_callback_is_not_sent_again(stage: Stage, receiver: ModelServer) -> None:
     _, job = await ended_run(stage, f"{receiver.root}/done")
 
     await do(stage, job)
@@ -137,7 +141,9 @@ async def test_what_was_taken_is_not_sent_again(stage: Stage, receiver: ModelSer
     assert len(receiver.requests) == 1
 
 
-async def test_a_private_address_is_refused_for_good(stage: Stage, receiver: ModelServer) -> None:
+async def test_a_callback_to_a_private_address_fails_for_good(
+    stage: Stage, receiver: ModelServer
+) -> None:
     stage.runtime.settings.allow_private_callbacks = False
     run, job = await ended_run(stage, f"{receiver.root}/done")
 

@@ -134,7 +134,7 @@ def parameters(name: str) -> Wire:
     }
 
 
-def test_each_parameter_that_the_client_documents_is_taken_or_named_in_the_warnings(
+def test_every_documented_client_parameter_is_accepted_or_named_in_a_warning(
     http: httpx2.Client, ids: dict[str, str]
 ) -> None:
     warned: set[str] = set()
@@ -189,7 +189,7 @@ def test_each_parameter_that_the_client_documents_is_taken_or_named_in_the_warni
     }
 
 
-def test_a_parameter_of_a_query_without_effect_is_named_in_the_warnings(
+def test_a_query_parameter_without_effect_is_named_in_the_warnings(
     http: httpx2.Client, ids: dict[str, str]
 ) -> None:
     for path in ("/v1/agents/", "/v1/blocks/", f"/v1/agents/{ids['agent']}"):
@@ -201,7 +201,7 @@ def test_a_parameter_of_a_query_without_effect_is_named_in_the_warnings(
     assert (refused.status_code, "no such field" in refused.text) == (422, True)
 
 
-def test_warnings_are_of_one_request_and_also_of_a_stream(
+def test_warnings_belong_to_one_request_and_are_sent_with_streams_too(
     http: httpx2.Client, ids: dict[str, str]
 ) -> None:
     body = {**HELLO, "enable_thinking": "x"}
@@ -218,13 +218,12 @@ def test_warnings_are_of_one_request_and_also_of_a_stream(
 # Objects as the server answers them.
 
 
-def test_an_object_as_it_is_answered_is_taken_where_such_an_object_is_sent(
+def test_a_returned_object_can_be_sent_back_to_update_or_create(
     http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Read each kind of object, and send it back to change it and to create another."""
-    monkeypatch.setattr(
-        "ricordo.features.custom_tools.source.service.add_build", lambda *_: None
-    )  # no packages are fetched
+    # The test fetches no packages.
+    monkeypatch.setattr("ricordo.features.custom_tools.source.service.add_build", lambda *_: None)
     block = ok(
         http.post(
             "/v1/blocks/",
@@ -286,7 +285,7 @@ def test_an_object_as_it_is_answered_is_taken_where_such_an_object_is_sent(
         answer = http.request(method, path, json=sent)
         assert answer.status_code == 200, (method, path, answer.text)
         assert ONLY_ANSWERED in answer.headers.get(HEADER, ""), (method, path)
-    # Sending back what was read has not changed the object.
+    # A client that sends an object back unchanged has not changed it.
     for method, path, sent in walks:
         if method == "PATCH":
             after = ok(http.get(path))
@@ -294,7 +293,7 @@ def test_an_object_as_it_is_answered_is_taken_where_such_an_object_is_sent(
             assert {name for name in sent if after[name] != sent[name]} <= changing, path
 
 
-def test_messages_as_they_are_answered_are_taken_as_messages(
+def test_returned_messages_can_be_sent_as_messages(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = ok(http.post("/v1/agents/", json={"model": MODEL}))
@@ -345,7 +344,7 @@ OTHERS = {
 }
 
 
-def test_each_request_that_sets_most_of_what_is_answered_takes_the_answer(
+def test_request_models_accept_the_response_models_they_resemble(
     server: ServerInThread,
 ) -> None:
     missing = []

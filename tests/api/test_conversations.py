@@ -44,7 +44,7 @@ def posted(http: httpx2.Client, path: str, **body: Any) -> httpx2.Response:
     return http.post(f"/v1/conversations/{path}", json=body)
 
 
-def test_a_thread_is_made_read_changed_and_deleted(
+def test_a_conversation_is_created_read_updated_and_deleted(
     client: StrictLetta, http: httpx2.Client, agent: AgentState
 ) -> None:
     sent = {"provider_type": "openai", "temperature": 0.5, "reasoning": {"reasoning_effort": "low"}}
@@ -112,7 +112,7 @@ def test_a_thread_is_made_read_changed_and_deleted(
             gone(made.id)
 
 
-def test_a_thread_that_cannot_be_is_refused_with_what_to_do(
+def test_an_invalid_conversation_is_refused_with_what_to_do(
     http: httpx2.Client, agent: AgentState
 ) -> None:
     path = f"?agent_id={agent.id}"
@@ -128,7 +128,7 @@ def test_a_thread_that_cannot_be_is_refused_with_what_to_do(
     assert http.post(f"/v1/conversations/{path}").status_code == 200
 
 
-def test_blocks_of_a_conversations_own_are_refused_wherever_one_is_made_or_changed(
+def test_isolated_block_labels_are_refused_on_every_route(
     http: httpx2.Client, agent: AgentState
 ) -> None:
     made = ok(posted(http, f"?agent_id={agent.id}"))["id"]
@@ -155,7 +155,7 @@ def test_blocks_of_a_conversations_own_are_refused_wherever_one_is_made_or_chang
             )
 
 
-def test_a_fork_takes_its_options_from_the_body_too(http: httpx2.Client, agent: AgentState) -> None:
+def test_a_fork_accepts_its_options_in_the_body_too(http: httpx2.Client, agent: AgentState) -> None:
     made = ok(posted(http, f"?agent_id={agent.id}"))["id"]
     path = f"/v1/conversations/{made}/fork"
     assert ok(http.post(path, json={"hidden": True}))["hidden"] is True
@@ -164,7 +164,7 @@ def test_a_fork_takes_its_options_from_the_body_too(http: httpx2.Client, agent: 
     assert "no such field" in refused(http.post(path, json={"mesage_id": "x"}), 422)
 
 
-def test_lists_leave_out_archived_and_hidden_threads_and_the_agents_own(
+def test_lists_omit_archived_hidden_and_default_conversations(
     client: StrictLetta, agent: AgentState
 ) -> None:
     client.conversations.create(agent_id=agent.id, hidden=True)
@@ -193,7 +193,7 @@ def test_lists_leave_out_archived_and_hidden_threads_and_the_agents_own(
         client.conversations.list(agent_id=new_id("agent"))
 
 
-def test_talking_in_a_thread_streams_unless_told_otherwise(
+def test_a_message_in_a_conversation_is_streamed_by_default(
     api: Api, thread: Conversation, agent: AgentState
 ) -> None:
     api.server.says("Hello.", "Hello again.", "And again.")
@@ -231,7 +231,9 @@ def test_talking_in_a_thread_streams_unless_told_otherwise(
     assert posted(api.http, f"{new_id('conv')}/messages", input="x").status_code == 404
 
 
-def test_default_and_an_agents_id_name_the_agents_own_thread(api: Api, agent: AgentState) -> None:
+def test_default_and_an_agents_id_name_its_default_conversation(
+    api: Api, agent: AgentState
+) -> None:
     api.server.says("One.", "Two.", "Three.")
     assert tell(api.client, "default", "1", agent_id=agent.id) == ["One."]
     assert tell(api.client, agent.id, "2") == ["Two."]
@@ -252,7 +254,7 @@ def test_default_and_an_agents_id_name_the_agents_own_thread(api: Api, agent: Ag
     assert api.client.conversations.list(agent_id=agent.id)[0].id == fork.id
 
 
-def test_two_threads_run_at_once_and_one_thread_runs_once(
+def test_two_conversations_run_at_once_and_a_second_turn_in_one_is_refused(
     api: Api, thread: Conversation, agent: AgentState
 ) -> None:
     gate = Gate(api.server, "First.")
@@ -272,7 +274,7 @@ def test_two_threads_run_at_once_and_one_thread_runs_once(
     assert texts(api.client, thread.id) == ["One", "First."]
 
 
-def test_a_fork_shares_the_messages_in_view_and_may_end_at_one(
+def test_a_fork_shares_the_messages_in_the_window_and_may_end_at_one(
     api: Api, thread: Conversation
 ) -> None:
     api.server.says("Uno.", "Due.", "Tre.")
@@ -347,7 +349,7 @@ def test_a_running_thread_is_cancelled_and_deleted(
     ]
 
 
-def test_a_prompt_is_made_anew_and_returned(
+def test_recompile_stores_and_returns_a_new_system_prompt(
     api: Api, agent: AgentState, thread: Conversation
 ) -> None:
     api.client.agents.blocks.update("human", agent_id=agent.id, value="Her name is Bea.")
@@ -376,7 +378,7 @@ def test_a_prompt_is_made_anew_and_returned(
         api.client.agents.recompile(new_id("agent"))
 
 
-def test_a_search_in_a_fork_finds_what_it_shares(api: Api, thread: Conversation) -> None:
+def test_a_search_in_a_fork_finds_the_messages_it_shares(api: Api, thread: Conversation) -> None:
     api.server.says("Uno.", "Due.", "Tre.")
     tell(api.client, thread.id, "Tea one")
     fork = api.client.conversations.fork(thread.id)
@@ -396,7 +398,7 @@ def test_a_search_in_a_fork_finds_what_it_shares(api: Api, thread: Conversation)
     assert found(fork.id) == {"Tea one", "Tea three"}
 
 
-def test_a_thread_sees_the_memory_of_the_user_it_names_and_makes_her_where_she_is_new(
+def test_a_conversation_sees_its_users_memory_and_creates_a_new_user(
     api: Api, agent: AgentState
 ) -> None:
     ada = new_id("ada")
@@ -427,7 +429,7 @@ def test_a_thread_sees_the_memory_of_the_user_it_names_and_makes_her_where_she_i
     )
 
 
-def test_a_user_who_cannot_be_makes_no_thread(
+def test_an_invalid_user_creates_no_conversation(
     http: httpx2.Client, server: ServerInThread, agent: AgentState
 ) -> None:
     before = server.rows()
@@ -441,7 +443,7 @@ def test_a_user_who_cannot_be_makes_no_thread(
     assert server.rows() == before
 
 
-def test_what_is_said_in_one_users_thread_is_not_found_in_anothers(
+def test_messages_in_one_users_conversation_are_not_found_in_anothers(
     api: Api, agent: AgentState
 ) -> None:
     """Two users talk with one agent.

@@ -1,6 +1,6 @@
-"""Deletions of what a turn needs while it runs.
+"""Deletions of objects that a running turn needs.
 
-The turn comes to a clear end, and nothing of it is left.
+The turn ends with a clear result, and leaves no rows.
 """
 
 import random
@@ -112,7 +112,9 @@ def test_a_turn_whose_agent_or_conversation_is_deleted_ends(
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("what", ["block", "archive", "tool", "user"])
-def test_a_turn_that_loses_what_it_uses_ends(api: Api, what: str, how: str) -> None:
+def test_a_turn_ends_when_a_block_archive_tool_or_user_it_uses_is_deleted(
+    api: Api, what: str, how: str
+) -> None:
     http, agent = api.http, new_agent(api)
     path = f"/v1/agents/{agent}"
     line: Any = "Too late."
@@ -164,7 +166,7 @@ def test_a_turn_that_loses_what_it_uses_ends(api: Api, what: str, how: str) -> N
 
 
 @pytest.mark.parametrize("rounds", short_and_long(6, 200))
-def test_agents_that_are_deleted_at_any_moment_never_fail(api: Api, rounds: int) -> None:
+def test_deleting_agents_at_any_moment_causes_no_server_error(api: Api, rounds: int) -> None:
     """Messages and deletions race with each other.
 
     Each message is answered, cancelled, or refused because its agent is gone.

@@ -81,7 +81,7 @@ ENOUGH |= {
 }
 
 
-def test_what_is_not_there_is_not_found_on_any_route(api: Api, agent: AgentState) -> None:
+def test_an_id_of_nothing_is_not_found_on_every_route(api: Api, agent: AgentState) -> None:
     ids = {
         f"no-{kind}": new_id(kind)
         for kind in "agent tool block archive run step message conv passage".split()
@@ -103,7 +103,7 @@ def test_what_is_not_there_is_not_found_on_any_route(api: Api, agent: AgentState
     assert api.server.rows() == rows
 
 
-def test_what_is_no_id_is_refused_with_an_example_of_one(http: httpx2.Client) -> None:
+def test_a_malformed_id_is_refused_with_an_example(http: httpx2.Client) -> None:
     for kind, path in (
         ("agent", "/v1/agents/nonsense"),
         ("agent", "/v1/agents/a%00b/messages"),
@@ -151,9 +151,7 @@ REFUSED: list[tuple[str, str, object, int]] = [
 ]
 
 
-def test_requests_that_cannot_be_are_refused_and_change_nothing(
-    api: Api, agent: AgentState
-) -> None:
+def test_invalid_requests_are_refused_and_change_nothing(api: Api, agent: AgentState) -> None:
     rows = api.server.rows()
     for method, path, body, status in REFUSED:
         answer = api.http.request(method, "/v1" + path.format(agent=agent.id), json=body)
@@ -174,7 +172,7 @@ def test_unknown_routes_and_methods_are_refused(http: httpx2.Client) -> None:
         )
 
 
-def test_an_id_that_is_a_line_feed_is_not_answered_with_the_list(http: httpx2.Client) -> None:
+def test_a_line_feed_as_id_is_not_answered_with_the_list(http: httpx2.Client) -> None:
     for path in ("/v1/keys/", "/v1/tools/", "/v1/agents/"):
         for _ in ("when the route is not built yet", "when it is"):
             assert http.get(f"{path}%0A").status_code in (404, 422), path
@@ -231,7 +229,7 @@ def test_a_malformed_message_is_refused_with_its_faults(api: Api, agent: AgentSt
     assert api.server.rows() == rows
 
 
-def test_all_faults_are_named_and_what_was_sent_is_not_repeated(http: httpx2.Client) -> None:
+def test_a_refusal_names_all_errors_and_does_not_repeat_the_input(http: httpx2.Client) -> None:
     answer = http.post("/v1/blocks/", json={"label": 5, "value": ["a secret"]})
     assert answer.json()["detail"] == (
         "INVALID_ARGUMENT: body.label: Input should be a valid string; body.value: Input should "
@@ -242,7 +240,7 @@ def test_all_faults_are_named_and_what_was_sent_is_not_repeated(http: httpx2.Cli
 @pytest.mark.parametrize(
     "content", [b'{"input": "\xff"}', b'{"input":' + b"[" * 20_000 + b"]" * 20_000 + b"}"]
 )
-def test_a_body_that_nobody_can_read_is_refused(
+def test_an_undecodable_or_too_deep_body_is_refused(
     http: httpx2.Client, agent: AgentState, content: bytes
 ) -> None:
     # The parser uses the whole stack, so the garbage collector could not call other objects' code
@@ -280,7 +278,9 @@ NONSENSE: list[tuple[dict[str, Any], int, str]] = [
 ]
 
 
-def test_a_message_that_makes_no_sense_is_refused(api: Api, agent: AgentState) -> None:
+def test_an_invalid_message_is_refused_before_the_model_is_asked(
+    api: Api, agent: AgentState
+) -> None:
     rows = api.server.rows()
     for path in ("messages", "messages/stream"):
         for body, status, text in NONSENSE:
@@ -323,9 +323,7 @@ IMPOSSIBLE_AGENTS: list[tuple[dict[str, Any], int, str]] = [
 ]
 
 
-def test_numbers_that_no_json_can_show_are_refused(
-    http: httpx2.Client, server: ServerInThread
-) -> None:
+def test_nan_and_infinite_numbers_are_refused(http: httpx2.Client, server: ServerInThread) -> None:
     rows = server.rows()
     for number in ("NaN", "Infinity", "-Infinity", '"1e400"', "1e400"):
         for place in ("model_settings", "llm_config"):
@@ -337,14 +335,14 @@ def test_numbers_that_no_json_can_show_are_refused(
     assert server.rows() == rows
 
 
-def test_a_refusal_that_names_half_a_character_can_be_read(http: httpx2.Client) -> None:
+def test_a_refusal_that_quotes_a_lone_surrogate_is_readable(http: httpx2.Client) -> None:
     answer = http.put(
         "/users/ada/blocks/notes", content=rb'{"body": "", "schema_ref": "x\ud800"}', headers=JSON
     )
     assert 'There is no block schema "x?"' in refused(answer, 400)
 
 
-def test_a_stream_is_not_resumed_behind_a_number_that_no_event_has(
+def test_a_stream_cannot_be_resumed_after_an_impossible_event_number(
     api: Api, agent: AgentState
 ) -> None:
     said = {
@@ -360,7 +358,7 @@ def test_a_stream_is_not_resumed_behind_a_number_that_no_event_has(
             assert "starting_after" in refused(answer, 422), number
 
 
-def test_an_agent_that_cannot_be_is_refused_and_nothing_of_it_is_kept(api: Api) -> None:
+def test_an_invalid_agent_is_refused_and_nothing_of_it_is_stored(api: Api) -> None:
     rows = api.server.rows()
     for body, status, text in IMPOSSIBLE_AGENTS:
         blocks = [{"label": "human", "value": "Ada", "tags": ["x"]}, *body.get("memory_blocks", [])]
@@ -400,7 +398,7 @@ MALFORMED_AGENTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_a_malformed_agent_is_refused_with_its_faults(
+def test_a_malformed_agent_is_refused_with_the_place_of_the_error(
     http: httpx2.Client, server: ServerInThread
 ) -> None:
     rows = server.rows()
@@ -424,7 +422,7 @@ IMPOSSIBLE_CHANGES: list[tuple[dict[str, Any], int]] = [
 ]
 
 
-def test_a_change_that_cannot_be_leaves_the_agent_as_it_was(api: Api, agent: AgentState) -> None:
+def test_an_invalid_update_leaves_the_agent_unchanged(api: Api, agent: AgentState) -> None:
     before, rows = api.client.agents.retrieve(agent.id).to_dict(), api.server.rows()
     for body, status in IMPOSSIBLE_CHANGES:
         answer = api.http.patch(
@@ -446,7 +444,7 @@ MODEL_ERRORS: dict[ModelErrorKind, tuple[int, type[APIStatusError]]] = {
 }
 
 
-def test_a_models_failure_is_told_in_its_own_words_and_not_repeated(
+def test_a_model_error_is_returned_with_its_message_and_not_retried(
     api: Api, agent: AgentState
 ) -> None:
     assert MODEL_ERRORS.keys() | {"context_window_exceeded"} == set(get_args(ModelErrorKind))
@@ -463,7 +461,9 @@ def test_a_models_failure_is_told_in_its_own_words_and_not_repeated(
         assert len(api.server.model.requests) == 1
 
 
-def test_a_turn_that_breaks_says_so_and_shows_nothing_internal(api: Api, agent: AgentState) -> None:
+def test_an_error_in_a_turn_is_returned_without_internal_details(
+    api: Api, agent: AgentState
+) -> None:
     for error, status, detail in (
         (
             ModelError("context_window_exceeded", "Too long."),
@@ -496,9 +496,8 @@ def test_every_error_of_a_route_has_a_status_and_no_traceback(
             raise error
 
         monkeypatch.setattr(server.runtime.store, "read", fail)
-        with (
-            server.http() as http
-        ):  # A separate connection, since the server closes it after an unexpected error.
+        # The test uses a separate connection, since the server closes it after an unexpected error.
+        with server.http() as http:
             answer = http.get("/v1/agents/count")
         assert (answer.status_code, answer.json()) == (status, {"detail": detail})
         assert [fault.partition(": ")[0] for fault in server.provoked()] == [
@@ -506,7 +505,7 @@ def test_every_error_of_a_route_has_a_status_and_no_traceback(
         ] * (status >= 500)
 
 
-def test_the_server_of_the_tests_does_not_stop_well_after_an_answer_without_a_cause(
+def test_the_test_server_fails_to_stop_after_an_unprovoked_500(
     tmp_path: Path,
 ) -> None:
     with serving(tmp_path) as server, server.http() as http:
@@ -526,7 +525,7 @@ def test_the_server_of_the_tests_does_not_stop_well_after_an_answer_without_a_ca
         assert len(server.provoked()) == str(caught.value).count("POST") == 1
 
 
-def test_a_server_that_stops_takes_no_new_turn(
+def test_a_stopping_server_refuses_new_turns(
     api: Api, agent: AgentState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = api.server.rows()

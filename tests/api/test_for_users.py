@@ -48,7 +48,7 @@ def key_of(api: Api, user: str) -> httpx2.Client:
     return api.server.http(headers=acting(user))
 
 
-def test_all_routes_of_the_default_conversation_mean_the_users_own(api: Api, agent_id: str) -> None:
+def test_routes_of_the_default_conversation_use_the_callers_own(api: Api, agent_id: str) -> None:
     path = f"/v1/agents/{agent_id}"
     with key_of(api, "ada") as ada, key_of(api, "bob") as bob:
         say(api, agent_id, "For all.")
@@ -74,7 +74,7 @@ def test_all_routes_of_the_default_conversation_mean_the_users_own(api: Api, age
                 for one in (ada, bob)
             ]
             assert ["Rome" in text for text in found] == [True, False]
-        # Bob has sent nothing, and reads: his conversation is empty, and belongs to nobody else.
+        # Bob has sent nothing. His conversation is empty, and he sees nothing of Ada's.
         assert said(ok(bob.get(f"{path}/messages"))) == []
         assert "tea" not in ok(bob.get(f"{path}/context"))["core_memory"]
         assert "No active runs" in refused(ada.post(f"{path}/messages/cancel"), 409)
@@ -85,7 +85,7 @@ def test_all_routes_of_the_default_conversation_mean_the_users_own(api: Api, age
         assert ok(api.http.get("/v1/conversations/", params={"agent_id": agent_id})) == []
 
 
-def test_a_user_reads_and_forks_a_shared_conversation_and_does_not_write_in_it(
+def test_a_user_reads_and_forks_a_shared_conversation_but_cannot_write_in_it(
     api: Api, agent_id: str
 ) -> None:
     shared = ok(api.http.post("/v1/conversations/", params={"agent_id": agent_id}))["id"]
@@ -159,7 +159,7 @@ def test_user_id_is_applied_or_refused_and_never_ignored(api: Api, agent_id: str
         assert ("It is x." in str(found)) == (query["user_id"] == "x")
 
 
-def test_what_is_shared_is_said_on_every_route_and_a_users_block_cannot_be(
+def test_every_route_shows_whether_a_block_is_shared_and_a_users_block_cannot_be(
     api: Api, agent_id: str
 ) -> None:
     path = f"/v1/agents/{agent_id}/core-memory/blocks"
@@ -191,9 +191,7 @@ def test_what_is_shared_is_said_on_every_route_and_a_users_block_cannot_be(
     )
 
 
-def test_a_change_by_rest_in_a_users_name_is_made_in_the_users_copy(
-    api: Api, agent_id: str
-) -> None:
+def test_a_users_change_over_http_is_made_in_the_users_copy(api: Api, agent_id: str) -> None:
     path = f"/v1/agents/{agent_id}/core-memory/blocks/human"
     with key_of(api, "ada") as ada:
         changed = ok(ada.patch(path, json={"value": "It is Ada."}))
@@ -202,7 +200,7 @@ def test_a_change_by_rest_in_a_users_name_is_made_in_the_users_copy(
     assert ok(api.http.get(path))["value"] == "Nobody is known."
 
 
-def test_the_policy_of_users_new_blocks_is_a_setting_of_the_agent(api: Api, agent_id: str) -> None:
+def test_an_agent_has_a_policy_for_its_users_new_blocks(api: Api, agent_id: str) -> None:
     assert ok(api.http.get(f"/v1/agents/{agent_id}"))["user_block_policy"] == "propose"
     changed = ok(api.http.patch(f"/v1/agents/{agent_id}", json={"user_block_policy": "guarded"}))
     assert changed["user_block_policy"] == "guarded"
@@ -216,7 +214,9 @@ def test_the_policy_of_users_new_blocks_is_a_setting_of_the_agent(api: Api, agen
     )
 
 
-def test_streams_and_asynchronous_messages_are_the_users_too(api: Api, agent_id: str) -> None:
+def test_streams_and_asynchronous_messages_use_the_users_conversation(
+    api: Api, agent_id: str
+) -> None:
     path, sent = f"/v1/agents/{agent_id}", {"messages": [{"role": "user", "content": "It is Ada."}]}
     with key_of(api, "ada") as ada, key_of(api, "bob") as bob:
         streamed = ada.post(f"{path}/messages/stream", json={**sent, "background": True})
@@ -244,7 +244,7 @@ def test_streams_and_asynchronous_messages_are_the_users_too(api: Api, agent_id:
         assert len(said(ok(ada.get(f"{path}/messages")))) == 3
 
 
-def test_an_agent_made_for_one_user_with_a_block_of_another_begins_without_it(api: Api) -> None:
+def test_an_agent_created_for_one_user_does_not_show_anothers_attached_block(api: Api) -> None:
     put = {"body": "Ada keeps a zebra.", "description": "Hers"}
     hers = ok(api.http.put("/users/ada/blocks/human", json=put))["id"]
     own = ok(api.http.put("/users/bob/blocks/goals", json={"body": "Bob learns Greek."}))["id"]
@@ -266,7 +266,7 @@ def test_an_agent_made_for_one_user_with_a_block_of_another_begins_without_it(ap
     assert "Bob learns Greek." in str(seen[2])
 
 
-def test_an_attached_block_of_a_user_stands_in_that_users_conversations_alone(
+def test_a_users_attached_block_is_shown_only_in_that_users_conversations(
     api: Api, agent_id: str
 ) -> None:
     path = f"/v1/agents/{agent_id}"
@@ -303,8 +303,8 @@ def test_an_attached_block_of_a_user_stands_in_that_users_conversations_alone(
         assert ["zebra" in text for text in read] == [False] * 5
         say(api, agent_id, "Hello.", "ada")
         assert "zebra" in api.server.model.requests[-1].messages[0].text
-    # The block is attached although it is not visible: its label is taken, and updating with a list
-    # of block ids that lacks it keeps it.
+    # The agent has Ada's block, which other callers cannot see. So the label is taken, and an
+    # update with a list of block ids keeps the block.
     other = ok(api.http.post("/v1/blocks/", json={"label": "diary", "value": "Ours."}))["id"]
     assert "diary" in refused(api.http.patch(f"{path}/core-memory/blocks/attach/{other}"), 409)
     ok(api.http.patch(path, json={"block_ids": []}))
@@ -355,7 +355,7 @@ def test_all_routes_show_the_same_blocks_of_an_agent_about_a_user(api: Api) -> N
                 assert f"<value>\n{block['value']}\n</value>" in context
 
 
-def test_a_users_agents_are_found_and_ordered_by_the_users_own_last_turns(
+def test_a_users_agents_are_filtered_and_sorted_by_the_users_own_turns(
     api: Api, agent_id: str
 ) -> None:
     other = str(ok(api.http.post("/v1/agents/", json={"model": MODEL}))["id"])

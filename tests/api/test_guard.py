@@ -39,7 +39,7 @@ WITHOUT_THE_KEY: list[dict[str, Any]] = [
 ]
 
 
-def test_without_the_key_nothing_is_shown_and_nothing_kept(
+def test_without_the_key_every_route_is_refused(
     locked: ServerInThread, locked_http: httpx2.Client
 ) -> None:
     rows = locked.rows()
@@ -58,9 +58,7 @@ def test_without_the_key_nothing_is_shown_and_nothing_kept(
     assert locked.rows() == rows
 
 
-def test_with_the_key_everything_is_open(
-    locked: ServerInThread, locked_http: httpx2.Client
-) -> None:
+def test_the_key_opens_every_route(locked: ServerInThread, locked_http: httpx2.Client) -> None:
     for path in ROUTES[:-1]:
         for more in ({}, {"origin": "https://app.example", "host": "ricordo.example"}):
             assert (
@@ -105,7 +103,7 @@ FOREIGN_ORIGINS = (
 )
 
 
-def test_without_a_key_a_foreign_host_or_page_is_refused(
+def test_without_a_key_a_foreign_host_or_origin_is_refused(
     http: httpx2.Client, server: ServerInThread
 ) -> None:
     rows = server.rows()
@@ -124,7 +122,7 @@ def test_without_a_key_a_foreign_host_or_page_is_refused(
     assert server.rows() == rows
 
 
-def test_without_a_key_this_machine_may_use_any_of_its_names(
+def test_without_a_key_every_name_of_this_machine_is_accepted(
     http: httpx2.Client, server: ServerInThread
 ) -> None:
     assert http.get("/v1/agents/", headers={"origin": server.url}).status_code == 200
@@ -132,7 +130,7 @@ def test_without_a_key_this_machine_may_use_any_of_its_names(
         assert http.get("/v1/agents/", headers={"host": host}).status_code == 200, host
 
 
-def test_the_page_that_tells_what_runs_here_needs_no_key_and_counts_nobody(
+def test_the_start_page_needs_no_key_and_counts_no_agents(
     locked: ServerInThread, locked_http: httpx2.Client
 ) -> None:
     with locked.client(api_key=KEY) as client:
@@ -145,7 +143,7 @@ def test_the_page_that_tells_what_runs_here_needs_no_key_and_counts_nobody(
     assert "Agents" not in page.text
 
 
-def test_the_key_of_a_call_is_its_callers_lives_as_long_as_the_call_and_may_do_less(
+def test_the_key_of_a_tool_call_ends_with_the_call_and_has_fewer_rights(
     server: ServerInThread,
     http: httpx2.Client,
     locked: ServerInThread,
@@ -171,10 +169,10 @@ def test_the_key_of_a_call_is_its_callers_lives_as_long_as_the_call_and_may_do_l
             assert made.status_code == 200
         assert answers(its, key) == [401, 401, 401]
     with server.runtime.sandbox.keys.issue(Scope(), "roll_d20") as key:
-        assert answers(locked_http, key) == [401, 401, 401]  # another server's
+        assert answers(locked_http, key) == [401, 401, 401]  # the key of another server
 
 
-def test_where_no_key_is_needed_a_tools_program_still_has_only_what_its_caller_may(
+def test_on_an_open_server_a_tools_key_still_has_only_its_callers_scopes(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     with server.runtime.sandbox.keys.issue(

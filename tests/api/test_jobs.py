@@ -1,4 +1,4 @@
-"""Jobs over HTTP: lists, one, cancel, delete, and the queue."""
+"""Jobs over HTTP: lists, one job, cancel, delete, and the queue."""
 
 import httpx2
 import pytest
@@ -44,7 +44,7 @@ def claimed(server: ServerInThread, kind: str = "now", **fields: object) -> Job:
     return server.write(work)
 
 
-def test_a_job_tells_what_it_is_and_how_far(server: ServerInThread, http: httpx2.Client) -> None:
+def test_a_job_shows_its_kind_and_progress(server: ServerInThread, http: httpx2.Client) -> None:
     job = claimed(server, "search.reindex", key="space", user_id="user-1", most_attempts=3)
     server.write(
         lambda tx: jobs.renew(tx, "elsewhere", [job], {job.id: {"done": 30, "total": 100}})
@@ -78,9 +78,7 @@ def test_a_job_tells_what_it_is_and_how_far(server: ServerInThread, http: httpx2
     assert failed["completed_at"] == failed["updated_at"]
 
 
-def test_lists_show_all_jobs_or_those_that_are_asked_for(
-    server: ServerInThread, http: httpx2.Client
-) -> None:
+def test_jobs_are_listed_by_status_and_kind(server: ServerInThread, http: httpx2.Client) -> None:
     waiting, running, done = wait(server), claimed(server), claimed(server, "other")
     server.write(lambda tx: jobs.finish(tx, done))
 
@@ -140,7 +138,7 @@ def test_the_queue_shows_its_depth_and_what_failed(
     assert error == {**told, "type": "Unavailable", "message": "The service is down."}
 
 
-def test_the_queue_says_nothing_of_other_organisations(
+def test_the_queue_does_not_show_other_organizations_jobs(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     def work(tx: Transaction) -> None:

@@ -45,7 +45,8 @@ def counted_turn(people: People, key: str, path: str, *, is_fresh: bool = False)
     for _ in range(3):
         if is_fresh:
             known.forget()
-        else:  # Independent of the time that passed until here.
+        else:
+            # This request looks the key up, so the cost does not depend on the time until here.
             people.ask(key, "GET", "/v1/tools/count")
         with count_statements(people.server.runtime.store) as counted:
             people.ask(key, "POST", path, json=said)
@@ -54,7 +55,7 @@ def counted_turn(people: People, key: str, path: str, *, is_fresh: bool = False)
     return min(costs, key=lambda cost: len(cost.statements))
 
 
-def test_a_turn_with_a_users_key_costs_what_the_operators_costs_and_a_look_up_a_second(
+def test_a_users_key_costs_one_look_up_a_second(
     people: People,
 ) -> None:
     agent = people.ask(
@@ -76,13 +77,13 @@ def test_a_turn_with_a_users_key_costs_what_the_operators_costs_and_a_look_up_a_
     assert turns[key].transactions == turns[OPERATOR].transactions
 
 
-def test_an_unknown_key_costs_one_look_up_and_garbage_none(people: People) -> None:
+def test_an_unknown_key_costs_one_look_up_and_a_malformed_key_none(people: People) -> None:
     people.server.app.state.authentication.forget()
     with count_statements(people.server.runtime.store) as counted:
         for _ in range(3):
             assert people.send("ricordo_unknown", "GET", "/v1/agents/").status_code == 401
         assert people.send("unknown", "GET", "/v1/agents/").status_code == 401
-    # The server may have begun a moment ago, and still read what is left to index.
+    # The server may have started a moment ago, and may still be indexing.
     assert len([one for one in counted.statements if "api_keys" in one]) == 1, counted.statements
 
 
@@ -111,7 +112,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return waits
 
 
-def test_after_many_unknown_keys_of_an_address_each_further_one_waits(
+def test_after_many_unknown_keys_from_an_address_each_further_one_is_delayed(
     people: People, waits: list[float], now: list[float]
 ) -> None:
     def ask(key: str, address: str = "192.0.2.7", **more: Any) -> int:
@@ -129,9 +130,8 @@ def test_after_many_unknown_keys_of_an_address_each_further_one_waits(
     for number in range(3):
         guess(number)
     assert len(waits) == 3
-    people.http.get(
-        "/v1/agents/", headers={"x-forwarded-for": "192.0.2.7"}
-    )  # A request without a key is not a guess.
+    # A request without a key is not a guess.
+    people.http.get("/v1/agents/", headers={"x-forwarded-for": "192.0.2.7"})
     people.http.get("/v1/health/", headers={"x-forwarded-for": "192.0.2.7"})
     assert ask(known) == ask(OPERATOR) == 200
     assert len(waits) == 3
@@ -147,14 +147,14 @@ def test_after_many_unknown_keys_of_an_address_each_further_one_waits(
     assert len(waits) == 5
 
 
-def test_what_is_noted_of_unknown_keys_is_bounded(people: People) -> None:
+def test_the_number_of_recorded_failures_is_bounded(people: People) -> None:
     known = people.server.app.state.authentication
     for number in range(10_100):
         known.note_failure(f"address {number}")
     assert len(known._failures) == 10_000
 
 
-def test_a_key_of_an_erased_user_ends_at_once(people: People) -> None:
+def test_a_key_of_an_erased_user_stops_working_at_once(people: People) -> None:
     key = people.key("gone")
     assert people.send(key, "GET", "/users/gone/blocks").status_code == 200
     assert people.send(OPERATOR, "DELETE", "/users/gone").status_code == 202
@@ -178,9 +178,8 @@ def test_a_second_server_refuses_a_revoked_key_within_a_second(
                 assert client.get("/v1/agents/", headers=bearer(key)).status_code == 200
             (stored,) = people.ask(OPERATOR, "GET", "/v1/keys/")
             people.ask(OPERATOR, "DELETE", f"/v1/keys/{stored['id']}")
-            assert (
-                people.send(key, "GET", "/v1/agents/").status_code == 401
-            )  # this server has revoked the key
+            # Only this server has revoked the key so far.
+            assert people.send(key, "GET", "/v1/agents/").status_code == 401
             assert other.get("/v1/agents/", headers=bearer(key)).status_code == 200
             now[0] += SECOND
             assert other.get("/v1/agents/", headers=bearer(key)).status_code == 401

@@ -38,19 +38,14 @@ def statuses(people: People, key: str, times: int, path: str = "/v1/agents/") ->
     return [people.send(key, "GET", path).status_code for _ in range(times)]
 
 
-def test_a_bucket_lets_a_minutes_requests_in_at_once_and_then_one_by_one() -> None:
+def test_a_bucket_allows_a_minutes_requests_at_once_and_refills_steadily() -> None:
     limits = RequestLimits(Settings(key_requests_per_minute=4))
     ada = Limits("ada")
     assert [limits.count(ada, 100.0) for _ in range(5)] == [0, 0, 0, 0, 15]
     assert limits.count(ada, 110.0) == 5
     assert [limits.count(ada, 115.0), limits.count(ada, 115.0)] == [0, 15]
-    assert [limits.count(ada, 1000.0) for _ in range(5)] == [
-        0,
-        0,
-        0,
-        0,
-        15,
-    ]  # At most one minute of requests is saved up.
+    # Unused requests of at most one minute are kept.
+    assert [limits.count(ada, 1000.0) for _ in range(5)] == [0, 0, 0, 0, 15]
     assert [limits.count(Limits("bob", 1), 0.0) for _ in range(2)] == [0, 60]
     assert [limits.count(Limits("eve", 1_000_000), 0.0) for _ in range(100)] == [0] * 100
     for number in range(10_001):
@@ -58,13 +53,13 @@ def test_a_bucket_lets_a_minutes_requests_in_at_once_and_then_one_by_one() -> No
     assert len(limits._buckets) == 10_000
 
 
-def test_without_a_limit_nothing_is_counted() -> None:
+def test_without_a_limit_no_requests_are_counted() -> None:
     limits = RequestLimits(Settings())
     assert [limits.count(Limits("ada"), 0.0) for _ in range(10)] == [0] * 10
     assert not limits._buckets
 
 
-def test_a_key_over_its_limit_hears_when_to_come_back(
+def test_a_key_over_its_limit_is_told_when_to_retry(
     people: People, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The result of a look-up is valid for less than a second, which a busy machine may need for one
@@ -86,7 +81,7 @@ def test_a_key_over_its_limit_hears_when_to_come_back(
     assert statuses(people, OPERATOR, 5) == [200] * 5
 
 
-def test_a_key_has_limits_of_its_own_which_lists_show(people: People) -> None:
+def test_a_key_can_have_its_own_limits_which_are_listed(people: People) -> None:
     made = new_key(people, requests_per_minute=1, max_body_bytes=100)
     listed = people.ask(OPERATOR, "GET", f"/v1/keys/{made['id']}")
     assert (listed["requests_per_minute"], listed["max_body_bytes"]) == (1, 100)
@@ -117,7 +112,7 @@ def test_openais_clients_read_the_refusal(people: People) -> None:
     assert error.value.response.headers["retry-after"]
 
 
-def test_a_body_that_is_longer_than_the_key_may_send_is_refused(people: People) -> None:
+def test_a_body_longer_than_the_keys_limit_is_refused(people: People) -> None:
     def blocks(key: str, length: int, **given: Any) -> httpx2.Response:
         content = b'{"label": "x", "value": "' + b"a" * (length - 27) + b'"}'
         body: Any = iter([content[:10], content[10:]]) if given.pop("chunked", False) else content
@@ -145,7 +140,7 @@ def test_openais_clients_read_that_a_body_is_too_long(people: People) -> None:
     assert "2,000 bytes" in answer.json()["error"]["message"]
 
 
-def test_git_and_mcp_have_the_limit_too(people: People) -> None:
+def test_the_body_limit_applies_to_git_and_mcp_too(people: People) -> None:
     key = people.key("ada")
     sent = {
         "content": iter([b"x" * 1500] * 2),
@@ -161,12 +156,12 @@ def test_git_and_mcp_have_the_limit_too(people: People) -> None:
     assert people.send(key, "POST", "/mcp", **sent).status_code == 413
 
 
-def test_a_page_asks_this_server_itself_and_is_counted_once(people: People) -> None:
+def test_a_page_request_is_counted_once_despite_its_internal_requests(people: People) -> None:
     key = people.key("ada")
     assert statuses(people, key, 4, "/ui/agents") == [200, 200, 200, 429]
 
 
-def test_a_login_and_the_tokens_of_a_key_do_not_make_more_of_it(people: People) -> None:
+def test_logins_and_access_tokens_share_the_limit_of_their_key(people: People) -> None:
     service = new_key(people, user=None, name="app", role="service", requests_per_minute=2)["key"]
     agent = people.ask(OPERATOR, "POST", "/v1/agents/", json={"model": MODEL})["id"]
     policy = [{"type": "agent", "id": agent, "access": ["read_agent"]}]
@@ -182,7 +177,7 @@ def test_a_login_and_the_tokens_of_a_key_do_not_make_more_of_it(people: People) 
     assert [statuses(people, who, 2) for who in (one, two)] == [[200, 200], [200, 429]]
 
 
-def test_a_limited_administrator_gives_no_key_more(people: People) -> None:
+def test_a_limited_administrator_cannot_create_a_key_with_higher_limits(people: People) -> None:
     boss = new_key(people, role="admin", requests_per_minute=50, max_body_bytes=1000)["key"]
     answer = people.send(boss, "POST", "/v1/keys/", json={"user": "ada", "requests_per_minute": 51})
     assert "requests_per_minute 50" in refused(answer, 403)

@@ -94,7 +94,7 @@ def names() -> tuple[str, str]:
     return new_id("ada"), new_id("bea")
 
 
-def test_a_conversation_searches_what_is_shared_its_users_and_its_own(shared: Shared) -> None:
+def test_a_conversation_searches_only_shared_data_and_its_users_data(shared: Shared) -> None:
     ada, bea = names()
     for user, words in (
         (ada, "Ada keeps a zebra."),
@@ -129,7 +129,7 @@ def tags_in(prompt: str) -> set[str]:
     return set(filter(None, line.partition(": ")[2].split(", ")))
 
 
-def test_a_prompt_holds_the_tags_of_shared_passages_and_of_its_users_alone(shared: Shared) -> None:
+def test_a_prompt_lists_only_the_tags_of_shared_passages_and_its_users(shared: Shared) -> None:
     ada, bea = names()
     shared.file(ada, "Ada sees a doctor.", "illness", "common")
     shared.file(bea, "Bea sees a lawyer.", "lawsuit", "common")
@@ -154,7 +154,7 @@ def test_a_prompt_holds_the_tags_of_shared_passages_and_of_its_users_alone(share
     assert {user: tags_in(shared.say(user, "And now?")) for user in expected} == expected
 
 
-def test_a_prompt_made_anew_within_a_turn_shows_the_tags_that_were_just_filed(
+def test_a_prompt_rebuilt_within_a_turn_shows_the_tags_just_filed(
     shared: Shared,
 ) -> None:
     ada, bea = names()
@@ -170,7 +170,7 @@ def test_a_prompt_made_anew_within_a_turn_shows_the_tags_that_were_just_filed(
     assert tags_in(shared.say(ada, "Hello.")) == {"illness", "pets"}
 
 
-def test_tags_of_an_earlier_version_are_parted_by_users(shared: Shared) -> None:
+def test_an_upgrade_separates_the_tags_of_an_older_version_by_user(shared: Shared) -> None:
     ada, bea = names()
     shared.file(ada, "Ada sees a doctor.", "illness")
     shared.file(None, "The library opens at nine.", "hours")
@@ -206,7 +206,7 @@ TOLD = {
 }
 
 
-def test_no_way_of_writing_memory_keeps_a_secret_or_answers_with_one(shared: Shared) -> None:
+def test_no_route_that_writes_memory_stores_or_returns_a_secret(shared: Shared) -> None:
     http, user, agent = shared.api.http, new_id("ada"), shared.id
     words = {"description": f"d {SECRET}", "metadata": NESTED}
     titled = {**words, "title": f"t {HIDDEN_SECRET}", "course": SECRET, "message": f"m {SECRET}"}
@@ -258,7 +258,7 @@ def test_no_way_of_writing_memory_keeps_a_secret_or_answers_with_one(shared: Sha
     assert shared.api.server.read(lambda tx: in_tables(tx, "swordfish")) == []
 
 
-def test_a_label_with_a_secret_is_refused_in_words(shared: Shared) -> None:
+def test_a_label_that_contains_a_secret_is_refused_without_quoting_it(shared: Shared) -> None:
     http, user = shared.api.http, new_id("ada")
     label = {"label": SECRET, "value": "Ada."}
     ok(http.put(f"/users/{user}/blocks/human", json={"body": "Ada."}))
@@ -276,7 +276,7 @@ def test_a_label_with_a_secret_is_refused_in_words(shared: Shared) -> None:
     assert shared.api.server.read(lambda tx: in_tables(tx, "sk-12")) == []
 
 
-def test_a_tool_is_told_of_secrets_in_tags_and_descriptions(shared: Shared) -> None:
+def test_a_tool_result_reports_secrets_removed_from_tags(shared: Shared) -> None:
     ada, _ = names()
     shared.file(ada, "Ada has a key.", f"key {SECRET}", "tea")
     result = shared.api.server.model.requests[-1].messages[-1].tool_returns[0].content

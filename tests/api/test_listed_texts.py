@@ -27,7 +27,7 @@ def text_of(size: int) -> str:
     return ("é, word\n" * (size // 8 + 1))[:size]
 
 
-def test_a_list_has_texts_whole_up_to_the_cap_and_says_where_the_rest_is(
+def test_a_list_cuts_texts_beyond_the_cap_and_says_where_to_read_the_rest(
     http: httpx2.Client, client: StrictLetta
 ) -> None:
     own = [{"label": f"size_{size}", "value": text_of(size), "tags": ["a", "b"]} for size in SIZES]
@@ -57,13 +57,13 @@ def test_a_list_has_texts_whole_up_to_the_cap_and_says_where_the_rest_is(
             }
     for block in client.agents.retrieve(agent["id"]).blocks:
         assert block.value == text_of(int((block.label or "").removeprefix("size_"))), (
-            "one agent is whole"
+            "blocks of a single agent are complete"
         )
     assert max(len(block.value) for block in client.agents.blocks.list(agent["id"])) < CAP + 200
     ok(http.delete(f"/v1/agents/{agent['id']}"))
 
 
-def test_a_text_that_a_list_cut_is_not_written_back(http: httpx2.Client) -> None:
+def test_a_text_that_a_list_cut_cannot_be_written_back(http: httpx2.Client) -> None:
     made = ok(http.post("/v1/blocks/", json={"label": "long", "value": text_of(20_000)}))
     cut = next(
         one
@@ -76,12 +76,12 @@ def test_a_text_that_a_list_cut_is_not_written_back(http: httpx2.Client) -> None
         )
     assert ok(http.get(f"/v1/blocks/{made['id']}"))["value"] == text_of(20_000)
     assert ok(http.patch(f"/v1/blocks/{made['id']}", json={"value": cut["value"] + "\nMore."})), (
-        "a text that quotes it"
+        "a text that contains the notice and more is accepted"
     )
     ok(http.delete(f"/v1/blocks/{made['id']}"))
 
 
-def test_many_long_texts_of_a_list_are_cut_to_fit_together(http: httpx2.Client) -> None:
+def test_many_long_texts_in_a_list_are_cut_to_a_common_limit(http: httpx2.Client) -> None:
     shared = [
         ok(
             http.post(
@@ -101,7 +101,9 @@ def test_many_long_texts_of_a_list_are_cut_to_fit_together(http: httpx2.Client) 
     answer = http.get("/v1/agents/", params={"limit": 4})
     whole = [block for agent in ok(answer) for block in agent["blocks"]]
     assert sum(len(block["value"]) for block in whole) < LIST * 2
-    assert any(block["is_cut"] for block in whole), "ten of 5 kB, four times"
+    assert any(block["is_cut"] for block in whole), (
+        "four agents with ten blocks of 5 kB exceed the limit"
+    )
     one = ok(http.get("/v1/agents/", params={"limit": 1}))[0]
     assert not any(block["is_cut"] for block in one["blocks"])
     for agent in agents:

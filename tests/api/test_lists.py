@@ -27,7 +27,9 @@ MORE = {
     "/v1/archives/{archive_id}/agents": 5 + FOLDERS,  # and the archive
     "/v1/blocks/{block_id}/agents": 5 + FOLDERS,  # and the block
     "/v1/identities/{identity_id}/agents": 5 + FOLDERS,  # and the user
-    "/v1/agents/{agent_id}/files": 8,  # the agent in three, its folders, what was opened, the newest, all, how each begins
+    # The agent in three statements, its folders, the opened files, the newest files, all files, and
+    # the beginning of each.
+    "/v1/agents/{agent_id}/files": 8,
     "/v1/agents/{agent_id}/archival-memory": 5,  # the agent in three, the passages' sizes, those that fit
     "/users/{user_id}/blocks/{label:path}/diffs": 5,  # user, chain, block, proposals, texts
     # The owner and its chain, the skill, its proposals and their texts.
@@ -69,7 +71,7 @@ def lists_of(world: World) -> list[Cell]:
 
 
 def add_one_more(world: World, number: int) -> None:
-    """Make one more object of each listed kind, besides those of the world."""
+    """Make one more object of each listed kind, in addition to the objects of the world."""
 
     def ask(method: str, path: str, **body: Any) -> Any:
         return world.ask(OPERATOR, method, path, json=body)
@@ -156,13 +158,13 @@ def costs(world: World) -> dict[str, tuple[int, int]]:
     return found
 
 
-def test_a_list_costs_a_few_statements(costs: dict[str, tuple[int, int]]) -> None:
+def test_every_list_costs_a_few_statements(costs: dict[str, tuple[int, int]]) -> None:
     over = {path: cost for path, (cost, _) in costs.items() if cost > MORE.get(path, MOST)}
     assert over == {}
     assert costs.keys() >= MORE.keys()
 
 
-def test_most_lists_were_long_enough_to_show_a_statement_for_each_thing(
+def test_the_measured_lists_are_long_enough_to_reveal_a_statement_for_each_item(
     costs: dict[str, tuple[int, int]],
 ) -> None:
     long = {path for path, (_, things) in costs.items() if things >= SEVERAL}
@@ -190,14 +192,14 @@ def plans(world: World, path: str) -> list[str]:
     ]
 
 
-def test_the_messages_of_all_agents_are_read_from_the_newest_on(world: World) -> None:
+def test_the_list_of_all_messages_is_read_from_an_index_without_sorting(world: World) -> None:
     """With 100,000 messages a list once took 49 ms, because all were sorted."""
     sizes, page = plans(world, "/v1/messages/")
     assert sizes == "SCAN messages USING INDEX messages_newest"
     assert "SEARCH messages USING INTEGER PRIMARY KEY" in page
 
 
-def test_a_page_of_agents_is_read_without_the_others(world: World) -> None:
+def test_a_page_of_agents_is_read_without_joining_the_others(world: World) -> None:
     """With 10,000 agents a page once took 21 ms, because all were joined to find fifty."""
     whole = [plan for plan in plans(world, "/v1/agents/") if "SEARCH conversations" in plan]
     assert len(whole) == 1

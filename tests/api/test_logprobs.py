@@ -70,7 +70,7 @@ def send(api: Api, path: str, **body: Any) -> httpx2.Response:
     return answer
 
 
-def test_probabilities_of_the_last_steps_tokens_are_answered(
+def test_log_probabilities_of_the_last_steps_tokens_are_returned(
     api: Api, provider: ModelServer, agent_id: str
 ) -> None:
     note = {"label": "human", "new_string": "Tea."}
@@ -91,7 +91,9 @@ def test_probabilities_of_the_last_steps_tokens_are_answered(
     assert HEADER not in told.headers
 
 
-def test_nobody_gets_probabilities_unasked(api: Api, provider: ModelServer, agent_id: str) -> None:
+def test_log_probabilities_are_returned_only_on_request(
+    api: Api, provider: ModelServer, agent_id: str
+) -> None:
     path = f"/v1/agents/{agent_id}/messages"
     for body, warning in (
         ({}, None),
@@ -104,7 +106,7 @@ def test_nobody_gets_probabilities_unasked(api: Api, provider: ModelServer, agen
     assert not any("logprobs" in seen.body for seen in chats(provider))
 
 
-def test_what_cannot_bring_probabilities_says_so_and_does_not_ask_for_them(
+def test_streams_and_batches_warn_that_they_return_no_log_probabilities(
     api: Api, provider: ModelServer, agent_id: str
 ) -> None:
     wanted = {"return_logprobs": True, "top_logprobs": 3}
@@ -137,7 +139,7 @@ def test_what_cannot_bring_probabilities_says_so_and_does_not_ask_for_them(
     assert not any("logprobs" in seen.body for seen in chats(provider))
 
 
-def test_an_answer_without_probabilities_says_so(
+def test_a_response_without_log_probabilities_says_why(
     api: Api, provider: ModelServer, agent_id: str
 ) -> None:
     path = f"/v1/agents/{agent_id}/messages"
@@ -155,7 +157,7 @@ def test_an_answer_without_probabilities_says_so(
     )
 
 
-def test_tokens_do_not_show_a_secret_that_was_taken_out(
+def test_log_probabilities_are_left_out_when_a_secret_was_removed(
     api: Api, provider: ModelServer, agent_id: str
 ) -> None:
     key = "sk-ant-api03-" + "a1B2" * 20
@@ -166,7 +168,7 @@ def test_tokens_do_not_show_a_secret_that_was_taken_out(
     assert "a secret was removed" in answer.headers[HEADER]
 
 
-def test_the_number_of_alternatives_has_bounds(api: Api, agent_id: str) -> None:
+def test_the_number_of_alternative_tokens_is_bounded(api: Api, agent_id: str) -> None:
     for count in (-1, 21, 10**9):
         with pytest.raises(UnprocessableEntityError, match="top_logprobs"):
             api.client.agents.messages.create(

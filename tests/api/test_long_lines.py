@@ -42,7 +42,7 @@ def parts_of(http: httpx2.Client, path: str, **query: Any) -> list[Any]:
     return parts
 
 
-def test_the_parts_of_a_blame_are_the_whole_and_name_each_version_once(http: httpx2.Client) -> None:
+def test_a_blame_in_parts_is_complete_and_names_each_version_once(http: httpx2.Client) -> None:
     lines = [f"line {number}" for number in range(35)]
     put(http, "ada", "long", "\n".join(lines), message="Begin")
     for number in range(0, 35, 5):
@@ -74,7 +74,7 @@ def test_a_long_line_is_cut_with_a_mark(http: httpx2.Client) -> None:
     assert get(http, "ada", f"wide/versions/{wide['version']}")["body"] == made["body"]
 
 
-def test_the_parts_of_a_comparison_are_the_whole(http: httpx2.Client) -> None:
+def test_a_comparison_in_parts_is_complete(http: httpx2.Client) -> None:
     old, new = (
         "".join(f"{'kept' if number % 3 else name} word {number}.\n" for number in range(60))
         for name in ("old", "new")
@@ -96,7 +96,7 @@ def test_the_parts_of_a_comparison_are_the_whole(http: httpx2.Client) -> None:
     assert ok(http.get("/users/ada/blocks/both/compare", params={"limit": 3}))["next"] == 3
 
 
-def test_blame_of_any_history_is_bounded_in_work(
+def test_the_work_of_a_blame_is_bounded_for_any_history(
     http: httpx2.Client, monkeypatch: pytest.MonkeyPatch, compared: list[int]
 ) -> None:
     """Blame exceeds its limit of work by at most one comparison, whatever the texts."""
@@ -112,7 +112,7 @@ def test_blame_of_any_history_is_bounded_in_work(
     assert sum(compared) < 20_000 + 5_000
 
 
-def test_small_edits_of_a_long_text_cost_what_they_change(
+def test_blame_of_small_edits_costs_only_the_lines_they_change(
     http: httpx2.Client, compared: list[int]
 ) -> None:
     lines = [f"line {number}" for number in range(5000)]

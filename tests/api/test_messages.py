@@ -27,7 +27,7 @@ def kinds(answer: LettaResponse) -> list[str]:
     return [message.message_type or "" for message in answer.messages]
 
 
-def test_an_answer_is_what_the_agent_said_why_it_ended_and_what_it_took(
+def test_a_response_has_the_messages_the_stop_reason_and_the_usage(
     api: Api, agent: AgentState
 ) -> None:
     api.server.says(ModelReply((TextPart("Hello, Ada."),), usage=Usage(100, 7, 60, 5, 2)))
@@ -66,7 +66,9 @@ def test_an_answer_is_what_the_agent_said_why_it_ended_and_what_it_took(
     assert is_id(said.run_id or "", "run")
 
 
-def test_the_model_sees_what_was_said_and_what_was_said_before(api: Api, agent: AgentState) -> None:
+def test_the_model_receives_the_new_messages_and_the_earlier_ones(
+    api: Api, agent: AgentState
+) -> None:
     api.server.says("Nice.", "I do.")
     api.client.agents.messages.create(agent.id, input="I like tea.")
     several = [
@@ -108,7 +110,9 @@ def test_the_model_sees_what_was_said_and_what_was_said_before(api: Api, agent: 
     assert listed[2].otid == part_otid(listed[2].id, 0)
 
 
-def test_a_turn_with_a_tool_shows_call_result_and_answer(api: Api, agent: AgentState) -> None:
+def test_a_turn_with_a_tool_returns_the_call_the_result_and_the_answer(
+    api: Api, agent: AgentState
+) -> None:
     insert = call("memory_insert", label="human", new_string="She likes tea.")
     api.server.says(insert, "I will remember that.")
 
@@ -140,7 +144,7 @@ def test_a_turn_with_a_tool_shows_call_result_and_answer(api: Api, agent: AgentS
     assert api.client.agents.blocks.retrieve("human", agent_id=agent.id).value == value
 
 
-def test_a_tool_that_fails_says_so_and_the_turn_goes_on(api: Api, agent: AgentState) -> None:
+def test_a_failed_tool_call_is_reported_and_the_turn_continues(api: Api, agent: AgentState) -> None:
     api.server.says(call("memory_insert", label="nowhere", new_string="x"), "Sorry.")
 
     _, result, said = api.client.agents.messages.create(agent.id, input="Hello.").messages
@@ -153,9 +157,7 @@ def test_a_tool_that_fails_says_so_and_the_turn_goes_on(api: Api, agent: AgentSt
     assert (said.message_type, said.content) == ("assistant_message", "Sorry.")  # type: ignore[union-attr]
 
 
-def test_what_a_speaking_tool_says_is_shown_as_the_caller_wants_it(
-    api: Api, agent: AgentState
-) -> None:
+def test_the_client_chooses_how_a_message_tools_text_is_shown(api: Api, agent: AgentState) -> None:
     speech = api.client.tools.list(name="send_message").items[0]
     api.client.agents.tools.attach(speech.id, agent_id=agent.id)
 
@@ -191,7 +193,7 @@ def test_what_a_speaking_tool_says_is_shown_as_the_caller_wants_it(
     assert listed(**custom) == 4
 
 
-def test_only_the_types_that_are_wanted_are_shown(api: Api, agent: AgentState) -> None:
+def test_only_the_requested_message_types_are_returned(api: Api, agent: AgentState) -> None:
     api.server.says(call("memory_insert", label="human", new_string="x"), "Done.")
 
     types = ["assistant_message", "tool_return_message"]
@@ -212,7 +214,7 @@ def test_only_the_types_that_are_wanted_are_shown(api: Api, agent: AgentState) -
     )
 
 
-def test_a_picture_reaches_the_model_and_the_list(api: Api, agent: AgentState) -> None:
+def test_a_picture_reaches_the_model_and_is_listed(api: Api, agent: AgentState) -> None:
     content: list[Any] = [
         {"type": "text", "text": "What is this?"},
         {
@@ -236,7 +238,7 @@ def test_a_picture_reaches_the_model_and_the_list(api: Api, agent: AgentState) -
     assert user.to_dict()["content"] == content
 
 
-def test_messages_are_listed_oldest_first_and_the_newest_of_them_by_default(
+def test_lists_of_messages_are_in_the_order_of_the_retired_server(
     api: Api, agent: AgentState
 ) -> None:
     """Lists have the same order as on the retired server.
@@ -286,7 +288,7 @@ def test_messages_are_listed_oldest_first_and_the_newest_of_them_by_default(
         api.client.messages.retrieve(new_id("message"))
 
 
-def test_messages_are_listed_in_either_order_down_to_their_pieces(
+def test_messages_are_listed_in_both_orders_including_their_parts(
     api: Api, agent: AgentState
 ) -> None:
     insert = call("memory_insert", label="human", new_string="x")
@@ -313,7 +315,7 @@ def test_messages_are_listed_in_either_order_down_to_their_pieces(
         )
 
 
-def test_a_filter_by_type_fills_every_page(client: StrictLetta, agent: AgentState) -> None:
+def test_a_filter_by_type_returns_full_pages(client: StrictLetta, agent: AgentState) -> None:
     """A client stops at an empty page, so a filter must not make one."""
     said = [f"Message {number}." for number in range(4)]
     for text in said:
@@ -327,7 +329,7 @@ def test_a_filter_by_type_fills_every_page(client: StrictLetta, agent: AgentStat
     assert [message.content for message in found] == said[-2::-1]
 
 
-def test_a_reset_begins_anew_and_keeps_the_memory(api: Api, agent: AgentState) -> None:
+def test_a_reset_removes_the_messages_and_keeps_the_memory(api: Api, agent: AgentState) -> None:
     api.server.says(call("memory_insert", label="human", new_string="She likes tea."), "Done.")
     api.client.agents.messages.create(agent.id, input="I like tea.")
 
@@ -345,7 +347,7 @@ def test_a_reset_begins_anew_and_keeps_the_memory(api: Api, agent: AgentState) -
     ]
 
 
-def test_a_cancelled_turn_ends_where_it_stands(
+def test_a_cancelled_turn_stops_and_the_next_message_is_answered(
     client: StrictLetta, server: ServerInThread, agent: AgentState
 ) -> None:
     gate = Gate(server)
@@ -374,7 +376,7 @@ def test_a_cancelled_turn_ends_where_it_stands(
 
 
 @pytest.mark.parametrize("path", ["messages", "messages/stream"])
-def test_a_second_message_at_the_same_time_is_refused_as_busy(
+def test_a_second_message_during_a_turn_is_refused_as_busy(
     api: Api, agent: AgentState, path: str
 ) -> None:
     gate = Gate(api.server)
@@ -422,7 +424,7 @@ def test_a_repeated_request_gets_the_first_answer(
     assert len(api.server.model.requests) == 1
 
 
-def test_an_otid_that_was_used_for_something_else_is_refused(api: Api, agent: AgentState) -> None:
+def test_an_otid_of_another_message_is_refused(api: Api, agent: AgentState) -> None:
     path = f"/v1/agents/{agent.id}/messages"
     api.http.post(path, json=said("otid-1"))
     rows = api.server.rows()

@@ -134,7 +134,7 @@ def routes_of_the_client() -> set[tuple[str, str]]:
     return {(method, path) for method, path, _ in calls_of_the_client()}
 
 
-def test_every_route_of_the_client_that_is_served_is_documented_as_it_is_sent(
+def test_every_served_route_of_the_official_client_is_documented(
     document: dict[str, Any],
 ) -> None:
     routes = routes_of_the_client()
@@ -148,7 +148,7 @@ def test_every_route_of_the_client_that_is_served_is_documented_as_it_is_sent(
     assert len(served) == 129
 
 
-def test_each_query_parameter_that_the_client_can_send_is_known_here(
+def test_every_query_parameter_of_the_official_client_is_known_here(
     document: dict[str, Any],
 ) -> None:
     """Each parameter has an effect, or is listed as ignored with the reason."""
@@ -186,7 +186,9 @@ def test_every_documented_route_answers_and_every_route_is_documented(
             assert "There is no route" not in answer.text, (method, path)
 
 
-def test_every_operation_says_what_it_does_and_what_it_answers(document: dict[str, Any]) -> None:
+def test_every_operation_has_a_summary_a_description_and_a_response_schema(
+    document: dict[str, Any],
+) -> None:
     for method, path, operation in operations(document):
         where = f"{method} {path}"
         assert operation["summary"], where
@@ -244,7 +246,7 @@ def test_every_parameter_is_typed(document: dict[str, Any]) -> None:
             assert schema.keys() & {"$ref", "anyOf", "oneOf"}, (method, path)
 
 
-def test_every_schema_is_sound_and_every_reference_leads_somewhere(
+def test_every_schema_is_valid_and_every_reference_resolves(
     document: dict[str, Any],
 ) -> None:
     assert document["openapi"].startswith("3.1")
@@ -277,14 +279,14 @@ def test_every_schema_is_sound_and_every_reference_leads_somewhere(
     assert len(ids) == len(set(ids))
 
 
-def test_refusals_are_documented(document: dict[str, Any]) -> None:
+def test_every_operation_documents_its_refusals(document: dict[str, Any]) -> None:
     for method, path, operation in operations(document):
         schema = operation["responses"]["4XX"]["content"]["application/json"]["schema"]
         assert schema == {"$ref": "#/components/schemas/RefusalResponse"}, (method, path)
         assert "422" not in operation["responses"], (method, path)
 
 
-async def test_the_document_is_made_once_and_off_the_event_loop_however_many_ask() -> None:
+async def test_concurrent_requests_make_the_document_once_off_the_event_loop() -> None:
     others, made, go = threading.get_ident(), list[int](), threading.Event()
 
     def make() -> bytes:
@@ -303,7 +305,7 @@ async def test_the_document_is_made_once_and_off_the_event_loop_however_many_ask
     assert made[0] != others
 
 
-async def test_a_document_that_could_not_be_made_is_made_when_it_is_asked_for_again() -> None:
+async def test_a_document_that_failed_is_made_again_at_the_next_request() -> None:
     answers = iter([ValueError("No."), b"{}"])
 
     def make() -> bytes:
@@ -319,7 +321,7 @@ async def test_a_document_that_could_not_be_made_is_made_when_it_is_asked_for_ag
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_child_process_makes_the_document_with_what_this_process_knows(
+def test_a_child_process_makes_the_document_with_the_parents_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(openapi_document, "MAY_FORK", True)
@@ -334,7 +336,7 @@ def test_a_child_process_makes_the_document_with_what_this_process_knows(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_server_answers_with_what_its_child_made_and_keeps_the_bytes_alone(
+def test_a_server_keeps_only_the_bytes_of_the_document_its_child_made(
     tmp_path: Path, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(openapi_document, "MAY_FORK", True)
@@ -356,10 +358,10 @@ def test_a_server_answers_with_what_its_child_made_and_keeps_the_bytes_alone(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's /proc names the open files")
-def test_a_child_has_none_of_the_servers_files_so_what_the_server_closes_is_closed(
+def test_a_child_process_inherits_no_open_files_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other readers of the data folder, such as `ricordo doctor`, take a server's lock."""
+    """A lock on a file of the server in a child would stop others, such as `ricordo doctor`."""
     monkeypatch.setattr(openapi_document, "MAY_FORK", True)
     process = os.getpid()
 
@@ -390,7 +392,7 @@ def _fail() -> bytes:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.parametrize("fault", ["no fork", "killed", "failed", "too slow", "no system"])
-def test_where_a_child_cannot_make_it_this_process_does_and_says_so(
+def test_the_document_is_made_in_the_server_process_when_the_child_fails(
     fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(openapi_document, "MAY_FORK", fault != "no system")

@@ -96,7 +96,7 @@ def settled_answers(
         if found == last:
             return found
         last = found
-        assert time.monotonic() < deadline, "the answers never settle"
+        assert time.monotonic() < deadline, "the responses still change"
 
 
 def embed_all(world: World, deadline: float) -> None:
@@ -114,7 +114,7 @@ def embed_all(world: World, deadline: float) -> None:
     while world.server.read(lambda tx: tx.first(waiting)):
         world.server.write(lambda tx: tx.run(hurry))
         time.sleep(0.01)
-        assert time.monotonic() < deadline, "there are always texts without vectors"
+        assert time.monotonic() < deadline, "some texts still have no vectors"
 
 
 def contents(packed: bytes) -> dict[str, bytes]:
@@ -172,7 +172,7 @@ def write(world: World, key: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("count", short_and_long(18, 200))
-def test_nothing_that_a_user_reads_moves_while_another_writes(
+def test_one_users_responses_do_not_change_while_another_user_writes(
     world: World, cells: list[Cell], count: int
 ) -> None:
     key = world.key("eve", scopes=EVERY_USERS)
@@ -189,7 +189,7 @@ def test_nothing_that_a_user_reads_moves_while_another_writes(
     "is_whole",
     [pytest.param(False, id="short"), pytest.param(True, id="long", marks=pytest.mark.soak)],
 )
-def test_a_cursor_that_is_anothers_id_is_as_one_that_nobody_has(
+def test_another_users_id_as_a_cursor_acts_like_an_unknown_id(
     world: World, cells: list[Cell], is_whole: bool
 ) -> None:
     key = world.key("eve", scopes=EVERY_USERS)

@@ -1,6 +1,6 @@
 """Query parameters of the whole document.
 
-None is accepted and then ignored, and a misspelt user is not an empty memory.
+No parameter is accepted and then ignored. A misspelt user gets an error, not an empty memory.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def operations(world: World, place: str) -> Iterator[tuple[str, str, str]]:
                     yield method.upper(), path, parameter["name"]
 
 
-def test_a_user_who_is_not_there_is_not_found_wherever_one_is_asked_for(world: World) -> None:
+def test_an_unknown_user_is_not_found_on_every_route(world: World) -> None:
     values = {**world.own, **world.shared}
     asked = 0
     for place in ("path", "query"):
@@ -106,7 +106,7 @@ FEW = 4  # Values for such a list.
 
 
 def list_in(answer: Any) -> Any:
-    """Return the list that a response is, or contains."""
+    """Return the response's list: the response itself, or its first member that is a list."""
     if not isinstance(answer, dict):
         return answer
     return next((one for one in answer.values() if isinstance(one, list)), None)
@@ -115,10 +115,11 @@ def list_in(answer: Any) -> Any:
 def tried(world: World, name: str, schema: Wire, base: Any) -> list[str]:
     """Return values of a parameter that may show whether it is read."""
     text = str(schema)
+    # The first value occurs nowhere, so it shows at once whether the filter works.
     found = [
         "zebra",
         *TRIED.get(name, ()),
-    ]  # The first value occurs nowhere, so a filter shows at once.
+    ]
     found += ["true", "false"] if "boolean" in text else ["1", "2"] if "integer" in text else []
     found += schema.get("enum") or next(
         (one["enum"] for one in schema.get("anyOf", ()) if "enum" in one), []
@@ -133,7 +134,7 @@ def tried(world: World, name: str, schema: Wire, base: Any) -> list[str]:
         found += [listed[0]["id"], listed[-1]["id"]]
     if "date" in name or name in ("from", "to"):
         found += DATES
-    is_free = "'string'" in text and "'enum'" not in text  # other schemas refuse an id
+    is_free = "'string'" in text and "'enum'" not in text  # other schemas do not accept an id
     return [*found, *({**world.own, **world.shared}.values() if is_free else ())]
 
 
@@ -206,7 +207,7 @@ def open_run(world: World) -> Iterator[str]:
     world.server.write(lambda tx: runs.end(tx, run.ended("cancelled", tx.clock.now())))
 
 
-def test_an_open_run_is_listed_for_its_user_and_the_administrator_alone(world: World) -> None:
+def test_an_open_run_is_listed_only_for_its_user_and_the_administrator(world: World) -> None:
     bea = world.key("bea", scopes=EVERY_USERS)
     queries: list[Wire] = [{}, {"agent_id": world.shared["agent_id"]}, {"background": "true"}]
     with open_run(world) as run:
@@ -223,7 +224,7 @@ def test_an_open_run_is_listed_for_its_user_and_the_administrator_alone(world: W
 
 
 @pytest.mark.parametrize("share", short_and_long(3, 1))
-def test_each_parameter_of_a_query_changes_something(world: World, share: int) -> None:
+def test_every_query_parameter_changes_a_response(world: World, share: int) -> None:
     """In the suite the common parameters are tested with a third of the lists."""
     for path, body in (
         ("/v1/agents/", {"model": MODEL, "tags": ["one"]}),
@@ -235,7 +236,7 @@ def test_each_parameter_of_a_query_changes_something(world: World, share: int) -
     ):
         assert world.send(OPERATOR, "POST", path, json=body).status_code == 200
     open_files(world)
-    world.new_schedule(OPERATOR)  # second ones, so that a list of them has an order
+    world.new_schedule(OPERATOR)  # a second object of each kind, so that lists have an order
     world.new_token(OPERATOR)
     world.new_batch()
     world.new_student("cyd")

@@ -28,7 +28,9 @@ def ada(http: httpx2.Client) -> str:
     return user
 
 
-def test_a_proposal_waits_and_changes_nothing(http: httpx2.Client, ada: str) -> None:
+def test_a_new_proposal_is_listed_and_does_not_change_the_block(
+    http: httpx2.Client, ada: str
+) -> None:
     before = get(http, ada, "student")
 
     edit = {"old_string": "tea", "new_string": "green tea", "reasoning": "She ordered some."}
@@ -52,7 +54,7 @@ def test_a_proposal_waits_and_changes_nothing(http: httpx2.Client, ada: str) -> 
     assert len(get(http, ada, "student/history")) == 1
 
 
-def test_an_agent_of_this_server_is_named_by_its_name(
+def test_a_proposal_of_a_local_agent_shows_the_agents_name(
     http: httpx2.Client, ada: str, agent: AgentState
 ) -> None:
     propose(http, ada, "student", "tea", "coffee", agent_id=agent.id)
@@ -74,7 +76,7 @@ IMPOSSIBLE_EDITS: list[tuple[dict[str, object], int, str]] = [
 ]
 
 
-def test_an_edit_that_cannot_be_is_refused(http: httpx2.Client, ada: str) -> None:
+def test_an_invalid_edit_is_not_proposed(http: httpx2.Client, ada: str) -> None:
     for edit, status, said in IMPOSSIBLE_EDITS:
         answer = http.post(f"/users/{ada}/blocks/student/propose", json={"reasoning": "", **edit})
         assert said in refused(answer, status), edit
@@ -84,7 +86,7 @@ def test_an_edit_that_cannot_be_is_refused(http: httpx2.Client, ada: str) -> Non
     assert "read-only" in refused(http.post(f"/users/{ada}/blocks/student/propose", json=edit), 403)
 
 
-def test_hidden_text_is_reported_refused_from_agents_and_left_out_by_an_approval(
+def test_hidden_text_is_reported_refused_from_agents_and_removed_by_an_approval(
     api: Api, ada: str
 ) -> None:
     http = api.http
@@ -114,7 +116,7 @@ def test_hidden_text_is_reported_refused_from_agents_and_left_out_by_an_approval
     assert ("Likes green tea." in cleaned["body"], cleaned["has_hidden_text"]) == (True, False)
 
 
-def test_an_agent_does_not_propose_again_what_the_owner_declined(
+def test_an_agent_cannot_repeat_a_proposal_that_the_owner_rejected(
     http: httpx2.Client, ada: str
 ) -> None:
     def proposed(text: str, agent: str = "course-tutor") -> httpx2.Response:
@@ -140,7 +142,7 @@ def test_an_agent_does_not_propose_again_what_the_owner_declined(
     ok(proposed("Has an exam in linear algebra on 3 May.", "another-tutor"))
 
 
-def test_replace_all_replaces_all_and_a_new_block_may_be_proposed(
+def test_a_proposal_can_replace_all_matches_or_create_a_block(
     http: httpx2.Client, ada: str
 ) -> None:
     many = post(
@@ -155,7 +157,7 @@ def test_replace_all_replaces_all_and_a_new_block_may_be_proposed(
     assert done["proposal"]["base_body"] is None
 
 
-def test_what_is_approved_is_the_agents_version_and_says_who_approved(
+def test_an_approved_version_names_the_agent_as_author_and_its_approver(
     http: httpx2.Client, ada: str
 ) -> None:
     proposal = propose(http, ada, "student", "tea", "green tea", agent_id="tutor")
@@ -190,7 +192,7 @@ def test_what_is_approved_is_the_agents_version_and_says_who_approved(
         )
 
 
-def test_what_is_rejected_stays_readable_with_the_reason(http: httpx2.Client, ada: str) -> None:
+def test_a_rejected_proposal_stays_readable_with_the_reason(http: httpx2.Client, ada: str) -> None:
     proposal = propose(http, ada, "student", "tea", "green tea")
 
     done = post(http, ada, f"student/diffs/{proposal}/reject", reason="I never said that.")
@@ -205,7 +207,7 @@ def test_what_is_rejected_stays_readable_with_the_reason(http: httpx2.Client, ad
     )
 
 
-def test_a_newer_proposal_of_the_same_author_takes_the_place_of_the_older(
+def test_a_newer_proposal_of_an_agent_supersedes_its_older_one(
     http: httpx2.Client, ada: str
 ) -> None:
     older = propose(http, ada, "student", "tea", "green tea", agent_id="tutor")
@@ -220,9 +222,7 @@ def test_a_newer_proposal_of_the_same_author_takes_the_place_of_the_older(
     assert get(http, ada, "student/diffs", after=older) == []
 
 
-def test_what_waits_already_or_stands_in_the_block_is_answered_so(
-    http: httpx2.Client, ada: str
-) -> None:
+def test_a_repeated_proposal_returns_the_waiting_one(http: httpx2.Client, ada: str) -> None:
     waits = propose(http, ada, "student", "Turin.\n", "Turin.\nReads.\n", agent_id="tutor")
     beside = propose(http, ada, "student", "Turin.\n", "Turin.\nHas a cat.\n", agent_id="tutor")
     edit = {
@@ -249,7 +249,7 @@ def test_what_waits_already_or_stands_in_the_block_is_answered_so(
     assert get(http, ada, "student")["body"] == TEXT + "Has a cat.\nReads.\n"
 
 
-def test_what_is_approved_in_the_owners_words_still_leads_to_the_run(api: Api, ada: str) -> None:
+def test_an_approval_edited_by_the_owner_still_names_the_run(api: Api, ada: str) -> None:
     run = new_id("run")
 
     def work(tx: Transaction) -> str:
@@ -281,14 +281,16 @@ def test_what_is_approved_in_the_owners_words_still_leads_to_the_run(api: Api, a
     )
 
 
-def test_a_change_without_a_message_gets_one_from_the_change(http: httpx2.Client, ada: str) -> None:
+def test_a_change_without_a_message_gets_one_generated_from_the_change(
+    http: httpx2.Client, ada: str
+) -> None:
     put(http, ada, "student", TEXT + "Reads.\n")
     assert get(http, ada, "student/history")[0]["message"] == 'student: + "Reads."'
     edit = {"old_string": "tea", "new_string": "rum", "reasoning": ""}
     assert post(http, ada, "student/propose", **edit)["reasoning"] == 'student: + "Likes rum."'
 
 
-def test_where_lines_collide_three_texts_are_told_nothing_is_written_and_the_owner_settles_it(
+def test_a_conflicting_approval_returns_three_texts_and_writes_nothing(
     http: httpx2.Client, ada: str
 ) -> None:
     proposal = propose(http, ada, "student", "tea", "green tea")
@@ -314,7 +316,7 @@ def test_where_lines_collide_three_texts_are_told_nothing_is_written_and_the_own
     assert get(http, ada, "student/diffs") == []
 
 
-def test_many_are_decided_at_once_and_each_tells_what_became_of_it(
+def test_a_bulk_decision_reports_the_outcome_of_each_proposal(
     http: httpx2.Client, ada: str
 ) -> None:
     put(http, ada, "journey", "Began.")
@@ -345,7 +347,9 @@ def test_many_are_decided_at_once_and_each_tells_what_became_of_it(
         refused(http.post(f"{address}/approve", json=body), 422)
 
 
-def test_a_run_is_undone_in_her_memory_alone_and_what_came_later_stays(api: Api, ada: str) -> None:
+def test_undoing_a_run_changes_only_that_users_memory_and_keeps_later_edits(
+    api: Api, ada: str
+) -> None:
     run, other = new_id("run"), new_id("ada")
     put(api.http, other, "student", TEXT)
 
@@ -376,7 +380,7 @@ def test_a_run_is_undone_in_her_memory_alone_and_what_came_later_stays(api: Api,
     assert ok(api.http.post(f"/users/{ada}/runs/{run}/undo"))["blocks"][0]["status"] == "unchanged"
 
 
-def test_all_is_a_hundred_at_a_time_and_what_is_left_is_told(
+def test_approving_all_decides_a_limited_number_and_reports_the_rest(
     http: httpx2.Client, ada: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api, "DECIDED_AT_ONCE", 2)
@@ -399,7 +403,7 @@ def test_all_is_a_hundred_at_a_time_and_what_is_left_is_told(
     assert (len(ok(done)), done.headers["x-waiting"]) == (1, "0")
 
 
-def test_the_list_of_blocks_says_how_many_proposals_wait_also_for_new_blocks(
+def test_the_block_list_counts_waiting_proposals_also_for_new_blocks(
     http: httpx2.Client, ada: str
 ) -> None:
     propose(http, ada, "student", "tea", "coffee")

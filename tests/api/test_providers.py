@@ -99,7 +99,7 @@ async def made(http: httpx2.AsyncClient, server: ModelServer, **fields: Any) -> 
     return found
 
 
-async def test_a_provider_is_made_shown_listed_and_deleted_without_its_key(
+async def test_a_provider_is_created_read_listed_and_deleted_without_showing_its_key(
     http: httpx2.AsyncClient, server: ModelServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -119,7 +119,7 @@ async def test_a_provider_is_made_shown_listed_and_deleted_without_its_key(
     assert KEY not in "".join([*(each.text for each in answers), str(wire), caplog.text])
 
 
-async def test_another_organisation_cannot_see_or_touch_it(
+async def test_another_organization_cannot_see_or_change_a_provider(
     http: httpx2.AsyncClient, server: ModelServer
 ) -> None:
     path = f"/v1/providers/{(await made(http, server))['id']}"
@@ -171,7 +171,7 @@ async def test_a_check_asks_the_provider_and_stores_nothing(
     assert server.requests[-1].path.endswith("/key")
 
 
-async def test_a_refresh_reads_the_list_anew_and_says_when(
+async def test_a_refresh_reloads_the_model_list_and_records_the_time(
     http: httpx2.AsyncClient, server: ModelServer
 ) -> None:
     owned = http._transport.app.state.runtime.organization_providers  # type: ignore[attr-defined]
@@ -191,7 +191,7 @@ async def test_a_refresh_reads_the_list_anew_and_says_when(
     assert (await http.get(f"/v1/providers/{wire['id']}")).json() == refreshed
 
 
-async def test_names_are_taken_once_and_never_those_of_the_server(
+async def test_a_name_can_be_used_once_and_never_a_server_name(
     http: httpx2.AsyncClient, server: ModelServer
 ) -> None:
     await made(http, server)
@@ -219,7 +219,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], int]] = [
 ]
 
 
-async def test_what_cannot_be_is_refused_and_no_refusal_quotes_the_key(
+async def test_an_invalid_provider_is_refused_without_quoting_the_key(
     http: httpx2.AsyncClient, server: ModelServer
 ) -> None:
     for fields, status in IMPOSSIBLE:
@@ -230,7 +230,7 @@ async def test_what_cannot_be_is_refused_and_no_refusal_quotes_the_key(
     assert (await http.get("/v1/providers/")).json() == []
 
 
-async def test_a_key_of_another_server_is_named_and_can_be_replaced(
+async def test_a_key_sealed_by_another_server_is_reported_and_can_be_replaced(
     http: httpx2.AsyncClient,
     store: SqliteStore,
     models: Models,

@@ -25,7 +25,7 @@ def below(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
         yield http
 
 
-def test_every_link_and_redirect_of_a_page_stays_below_the_path(below: httpx2.Client) -> None:
+def test_every_link_and_redirect_of_a_page_keeps_the_root_path(below: httpx2.Client) -> None:
     asked = below.get("/ui/agents", headers={"accept": "text/html"})
     assert (asked.status_code, asked.headers["location"]) == (
         303,
@@ -55,7 +55,7 @@ def test_every_link_and_redirect_of_a_page_stays_below_the_path(below: httpx2.Cl
         assert links
 
 
-def test_the_api_answers_below_the_path_as_at_the_root(below: httpx2.Client) -> None:
+def test_the_api_answers_below_the_root_path(below: httpx2.Client) -> None:
     below_key = {"authorization": f"Bearer {KEY}"}
     assert below.get("/v1/health/").status_code == 200
     assert below.get("/v1/health").status_code == 200
@@ -93,7 +93,7 @@ def test_a_login_at_a_provider_comes_back_below_the_path(tmp_path: Path) -> None
             assert f"Path={BASE}/;" in str(done.headers.get_list("set-cookie"))
 
 
-def test_a_proxy_may_leave_the_path_and_git_and_redirects_know_it(below: httpx2.Client) -> None:
+def test_a_proxy_may_keep_the_root_path_also_for_git_and_redirects(below: httpx2.Client) -> None:
     headers = {"authorization": f"Bearer {KEY}"}
     for path in ("/v1/agents/", f"{BASE}/v1/agents/"):
         assert below.get(path, headers=headers).status_code == 200
@@ -108,7 +108,7 @@ def test_a_proxy_may_leave_the_path_and_git_and_redirects_know_it(below: httpx2.
         assert (asked.status_code, asked.headers["www-authenticate"][:5]) == (401, "Basic")
 
 
-def test_a_server_without_a_key_refuses_what_a_proxy_passes_on_from_other_machines(
+def test_a_server_without_a_key_refuses_requests_forwarded_from_other_machines(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     """Nginx sends the host name 127.0.0.1 by default.
@@ -135,7 +135,9 @@ def test_a_server_without_a_key_refuses_what_a_proxy_passes_on_from_other_machin
 ELSEWHERE = ("203.0.113.9", "2001:db8::7", "unknown", "_hidden", "127.0.0.1, 203.0.113.9")
 
 
-def test_whatever_way_a_proxy_names_another_machine_it_is_refused(http: httpx2.Client) -> None:
+def test_every_header_that_names_another_machine_is_refused_without_a_key(
+    http: httpx2.Client,
+) -> None:
     names = ("x-forwarded-for", "x-real-ip", "cf-connecting-ip", "true-client-ip")
     passed_on = [{name: address} for name in names for address in ELSEWHERE]
     for address in ("203.0.113.9", '"[2001:db8::7]:4711"', "unknown", '"203.0.113.9:80"'):
@@ -166,7 +168,7 @@ def test_whatever_way_a_proxy_names_another_machine_it_is_refused(http: httpx2.C
         assert http.get("/v1/agents/", headers=headers).status_code == 200, headers
 
 
-def test_no_answer_is_taken_for_another_kind_of_file_or_kept_on_the_way(
+def test_every_response_forbids_sniffing_and_caching(
     http: httpx2.Client,
 ) -> None:
     agent = http.post("/v1/agents/", json={"model": MODEL}).json()["id"]
@@ -190,7 +192,7 @@ def test_no_answer_is_taken_for_another_kind_of_file_or_kept_on_the_way(
 
 
 @pytest.mark.parametrize("path", ["ricordo", "/ricordo/", "/", "/a b", "//x", "https://x/y"])
-def test_a_path_that_cannot_be_served_below_is_refused_by_name(
+def test_an_invalid_root_path_is_refused_by_name(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RICORDO_ROOT_PATH", path)
@@ -199,7 +201,7 @@ def test_a_path_that_cannot_be_served_below_is_refused_by_name(
 
 
 @pytest.mark.parametrize("path", ["", "/ricordo", "/tools/ricordo-2", "/v12"])
-def test_a_path_may_have_several_parts(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_path_may_have_several_segments(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RICORDO_ROOT_PATH", path)
     settings: Any = load_settings()[0]
     assert settings.root_path == path

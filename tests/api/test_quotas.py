@@ -59,7 +59,7 @@ def ways(http: httpx2.Client) -> dict[str, tuple[str, str, Any]]:
     }
 
 
-def test_every_way_to_a_block_that_is_too_large_is_refused_with_the_number_and_the_setting(
+def test_a_too_large_block_is_refused_on_every_route_with_the_limit_and_the_setting(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     every = ways(http)
@@ -78,14 +78,14 @@ def test_every_way_to_a_block_that_is_too_large_is_refused_with_the_number_and_t
     assert ok(http.put("/users/ada/blocks/notes", json={"body": LARGE[: KILOBYTE // 2]}))
 
 
-def test_a_limit_in_characters_is_the_first_that_is_said(http: httpx2.Client) -> None:
+def test_a_limit_in_characters_is_reported_before_the_block_size(http: httpx2.Client) -> None:
     one = block(http, limit=10)
     assert "its limit is 10" in refused(
         http.patch(f"/v1/blocks/{one}", json={"value": LARGE[:1000]}), 422
     )
 
 
-def test_an_agent_is_told_and_the_rest_of_its_step_is_kept(
+def test_a_too_large_edit_of_an_agent_fails_and_keeps_the_rest_of_its_step(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     own = [{"label": label, "value": "One."} for label in ("human", "persona")]
@@ -102,7 +102,7 @@ def test_an_agent_is_told_and_the_rest_of_its_step_is_kept(
     assert values["human"] == "One."
 
 
-def test_the_blocks_of_one_memory_are_bounded_in_number(http: httpx2.Client) -> None:
+def test_the_number_of_blocks_in_one_memory_is_bounded(http: httpx2.Client) -> None:
     for number in range(QUOTAS["max_memory_blocks"]):
         ok(http.put(f"/users/grace/blocks/{number}", json={"body": "One."}))
     words = refused(http.put("/users/grace/blocks/more", json={"body": "One."}), 422)
@@ -125,7 +125,7 @@ def full_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInTh
         yield server
 
 
-def test_the_blocks_of_one_memory_are_bounded_together(full_server: ServerInThread) -> None:
+def test_the_total_size_of_the_blocks_in_one_memory_is_bounded(full_server: ServerInThread) -> None:
     text, limit = "word " * 80_000, 500_000  # 400 kB
     with full_server.http() as http:
         for label in ("one", "two"):
@@ -137,7 +137,7 @@ def test_the_blocks_of_one_memory_are_bounded_together(full_server: ServerInThre
         assert ok(http.put("/users/ada/blocks/three", json={"body": "Short."}))
         refused(http.put("/users/ada/blocks/three", json={"body": text, "limit": limit}), 422)
         assert ok(http.put("/users/ben/blocks/three", json={"body": text, "limit": limit})), (
-            "another's has its own room"
+            "another user has a separate quota"
         )
         agent = ok(http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": []}))["id"]
         made = [block(http, label, value=text, limit=limit) for label in ("one", "two", "three")]
@@ -149,7 +149,7 @@ def test_the_blocks_of_one_memory_are_bounded_together(full_server: ServerInThre
         assert ok(http.patch(f"/v1/blocks/{small}", json={"value": "Small."}))
 
 
-def test_a_block_from_before_the_bound_can_be_read_and_shortened_and_not_grow(
+def test_a_block_above_a_new_limit_can_be_read_and_shortened_but_not_grown(
     tmp_path: Path,
 ) -> None:
     path, older = "/users/ada/blocks/notes", "line\n" * 1000
@@ -166,7 +166,7 @@ def test_a_block_from_before_the_bound_can_be_read_and_shortened_and_not_grow(
         refused(http.put(path, json={"body": older}), 422)
 
 
-def test_a_history_that_edits_filled_takes_no_new_text_until_the_setting_is_raised(
+def test_a_full_history_refuses_new_text_until_the_setting_is_raised(
     tmp_path: Path,
 ) -> None:
     path = "/users/ada/blocks/notes"

@@ -42,7 +42,7 @@ REFUSED = (401, 403, 404)
 ROLES = ("user", "developer", "admin", "service")
 GIT = 3
 View = dict[str, tuple[int, str]]
-FEW = 4  # where all cells are equivalent, one in this many is called
+FEW = 4  # one in this number of equivalent cells is called
 AT_ONCE = 50  # cells called between two checks of the database
 # Open to everybody: health checks and login.
 OPEN = {
@@ -79,7 +79,7 @@ ALWAYS_REFUSED = {
     ("PATCH", "/v1/agents/{agent_id}/messages/{message_id}"),
     ("PATCH", "/v1/groups/{group_id}/messages/{message_id}"),
 }
-# With a key of any kind: how to talk to the server, and the end of a session.
+# A key of any kind may call these routes: the documentation, the sign-in, and the end of a session.
 OTHER_ROUTES = {
     ("GET", path) for path in ("/openapi.json", "/docs", "/docs/{tag}", "/redoc", "/ui/{rest:path}")
 }
@@ -216,7 +216,7 @@ def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("is_whole", short_and_long(False, True))
-def test_without_a_valid_key_nothing_answers(
+def test_without_a_valid_key_every_route_is_refused(
     is_whole: bool, world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
 ) -> None:
     everything = [*cells, *(Cell(method, path, ()) for method, path in OTHER_ROUTES)]
@@ -228,7 +228,7 @@ def test_without_a_valid_key_nothing_answers(
 
 
 @pytest.mark.parametrize("is_whole", short_and_long(False, True))
-def test_a_key_in_basic_authentication_counts_for_git_alone(
+def test_a_key_in_basic_authentication_is_accepted_only_for_git(
     is_whole: bool, world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
 ) -> None:
     others = [cell for cell in cells if "/memory.git/" not in cell.path]
@@ -238,7 +238,7 @@ def test_a_key_in_basic_authentication_counts_for_git_alone(
 
 
 @pytest.mark.parametrize("is_whole", short_and_long(False, True))
-def test_with_the_cookie_of_a_login_no_page_of_elsewhere_writes(
+def test_a_login_cookie_cannot_be_used_to_write_from_another_site(
     is_whole: bool, world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
 ) -> None:
     cookie = {"cookie": f"{COOKIE}={world.key('ada', scopes=EVERY_USERS, kind='session')}"}
@@ -270,7 +270,7 @@ def writes(cells: list[Cell]) -> list[Cell]:
     return [cell for cell in cells if cell.method != "GET"]
 
 
-def test_a_key_with_every_scope_but_the_routes_is_refused(
+def test_a_key_with_every_scope_except_the_routes_is_refused(
     world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
 ) -> None:
     lacking = {
@@ -281,7 +281,7 @@ def test_a_key_with_every_scope_but_the_routes_is_refused(
 
 
 @pytest.mark.parametrize("is_whole", short_and_long(False, True))
-def test_who_may_not_act_for_others_cannot_name_them(
+def test_a_caller_without_the_impersonate_scope_cannot_act_for_a_user(
     is_whole: bool, world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
 ) -> None:
     for role, part in zip(ROLES, parts_of(cells, len(ROLES), is_whole=is_whole), strict=True):
@@ -466,9 +466,8 @@ def in_order(cells: list[Cell]) -> list[Cell]:
 
     A detached object is attached again afterwards.
     """
-    places = sorted(
-        cells, key=lambda cell: cell.path, reverse=True
-    )  # Agents and users come after the objects that belong to them.
+    # Agents and users come after the objects that belong to them.
+    places = sorted(cells, key=lambda cell: cell.path, reverse=True)
     return sorted(
         places,
         key=lambda cell: (
@@ -620,7 +619,7 @@ def callers_by_name_and_id() -> list[Any]:
 
 
 @pytest.mark.parametrize(("kind", "names_by_id", "is_whole"), callers_by_name_and_id())
-def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
+def test_a_users_data_is_refused_to_other_users_whatever_their_scopes(
     kind: str,
     names_by_id: bool,
     is_whole: bool,
@@ -656,9 +655,8 @@ def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
             continue
         assert (answer.status_code in REFUSED) == is_hers, (cell, answer.text)
         assert answer.status_code != 422, (cell, answer.text)
-    if (
-        is_whole or not names_by_id
-    ):  # The other callers were refused everywhere, and nothing was written meanwhile.
+    # All other callers were refused, and nothing was written meanwhile.
+    if is_whole or not names_by_id:
         assert her_view(world, cells, world.shared | world.own) == view
 
 
@@ -677,9 +675,7 @@ def asked_once(shared: list[Cell], kind: str) -> list[Cell]:
     return [cell for cell in shared if cell in chosen]
 
 
-def test_what_makes_a_memory_at_its_first_use_makes_none_for_others(
-    world: World, watch: Watch
-) -> None:
+def test_a_first_write_to_another_users_memory_creates_nothing(world: World, watch: Watch) -> None:
     edit = {"old_string": "", "new_string": "New.", "reasoning": ""}
     callers = {kind: headers(world) for kind, headers in OTHERS.items()}
     assert world.key("bea", scopes=EVERY_USERS)  # otherwise the first request creates the user
@@ -757,7 +753,7 @@ NAMED_ELSEWHERE: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-def test_ids_of_hers_in_bodies_and_queries_lead_nowhere(
+def test_ids_of_another_users_data_in_bodies_and_queries_are_refused(
     world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
 ) -> None:
     bea = bearer(world.key("bea", scopes=EVERY_USERS))
@@ -791,7 +787,7 @@ def test_ids_of_hers_in_bodies_and_queries_lead_nowhere(
     assert watch.changes() == []
 
 
-def test_another_organization_is_another_world(
+def test_another_organization_reads_and_changes_nothing(
     world: World, cells: list[Cell], watch: Watch, hers: dict[str, str], view: View
 ) -> None:
     boss = bearer(world.key("boss", "admin", tuple(sorted(ALL_SCOPES)), OTHER_ORGANIZATION))
@@ -835,10 +831,10 @@ def test_another_organization_is_another_world(
 
 
 @pytest.mark.parametrize("is_whole", short_and_long(False, True))
-def test_whoever_may_is_answered_by_the_very_same_requests(
+def test_the_same_requests_succeed_for_callers_with_the_rights(
     is_whole: bool, world: World, cells: list[Cell], hers: dict[str, str], view: View
 ) -> None:
-    """The refusals above had no other cause: every route works with these ids and bodies.
+    """Every route works with these ids and bodies, so they did not cause the refusals above.
 
     Others got responses for shared data above, and most of Ada's reads are in her view.
     """
@@ -855,9 +851,8 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
             and "/identities/" not in cell.path
         )
         is_page = cell.path.startswith("/ui/")
-        is_twice = (
-            is_page or "/tools/mcp/" in cell.path or "{task_name}" in cell.path
-        )  # another route deletes the same object
+        # A second route deletes the same object.
+        is_twice = is_page or "/tools/mcp/" in cell.path or "{task_name}" in cell.path
         given = spare(world, hers, cell) if is_twice and cell.deletes else hers
         if cell.deletes and "{folder_id}" in cell.path:
             given, is_hers = {**hers, **world.new_folder(new_id("spare"))}, False
@@ -890,12 +885,12 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
             detach.ask(world.http, hers, bearer(OPERATOR))
 
 
-def test_a_route_without_a_scope_fails_when_it_is_made() -> None:
+def test_defining_a_route_without_a_scope_fails() -> None:
     with pytest.raises(TypeError, match="needs a scope"):
         Routes(prefix="/v1/new").get("/")(lambda: None)
 
 
-def test_a_plain_function_without_a_context_fails_when_its_route_is_made() -> None:
+def test_defining_a_route_with_a_plain_function_without_a_context_fails() -> None:
     """Such a function needs the context for its transaction. Before, its first request failed."""
     routes = Routes(prefix="/v1/new", scope="agents")
 

@@ -58,7 +58,7 @@ def first_match(app: FastAPI, path: str, method: str) -> Any:
     return next((route for route in app.routes if route.matches(scope)[0] == Match.FULL), None)
 
 
-def test_the_document_has_each_route_that_is_to_be_seen_and_no_other(app: Application) -> None:
+def test_the_document_has_every_public_route_and_no_other(app: Application) -> None:
     shown = {
         (route.path_format, method.lower())
         for route in guarded(app)
@@ -73,7 +73,7 @@ def test_the_document_has_each_route_that_is_to_be_seen_and_no_other(app: Applic
     assert len(shown) > 300
 
 
-def test_the_document_shows_the_models_of_answers_and_of_refusals(app: Application) -> None:
+def test_the_document_names_the_models_of_responses_and_refusals(app: Application) -> None:
     responses = app.openapi()["paths"]["/v1/agents/{agent_id}"]["get"]["responses"]
     schemas = {
         status: response["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
@@ -84,21 +84,21 @@ def test_the_document_shows_the_models_of_answers_and_of_refusals(app: Applicati
     assert schemas["4XX"] == "RefusalResponse"
 
 
-def test_each_route_answers_for_its_own_path(app: Application) -> None:
+def test_every_route_matches_its_own_path_first(app: Application) -> None:
     """A route hidden by another one would never be called."""
     hidden = []
     for route in guarded(app):
         path = re.sub(r"\{[^}]*\}", "x", route.path)
         for method in route.methods:
             first = first_match(app, path, method)
-            # Two features may serve one path, so that it is there without either.
+            # Two features may serve one path, so that one of them is enough.
             if first is None or first.path != route.path:
                 hidden.append((method, route.path, first.path if first else None))
 
     assert hidden == []
 
 
-def test_a_label_with_slashes_and_a_name_in_the_place_of_an_id_are_matched_as_written(
+def test_labels_with_slashes_and_names_in_place_of_ids_match_the_right_route(
     app: Application,
 ) -> None:
     expected = {
@@ -118,7 +118,9 @@ def test_a_label_with_slashes_and_a_name_in_the_place_of_an_id_are_matched_as_wr
     assert {key: getattr(route, "path", None) for key, route in matched.items()} == expected
 
 
-def test_a_path_that_ends_in_a_line_feed_is_not_the_path_without(app: Application) -> None:
+def test_a_path_that_ends_in_a_line_feed_matches_only_the_route_with_an_id(
+    app: Application,
+) -> None:
     answering = {
         route.path
         for route in guarded(app)
@@ -128,7 +130,7 @@ def test_a_path_that_ends_in_a_line_feed_is_not_the_path_without(app: Applicatio
     assert answering == {"/v1/agents/{agent_id}"}
 
 
-async def test_an_unknown_path_is_404_and_an_unknown_method_405_also_below_another_apps_path(
+async def test_an_unknown_path_is_404_and_an_unknown_method_405_also_when_mounted(
     app: Application,
 ) -> None:
     outer = FastAPI()
@@ -142,7 +144,7 @@ async def test_an_unknown_path_is_404_and_an_unknown_method_405_also_below_anoth
     assert "There is no route PUT /v1/jobs/x/cancel" in refused.text
 
 
-def test_most_routes_are_ruled_out_before_their_expressions_are_tried(
+def test_most_routes_are_ruled_out_without_trying_their_expressions(
     app: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[str] = []
@@ -179,7 +181,7 @@ def test_every_router_of_the_core_and_the_features_is_included(app: Application)
     assert len(modules) == len(set(modules))
 
 
-def test_what_is_open_without_a_key_is_a_path_of_the_router_that_says_so(app: Application) -> None:
+def test_every_open_path_matches_a_route_without_scopes(app: Application) -> None:
     routers = [
         sys.modules[name].router
         for name in load_plugins(FEATURES).routes()
@@ -195,7 +197,7 @@ def test_what_is_open_without_a_key_is_a_path_of_the_router_that_says_so(app: Ap
             assert routes, path
 
 
-async def test_a_route_answers_refuses_and_validates() -> None:
+async def test_a_route_answers_validates_and_refuses_unknown_paths() -> None:
     routes, app = Routes(prefix="/things", scope="agents"), FastAPI()
     app.add_middleware(AsCaller)
 
@@ -211,7 +213,7 @@ async def test_a_route_answers_refuses_and_validates() -> None:
     assert answers[0].json() == 5
 
 
-async def test_a_server_that_fails_leaves_no_task_behind(tmp_path: Path) -> None:
+async def test_a_server_that_fails_leaves_no_task_running(tmp_path: Path) -> None:
     app = create_app(
         Settings(data_dir=tmp_path, find_local_models=False), ProviderSettings.model_construct()
     )
@@ -227,7 +229,7 @@ async def test_a_server_that_fails_leaves_no_task_behind(tmp_path: Path) -> None
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_module_that_several_requests_import_at_once_is_whole_for_each(
+async def test_a_module_imported_by_several_requests_at_once_is_complete_for_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(0.02)\nrouter = 'whole'\n")
@@ -239,7 +241,7 @@ async def test_a_module_that_several_requests_import_at_once_is_whole_for_each(
     assert isinstance(sys.modules.pop("slow_to_import"), ModuleType)
 
 
-# Makes an app and starts it, and prints what was imported by then.
+# Makes an app and starts it, and prints the modules that were imported by then.
 PROGRAM = """
 import asyncio, sys, tempfile
 from pathlib import Path
@@ -259,7 +261,7 @@ print(*sorted(slow & sys.modules.keys()))
 """
 
 
-def test_a_server_that_has_started_has_imported_no_library_that_only_some_requests_need() -> None:
+def test_a_started_server_has_not_imported_libraries_that_few_requests_need() -> None:
     """Numpy alone takes 12 MB and a tenth of a second, the MCP SDK 25 MB and two tenths."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True
@@ -277,7 +279,7 @@ def offering(monkeypatch: pytest.MonkeyPatch, *routers: Any) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("how", ["route", "mount"])
-def test_a_plugins_route_that_no_scope_can_guard_is_refused_at_the_start(
+def test_a_plugins_route_without_authentication_is_refused_at_start(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     router = APIRouter()
@@ -293,7 +295,7 @@ def test_a_plugins_route_that_no_scope_can_guard_is_refused_at_the_start(
         new_app()
 
 
-def test_a_plugins_router_may_go_first_be_open_and_name_the_login_page(
+def test_a_plugins_router_can_go_first_and_the_fallback_route_goes_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def nothing() -> list[str]:

@@ -20,9 +20,7 @@ from tests.seams.http import ok, refused
 from tests.seams.server import LIMIT, MODEL, Gate, StrictLetta
 
 
-def test_a_run_tells_what_became_of_a_turn_with_its_messages_steps_usage_and_times(
-    api: Api, agent: AgentState
-) -> None:
+def test_a_run_shows_a_turns_messages_steps_usage_and_times(api: Api, agent: AgentState) -> None:
     insert = call("memory_insert", label="human", new_string="x")
     api.server.says(
         ModelReply(
@@ -148,9 +146,7 @@ def test_a_failed_run_and_its_step_keep_the_error(api: Api, agent: AgentState) -
     assert list(api.client.steps.messages.list(step.id)) == []
 
 
-def test_runs_are_found_by_agent_status_thread_and_reason_and_an_open_one_is_not_deleted(
-    api: Api, agent: AgentState
-) -> None:
+def test_runs_are_filtered_and_an_open_run_cannot_be_deleted(api: Api, agent: AgentState) -> None:
     other = api.client.agents.create(model=agent.model)
     theirs = (api.client.agents.messages.create(other.id, input="Hello.").usage.run_ids or [])[0]
     first = (api.client.agents.messages.create(agent.id, input="Hello.").usage.run_ids or [])[0]
@@ -185,7 +181,7 @@ def test_runs_are_found_by_agent_status_thread_and_reason_and_an_open_one_is_not
     assert api.client.runs.retrieve(second).status == "completed"
 
 
-def test_a_run_is_deleted_with_its_steps_and_without_its_messages(
+def test_deleting_a_run_deletes_its_steps_and_keeps_its_messages(
     api: Api, agent: AgentState
 ) -> None:
     said = api.client.agents.messages.create(agent.id, input="Hello.").messages[0]
@@ -201,7 +197,7 @@ def test_a_run_is_deleted_with_its_steps_and_without_its_messages(
     assert api.client.agents.messages.create(agent.id, input="Again.").messages
 
 
-def test_feedback_and_tags_are_kept_with_a_step(
+def test_feedback_and_tags_are_stored_with_a_step(
     client: StrictLetta, http: httpx2.Client, agent: AgentState
 ) -> None:
     step_id = client.agents.messages.create(agent.id, input="Hello.").messages[0].step_id or ""
@@ -227,7 +223,7 @@ def test_feedback_and_tags_are_kept_with_a_step(
     assert http.patch(f"/v1/steps/{new_id('step')}/feedback", json={}).status_code == 404
 
 
-def test_steps_are_found_by_agent_model_feedback_tags_and_dates(
+def test_steps_are_filtered_by_agent_model_feedback_tags_and_dates(
     client: StrictLetta, agent: AgentState
 ) -> None:
     good, bad, plain = [
@@ -257,7 +253,7 @@ def test_steps_are_found_by_agent_model_feedback_tags_and_dates(
         ids(start_date="soon")
 
 
-def test_an_answer_knew_the_versions_that_were_in_its_prompt_and_the_passages_that_were_found(
+def test_the_memory_of_an_answer_lists_its_block_versions_and_found_passages(
     api: Api, agent: AgentState
 ) -> None:
     (passage,) = api.client.agents.passages.create(
@@ -297,7 +293,7 @@ def test_an_answer_knew_the_versions_that_were_in_its_prompt_and_the_passages_th
     assert (later["passages"], later["forgotten_passage_ids"]) == ([], [passage.id])
 
 
-def test_a_step_that_edited_tells_what_it_changed_and_what_a_user_said_knew_nothing(
+def test_the_memory_of_an_edit_lists_the_change_and_a_user_message_has_none(
     api: Api, agent: AgentState
 ) -> None:
     edit = call("memory_replace", label="human", old_string="Ada", new_string="Ada L.")

@@ -39,7 +39,7 @@ def say(http: httpx2.Client, agent: AgentState, *said: tuple[str, str, str]) -> 
     return ids
 
 
-def test_messages_are_found_across_agents_best_first_with_the_reason(
+def test_messages_are_found_across_agents_best_first_with_their_relevance(
     api: Api, two: tuple[AgentState, AgentState]
 ) -> None:
     (walk,) = say(
@@ -72,7 +72,7 @@ def test_messages_are_found_across_agents_best_first_with_the_reason(
     ]
 
 
-def test_a_search_of_messages_is_narrowed_before_the_limit(
+def test_a_message_search_applies_filters_before_the_limit(
     api: Api, two: tuple[AgentState, AgentState]
 ) -> None:
     one, tokyo = two
@@ -112,7 +112,7 @@ def test_a_search_of_messages_is_narrowed_before_the_limit(
     )
 
 
-def test_stored_messages_are_found_whole_and_results_of_tools_when_asked_for(
+def test_the_agents_search_returns_whole_messages_and_tool_results_on_request(
     api: Api, two: tuple[AgentState, AgentState]
 ) -> None:
     one = make.agent(id=two[0].id)
@@ -176,7 +176,7 @@ def test_passages_are_found_across_archives_and_within_one(
     assert days() == []
 
 
-def test_the_default_thread_is_an_agents(
+def test_a_search_of_the_default_conversation_needs_an_agent_id(
     http: httpx2.Client, two: tuple[AgentState, AgentState]
 ) -> None:
     ids = [say(http, agent, ("user", "Gunpowder", "2025-01-01"))[0] for agent in two]
@@ -189,7 +189,7 @@ def test_the_default_thread_is_an_agents(
         assert hit.get("message_id", hit.get("message", {}).get("id")) == ids[0]
 
 
-def test_a_query_is_words_and_never_syntax(
+def test_a_query_is_plain_words_without_syntax(
     client: StrictLetta, http: httpx2.Client, agent: AgentState
 ) -> None:
     say(http, agent, ("user", "Sencha", "2025-01-01"))
@@ -207,7 +207,9 @@ def test_a_query_is_words_and_never_syntax(
         client.passages.search(query=query)
 
 
-def test_past_messages_are_listed_found_and_answered_to(api: Api, agent: AgentState) -> None:
+def test_imported_messages_are_listed_and_found_without_asking_the_model(
+    api: Api, agent: AgentState
+) -> None:
     past = [
         {
             "role": "user",
@@ -269,7 +271,7 @@ BAD_MESSAGES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_one_bad_message_refuses_all(
+def test_one_invalid_message_refuses_the_whole_import(
     http: httpx2.Client, server: ServerInThread, agent: AgentState
 ) -> None:
     rows = server.rows()
@@ -292,7 +294,7 @@ def test_one_bad_message_refuses_all(
 
 
 @pytest.mark.parametrize("requests", short_and_long(4, 10))
-def test_thousands_of_messages_come_in_while_others_talk(
+def test_thousands_of_messages_are_imported_while_other_agents_answer(
     api: Api, agent: AgentState, requests: int
 ) -> None:
     other = api.client.agents.create(model=agent.model)
@@ -331,7 +333,7 @@ def test_thousands_of_messages_come_in_while_others_talk(
     assert found.message_id == ids[3777]
 
 
-def test_a_hit_in_a_long_text_says_which_part_matches(
+def test_a_hit_in_a_long_text_has_an_excerpt_of_the_matching_part(
     api: Api, two: tuple[AgentState, AgentState]
 ) -> None:
     sentences = [f"Sentence {number} of it tells nothing." for number in range(200)]

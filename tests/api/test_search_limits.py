@@ -44,7 +44,7 @@ def add(api: Api, agent: AgentState, *texts: str, user: str | None = None) -> No
     assert answer.status_code == 200, answer.text
 
 
-def test_pages_behind_the_first_hundred_hold_every_hit_once_while_messages_arrive(
+def test_pages_beyond_the_first_hundred_have_every_hit_once_while_messages_arrive(
     api: Api, agent: AgentState
 ) -> None:
     add(api, agent, *(f"tea number {number}" for number in range(250)))
@@ -58,8 +58,8 @@ def test_pages_behind_the_first_hundred_hold_every_hit_once_while_messages_arriv
     def pages(path: str, limit: int, **body: Any) -> list[str]:
         seen: list[str] = []
         while True:
-            # By words only, since vectors of new texts arrive while the pages are read, and shift
-            # them.
+            # This search uses words only. New vectors that arrive between two pages would move the
+            # other results.
             mode = {} if "passages" in path else {"search_mode": "fts"}
             sent = {
                 "query": "tea",
@@ -96,7 +96,7 @@ def test_pages_behind_the_first_hundred_hold_every_hit_once_while_messages_arriv
     api.client.archives.delete(archive.id)
 
 
-def test_a_result_says_whether_it_matches_at_all(api: Api, agent: AgentState) -> None:
+def test_a_search_result_says_whether_it_matches_well(api: Api, agent: AgentState) -> None:
     add(
         api,
         agent,
@@ -119,7 +119,7 @@ def test_a_result_says_whether_it_matches_at_all(api: Api, agent: AgentState) ->
     assert not best("good quarterly revenue forecast of the Mongolian steelworks")["matches_well"]
 
 
-def test_no_page_mode_or_filter_shows_one_user_what_another_said(
+def test_no_page_mode_or_filter_shows_one_users_messages_to_another(
     api: Api, agent: AgentState
 ) -> None:
     archive = api.client.archives.create(name="Both")
@@ -161,12 +161,12 @@ def test_no_page_mode_or_filter_shows_one_user_what_another_said(
     api.client.archives.delete(archive.id)
 
 
-# The searches read a query in the same way.
+# All searches parse the query in the same way.
 @pytest.mark.parametrize(
     "path", [SEARCHES[0], *(pytest.param(path, marks=pytest.mark.soak) for path in SEARCHES[1:])]
 )
 @pytest.mark.parametrize("modes", short_and_long((["hybrid"],), (["hybrid", "fts", "vector"],)))
-def test_a_hostile_query_gives_an_answer(
+def test_a_hostile_query_gets_a_response(
     api: Api, agent: AgentState, path: str, modes: list[str]
 ) -> None:
     """A hybrid search includes both other kinds."""
@@ -184,7 +184,7 @@ def test_a_hostile_query_gives_an_answer(
     )
 
 
-def test_a_hostile_text_is_stored_and_found_or_refused(api: Api) -> None:
+def test_a_hostile_text_is_accepted_or_refused_and_can_be_searched(api: Api) -> None:
     agent = api.client.agents.create(name="Hostile", model=MODEL)
     archive = api.client.archives.create(name="Hostile")
     for number, text in enumerate(TEXTS):
@@ -198,7 +198,7 @@ def test_a_hostile_text_is_stored_and_found_or_refused(api: Api) -> None:
         assert all(answer.status_code in (200, 413, 422) for answer in answers), [
             a.text[:200] for a in answers
         ]
-        path = SEARCHES[number % len(SEARCHES)]  # which read a query in the same way
+        path = SEARCHES[number % len(SEARCHES)]  # all parse the query in the same way
         api.http.post(path, json={"query": text[:100]}).raise_for_status()
     api.client.agents.delete(agent.id)
     api.client.archives.delete(archive.id)

@@ -25,7 +25,7 @@ def test_health_answers_with_and_without_the_last_slash(
 HANDLES = ["ricordo/librarian", "scripted/model", "scripted/small", "scripted/pieces"]
 
 
-def test_every_usable_model_is_listed_and_found_by_its_provider(client: StrictLetta) -> None:
+def test_every_usable_model_is_listed_and_can_be_filtered_by_provider(client: StrictLetta) -> None:
     small = next(model for model in client.models.list() if model.handle == "scripted/small")
     assert (small.max_context_window, small.name, small.provider_name) == (
         16_000,
@@ -59,7 +59,7 @@ def test_every_usable_embedding_model_is_listed(
     assert listed[HANDLE].embedding_endpoint is None
 
 
-def test_health_answers_while_every_thread_that_reads_is_taken(
+def test_health_answers_while_all_reader_threads_are_busy(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.app.state.authentication.forget()

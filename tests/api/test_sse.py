@@ -85,7 +85,7 @@ def saved(*messages: Message) -> StepSaved:
     return StepSaved(RUN.id, None, messages)
 
 
-async def test_a_delta_is_a_message_with_only_its_piece() -> None:
+async def test_a_delta_event_holds_only_the_new_piece() -> None:
     one = message(TextPart("Hello."))
 
     first, second = await messages_told(
@@ -109,7 +109,7 @@ async def test_a_delta_is_a_message_with_only_its_piece() -> None:
     assert second == {**first, "content": "lo."}
 
 
-async def test_the_rest_of_a_call_that_was_told_in_part_follows_at_the_save() -> None:
+async def test_the_rest_of_a_partly_streamed_call_follows_when_it_is_saved() -> None:
     calls = [ToolCallPart(f"call-{n}", "search", f'{{"query": {n}}}') for n in range(3)]
     one = message(*calls)
     deltas = [
@@ -128,7 +128,7 @@ async def test_the_rest_of_a_call_that_was_told_in_part_follows_at_the_save() ->
     assert rest[1]["tool_call"] == rest[1]["tool_calls"]
 
 
-async def test_a_void_message_is_not_taken_back_and_the_new_one_is_told_whole() -> None:
+async def test_a_restarted_message_is_streamed_whole_under_a_new_id() -> None:
     void, one = message(), message(TextPart("Anew."))
     restarted = MessageRestarted(RUN.id, "step-1", void.id, one.id)
 
@@ -141,9 +141,8 @@ async def test_a_void_message_is_not_taken_back_and_the_new_one_is_told_whole() 
         (one.id, "An"),
         (one.id, "ew."),
     ]
-    one = message(
-        call := ToolCallPart("call_0", "search", '{"query": "tea"}')
-    )  # its pieces have the same id again
+    # The pieces of the second attempt have the same id.
+    one = message(call := ToolCallPart("call_0", "search", '{"query": "tea"}'))
     restarted = MessageRestarted(RUN.id, "step-1", void.id, one.id)
     events = await messages_told(
         event_stream(), piece(void, call, '{"query', named=True), restarted, saved(one)
@@ -171,7 +170,7 @@ async def test_pings_are_sent_while_nothing_happens() -> None:
     assert [chunk for chunk in rest if b'"ping"' not in chunk][-1] == b"data: [DONE]\n\n"
 
 
-async def test_a_reader_that_leaves_while_nothing_happens_is_let_go() -> None:
+async def test_closing_a_silent_stream_closes_its_source() -> None:
     left = asyncio.Event()
 
     async def silent() -> AsyncGenerator[Event]:
@@ -214,7 +213,7 @@ def deltas_of(one: Message, size: int) -> Iterator[Event]:
 @given(
     number=st.integers(1, 3), size=st.integers(1, 9), kept=st.integers(0, 90), tokens=st.booleans()
 )
-def test_however_far_the_deltas_came_the_sum_is_what_is_stored(
+def test_a_streams_deltas_add_up_to_the_stored_messages(
     number: int, size: int, kept: int, tokens: bool
 ) -> None:
     messages = [
@@ -234,7 +233,7 @@ def test_however_far_the_deltas_came_the_sum_is_what_is_stored(
 
 
 @given(size=st.integers(1, 9), kept=st.integers(0, 90), tokens=st.booleans())
-def test_the_objects_of_a_turn_are_the_ones_of_its_stream(
+def test_the_objects_of_a_turn_equal_the_events_of_its_stream(
     size: int, kept: int, tokens: bool
 ) -> None:
     one = message(
@@ -261,7 +260,7 @@ def without_ping_id(wire: Any) -> Any:
     return {**wire, "id": "ping"} if wire["message_type"] == "ping" else wire
 
 
-async def test_the_words_of_a_speaking_call_are_told_as_they_come_and_not_again() -> None:
+async def test_the_text_of_a_message_tool_call_is_streamed_once_as_it_arrives() -> None:
     one = message(
         ToolCallPart(
             "call-1", "send_message", '{"message": "Hello, \\u00e9.", "request_heartbeat": false}'
@@ -293,7 +292,7 @@ async def test_the_words_of_a_speaking_call_are_told_as_they_come_and_not_again(
     assert "".join(event["content"] for event in events) == "Speech 0.Speech 1."
 
 
-async def test_a_call_whose_thoughts_were_taken_out_is_not_told_again_for_its_spaces() -> None:
+async def test_a_call_streamed_without_spaces_is_not_repeated_when_it_is_saved() -> None:
     call = ToolCallPart("call-1", "search", '{"query": "tea", "limit": 3}')
     one = message(call)
 
@@ -304,7 +303,7 @@ async def test_a_call_whose_thoughts_were_taken_out_is_not_told_again_for_its_sp
         assert told_arguments == '{"query":"tea","limit":3}'
 
 
-async def test_a_summary_and_a_question_for_approval_are_told_once() -> None:
+async def test_a_summary_and_an_approval_request_are_streamed_once() -> None:
     summary = make.message(AGENT, "What was said.", role="summary", run_id=RUN.id)
     asked = make.message(AGENT, "May I?", role="assistant", run_id=RUN.id, step_id="step-1")
     compacted = Compacted(RUN.id, summary, 900, 300)

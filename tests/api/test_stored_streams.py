@@ -111,7 +111,7 @@ def numbers(chunks: Sequence[bytes]) -> list[int | None]:
     return [value["seq_id"] for value in values_of(chunks) if isinstance(value, dict)]
 
 
-async def test_every_event_has_a_number_and_any_reader_gets_the_same_bytes_from_any_number_on(
+async def test_every_reader_gets_the_same_bytes_from_any_event_number(
     stage: Stage, elsewhere: Runtime
 ) -> None:
     agent = await stage.agent(("human", "Ada."))
@@ -161,7 +161,7 @@ async def test_tokens_are_stored_in_batches_and_none_is_lost(
 
 
 @pytest.mark.parametrize("is_done", [False, True])
-async def test_what_cannot_be_stored_is_tried_again_and_what_was_stored_unheard_is_not_stored_twice(
+async def test_a_failed_write_is_retried_and_an_unconfirmed_one_is_not_repeated(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, is_done: bool
 ) -> None:
     agent = await stage.agent()
@@ -185,7 +185,7 @@ async def test_what_cannot_be_stored_is_tried_again_and_what_was_stored_unheard_
     assert not failures
 
 
-async def test_a_failure_and_a_cancel_end_the_stream_in_their_own_ways(stage: Stage) -> None:
+async def test_a_failed_and_a_cancelled_turn_end_the_stream_differently(stage: Stage) -> None:
     agent = await stage.agent()
     stage.lines.append(ModelError("llm_rate_limit", "Slow down."))
     failed = await begin(stage, agent)
@@ -218,7 +218,7 @@ async def stored_run(stage: Stage, *events: str, **fields: Any) -> Run:
     return run
 
 
-async def test_the_stream_of_a_killed_server_gets_its_end_once_from_whoever_reads_it(
+async def test_the_stream_of_a_killed_server_is_ended_once_by_its_readers(
     stage: Stage, elsewhere: Runtime, clock: ManualClock
 ) -> None:
     begun = (
@@ -230,7 +230,9 @@ async def test_the_stream_of_a_killed_server_gets_its_end_once_from_whoever_read
     ]
     await closed(stage, run)
     await asyncio.sleep(0.05)
-    assert not any(reading.done() for reading in readings), "its own server may still store the end"
+    assert not any(reading.done() for reading in readings), (
+        "the run's server may still store the end"
+    )
     clock.advance(stored_streams.GRACE / 1_000_000)
 
     read_by_all = await asyncio.gather(*readings)
@@ -244,7 +246,7 @@ async def test_the_stream_of_a_killed_server_gets_its_end_once_from_whoever_read
 
 
 @pytest.mark.parametrize("tokens", [False, True])
-async def test_what_was_saved_but_not_stored_in_the_stream_is_told_before_its_end(
+async def test_messages_saved_but_missing_in_the_stream_are_sent_before_its_end(
     stage: Stage, elsewhere: Runtime, clock: ManualClock, tokens: bool
 ) -> None:
     agent = await stage.agent(("human", "Ada."), model=PIECES)
@@ -281,14 +283,14 @@ def _keep(tx: Transaction, run_id: str, chunks: Sequence[bytes]) -> None:
     runs.append_events(tx, run_id, 1, [chunk.decode() for chunk in chunks])
 
 
-async def test_a_recording_that_was_thought_dead_stops_and_the_stream_stays_as_it_was_ended(
+async def test_a_recording_that_was_taken_for_dead_stops_and_keeps_the_stored_end(
     stage: Stage, elsewhere: Runtime, clock: ManualClock
 ) -> None:
     gate = Gate()
     stage.lines.append(gate.line("Back again."))
     run = await begin(stage, await stage.agent())
     await gate.reached()
-    clock.advance(60)  # it froze for longer than its lease
+    clock.advance(60)  # the server froze for longer than its lease
     far = asyncio.create_task(read(elsewhere, run))
     await closed(stage, run)
     clock.advance(9)
@@ -326,7 +328,7 @@ async def test_pings_carry_the_last_number_and_are_not_stored(
     )
 
 
-async def test_how_far_a_long_call_is_comes_in_pings_that_are_stored_for_those_who_want_pings(
+async def test_tool_progress_is_stored_as_pings_and_sent_on_request(
     stage: Stage,
 ) -> None:
     agent = await stage.agent(tool_names=("brew",))
@@ -348,7 +350,7 @@ async def test_how_far_a_long_call_is_comes_in_pings_that_are_stored_for_those_w
     assert await read(stage.runtime, run, replace(SILENT, after=4)) == silent[2:]
 
 
-async def test_a_server_that_stops_lets_readers_of_other_servers_runs_go(
+async def test_a_stopping_server_releases_readers_of_other_servers_runs(
     stage: Stage, elsewhere: Runtime
 ) -> None:
     gate = Gate()
@@ -364,7 +366,9 @@ async def test_a_server_that_stops_lets_readers_of_other_servers_runs_go(
     assert kinds(await read(stage.runtime, run))[-1] == "[DONE]"
 
 
-async def test_whoever_leaves_while_the_turn_begins_leaves_a_stream_behind(stage: Stage) -> None:
+async def test_a_client_that_disconnects_while_the_turn_begins_leaves_a_stored_stream(
+    stage: Stage,
+) -> None:
     agent = await stage.agent()
     stage.lines.append("Here I am.")
     said = (NewMessage("user", (TextPart("Hello."),)),)

@@ -46,7 +46,7 @@ def kinds(events: list[Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("path", "body"), [("messages/stream", {}), ("messages", {"streaming": True})]
 )
-def test_a_stream_is_ping_messages_stop_reason_usage_and_done(
+def test_a_stream_has_a_ping_messages_the_stop_reason_usage_and_done(
     api: Api, agent: AgentState, path: str, body: dict[str, Any]
 ) -> None:
     api.server.says(
@@ -74,7 +74,7 @@ def test_a_stream_is_ping_messages_stop_reason_usage_and_done(
     assert (usage["step_count"], usage["run_ids"]) == (2, [ping["run_id"]])
 
 
-def test_without_tokens_every_event_is_the_whole_message_that_is_stored(
+def test_without_token_streaming_every_event_is_a_whole_stored_message(
     api: Api, agent: AgentState
 ) -> None:
     api.server.says(
@@ -90,7 +90,7 @@ def test_without_tokens_every_event_is_the_whole_message_that_is_stored(
     assert "ping" not in kinds(events)
 
 
-async def test_the_clients_read_a_stream_and_end_at_done(api: Api, agent: AgentState) -> None:
+async def test_the_official_clients_read_a_stream_until_done(api: Api, agent: AgentState) -> None:
     api.server.says(*["Hello, Ada."] * 4)
 
     whole = list(api.client.agents.messages.create(agent.id, input="Hello.", streaming=True))
@@ -136,9 +136,7 @@ def _calls(*names: str) -> list[ToolCallPart]:
     ]
 
 
-def test_an_error_ends_the_stream_with_an_exception_of_the_client(
-    api: Api, agent: AgentState
-) -> None:
+def test_an_error_in_a_stream_raises_the_clients_exception(api: Api, agent: AgentState) -> None:
     api.server.says(ModelError("llm_rate_limit", "Slow down."))
     seen: list[str | None] = []
     answers = api.client.agents.messages.create(
@@ -150,7 +148,7 @@ def test_an_error_ends_the_stream_with_an_exception_of_the_client(
     assert caught.value.body["error_type"] == "llm_rate_limit"  # type: ignore[index]
 
 
-def test_an_error_of_ours_never_shows_its_insides(api: Api, agent: AgentState) -> None:
+def test_an_internal_error_shows_no_details_in_a_stream(api: Api, agent: AgentState) -> None:
     api.server.says(RuntimeError("secret words of a broken driver"))
     error = stream(api.http, agent)[-2][1]
     assert (error["error_type"], error["message"]) == (
@@ -160,7 +158,7 @@ def test_an_error_of_ours_never_shows_its_insides(api: Api, agent: AgentState) -
     assert not {"secret", "Traceback"} & set(str(error).split())
 
 
-def test_leaving_a_stream_does_not_cancel_the_turn(
+def test_disconnecting_from_a_stream_does_not_cancel_the_turn(
     api: Api, agent: AgentState, caplog: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(api.server.runtime.settings, "keepalive", 0.02)
@@ -184,7 +182,7 @@ def test_leaving_a_stream_does_not_cancel_the_turn(
     assert not [record for record in caplog.records if record.levelname == "ERROR"], caplog.text
 
 
-def test_a_second_reader_with_the_same_otid_joins_the_running_turn(
+def test_a_second_request_with_the_same_otid_joins_the_running_turn(
     api: Api, agent: AgentState
 ) -> None:
     gate = Gate(api.server)
@@ -283,7 +281,7 @@ def read_in_pieces(
     return run_id, chunks
 
 
-def test_a_stream_that_breaks_every_few_events_is_resumed_to_the_same_bytes(api: Api) -> None:
+def test_a_stream_that_breaks_every_few_events_resumes_to_the_same_bytes(api: Api) -> None:
     run_id, chunks = read_in_pieces([api.server], agent_on(api.server), 3)
     whole = api.http.post(f"/v1/runs/{run_id}/stream", json={"include_pings": False})
 
@@ -295,7 +293,7 @@ def test_a_stream_that_breaks_every_few_events_is_resumed_to_the_same_bytes(api:
     assert api.http.get(f"/v1/runs/{run_id}").json()["background"] is True
 
 
-def test_two_servers_give_the_same_bytes_while_the_stream_is_made(
+def test_two_servers_send_the_same_bytes_of_a_running_stream(
     pair: tuple[ServerInThread, ServerInThread],
 ) -> None:
     one, two = pair
@@ -331,7 +329,9 @@ def test_the_official_client_reads_a_background_stream_and_resumes_it(
     assert found[1:] == first[3:]
 
 
-def test_leaving_a_background_stream_does_not_cancel_its_turn(api: Api, agent: AgentState) -> None:
+def test_disconnecting_from_a_background_stream_does_not_cancel_its_turn(
+    api: Api, agent: AgentState
+) -> None:
     gate = Gate(api.server)
     api.server.answers_with(gate)
     body = {
@@ -354,7 +354,7 @@ def test_leaving_a_background_stream_does_not_cancel_its_turn(api: Api, agent: A
     assert len(api.server.model.requests) == 1
 
 
-def test_a_stream_that_was_not_kept_or_is_no_more_is_refused_with_what_to_do(
+def test_an_unstored_or_expired_stream_is_refused_with_what_to_do(
     api: Api, agent: AgentState, monkeypatch: Any
 ) -> None:
     api.client.agents.messages.create(agent.id, input="Hello.")
@@ -390,7 +390,7 @@ def test_a_stream_that_was_not_kept_or_is_no_more_is_refused_with_what_to_do(
     assert "has expired" in refused(api.http.post(f"/v1/runs/{kept.id}/stream"), 410)
 
 
-def test_an_asynchronous_message_returns_its_run_at_once_and_its_end_is_told(
+def test_an_asynchronous_message_returns_its_run_at_once_and_calls_back_at_its_end(
     api: Api, agent: AgentState
 ) -> None:
     receiver = Receiver()

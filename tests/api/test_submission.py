@@ -3,12 +3,15 @@
 They are applied, proposed or refused, by ownership and the block's policy.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
 import httpx2
 import pytest
+from letta_client import AsyncLetta, Letta
 
+from ricordo import memory
 from ricordo.domain.block import Policy
 from tests.seams.server import ServerInThread, serving
 
@@ -98,7 +101,7 @@ AUTHORS = {
 
 
 @pytest.mark.parametrize(("caller", "way"), EXPECTED)
-def test_an_edit_is_what_ownership_and_policy_make_of_it(
+def test_an_edit_is_applied_proposed_or_refused_by_ownership_and_policy(
     http: dict[str, httpx2.Client], caller: str, way: str
 ) -> None:
     ada = http["ada"]
@@ -135,7 +138,7 @@ def test_an_edit_is_what_ownership_and_policy_make_of_it(
             ada.post(f"/users/ada/blocks/human/diffs/{one['id']}/reject", json={})
 
 
-def test_only_an_owner_decides_changes_settings_and_speaks_for_herself(
+def test_only_the_owner_decides_and_changes_settings(
     http: dict[str, httpx2.Client],
 ) -> None:
     ada, teacher, tutor = http["ada"], http["teacher"], http["tutor"]
@@ -157,7 +160,7 @@ def test_only_an_owner_decides_changes_settings_and_speaks_for_herself(
     assert newest["author_kind"] == "service"
 
 
-def test_a_new_block_by_another_is_proposed_and_made_when_the_owner_approves(
+def test_another_callers_new_block_is_proposed_and_created_on_approval(
     http: dict[str, httpx2.Client],
 ) -> None:
     ada, tutor = http["ada"], http["tutor"]
@@ -179,7 +182,9 @@ def test_a_new_block_by_another_is_proposed_and_made_when_the_owner_approves(
     )
 
 
-def test_to_delete_rename_and_restore_wait_too(http: dict[str, httpx2.Client]) -> None:
+def test_deleting_renaming_and_restoring_by_others_is_proposed(
+    http: dict[str, httpx2.Client],
+) -> None:
     ada, teacher = http["ada"], http["teacher"]
     made = ada.put("/users/ada/blocks/diary", json={"body": BEFORE, "policy": "propose"}).json()
     ada.put("/users/ada/blocks/diary", json={"body": AFTER})
@@ -192,7 +197,44 @@ def test_to_delete_rename_and_restore_wait_too(http: dict[str, httpx2.Client]) -
     assert ada.get("/users/ada/blocks/diary").status_code == 404
 
 
-def test_nobody_makes_a_block_longer_than_its_limit_or_proposes_that(
+@pytest.mark.parametrize("kind", ["program", "asynchronous program"])
+async def test_a_program_gets_the_proposal_of_a_block_that_does_not_exist(
+    server: ServerInThread, http: dict[str, httpx2.Client], kind: str
+) -> None:
+    ada = http["ada"]
+    label = f"gone {kind}"
+    sha = ada.put(f"/users/ada/blocks/{label}", json={"body": BEFORE}).json()["version"]
+    ada.delete(f"/users/ada/blocks/{label}")
+    key = http["teacher"].headers["authorization"].removeprefix("Bearer ")
+    if kind == "program":
+        with Letta(base_url=server.url, api_key=key) as client:
+            blocks = memory.UserBlocks(client, "ada")
+            written = await asyncio.to_thread(blocks.write, f"new {label}", AFTER)
+            restored = await asyncio.to_thread(blocks.restore, label, sha, message="Needed")
+    else:
+        async with AsyncLetta(base_url=server.url, api_key=key) as async_client:
+            async_blocks = memory.AsyncUserBlocks(async_client, "ada")
+            written = await async_blocks.write(f"new {label}", AFTER)
+            restored = await async_blocks.restore(label, sha, message="Needed")
+    assert isinstance(written, memory.BlockProposal)
+    assert isinstance(restored, memory.BlockProposal)
+    assert (restored.body, restored.reasoning) == (BEFORE, "Needed")
+    for proposal in (written, restored):
+        ada.post(f"/users/ada/blocks/{proposal.label}/diffs/{proposal.id}/approve", json={})
+    assert ada.get(f"/users/ada/blocks/{label}").json()["body"] == BEFORE
+
+
+def test_the_document_names_the_proposal_of_a_block_that_does_not_exist(
+    http: dict[str, httpx2.Client],
+) -> None:
+    paths = http["ada"].get("/openapi.json").json()["paths"]
+    block = "/users/{user_id}/blocks/{label}"
+    for answers in (paths[block]["put"], paths[f"{block}/restore"]["post"]):
+        schema = answers["responses"]["202"]["content"]["application/json"]["schema"]
+        assert schema["$ref"].endswith("/ProposalResponse")
+
+
+def test_no_caller_writes_or_proposes_a_text_above_the_limit(
     http: dict[str, httpx2.Client],
 ) -> None:
     ada = http["ada"]
@@ -211,7 +253,7 @@ def test_nobody_makes_a_block_longer_than_its_limit_or_proposes_that(
 
 
 @pytest.mark.parametrize("caller", ["tutor", pytest.param("teacher", marks=pytest.mark.soak)])
-def test_others_can_let_only_so_much_wait_for_one_block(
+def test_the_number_of_waiting_proposals_for_one_block_is_limited(
     http: dict[str, httpx2.Client], caller: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit is a hundred, which tests/memory/test_proposals.py tests; here it is ten."""

@@ -44,7 +44,7 @@ def new_agent(api: Api, **fields: Any) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_a_name_in_another_form_is_the_same_name(api: Api, name: str) -> None:
+def test_a_name_in_another_unicode_form_is_the_same_name(api: Api, name: str) -> None:
     block = {"label": apart(name), "value": f"{apart(name)}\r\nb"}
     agent = new_agent(api, name=f"{apart(name)}\u200b", tags=[apart(name)], memory_blocks=[block])
     core = f"/v1/agents/{agent}/core-memory/blocks"
@@ -77,7 +77,7 @@ def test_a_name_in_another_form_is_the_same_name(api: Api, name: str) -> None:
     ] == [name]
 
 
-def test_lines_that_end_as_on_windows_are_replaced_and_edited_line_by_line(api: Api) -> None:
+def test_texts_with_any_line_ends_can_be_edited_line_by_line(api: Api) -> None:
     ends = ("\r\n", "\r", "\n")
     for end in ends:
         value = end.join(["line one", "line two", "line three", ""])
@@ -117,7 +117,9 @@ VARIANTS = [
 ]
 
 
-def test_a_text_in_another_form_is_no_change_and_an_edit_of_one_line_is_one_line(api: Api) -> None:
+def test_another_unicode_form_is_no_change_and_an_edit_of_one_line_changes_one_line(
+    api: Api,
+) -> None:
     block = "/users/lena/blocks/forms"
     for variant in VARIANTS:
         assert ok(api.http.put(block, json={"body": variant}))["body"] == VARIANTS[0], ascii(
@@ -143,7 +145,7 @@ def test_a_text_in_another_form_is_no_change_and_an_edit_of_one_line_is_one_line
         ok(api.http.post(f"{block}/propose", json=proposed))
 
 
-def test_null_for_an_argument_that_may_be_left_out_is_as_if_left_out(api: Api) -> None:
+def test_null_for_an_optional_tool_argument_counts_as_omitted(api: Api) -> None:
     source = (
         'def note(text: str, times: int = 2, tag: str = "x") -> str:\n    """Note it."""\n    '
         'return f"{text}{times}{tag}"'
@@ -186,7 +188,7 @@ def tool_id(api: Api, name: str) -> str:
     return str(ok(api.http.get("/v1/tools/", params={"name": name}))[0]["id"])
 
 
-def test_persona_and_human_blocks_say_what_they_are_for(api: Api) -> None:
+def test_persona_and_human_blocks_get_a_default_description(api: Api) -> None:
     labels = ("persona", "human", "plans")
     agent = new_agent(api, memory_blocks=[{"label": label, "value": "x"} for label in labels])
     described = {

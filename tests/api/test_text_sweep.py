@@ -269,7 +269,7 @@ def request_models() -> Iterator[type[RequestModel]]:
             yield model
 
 
-def test_every_model_of_a_request_holds_text_in_the_normal_form() -> None:
+def test_every_request_model_normalizes_its_texts() -> None:
     checked = 0
     for model in request_models():
         schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
@@ -289,7 +289,7 @@ def test_every_model_of_a_request_holds_text_in_the_normal_form() -> None:
 
 
 @pytest.mark.soak
-def test_every_field_that_can_be_written_stores_and_shows_the_normal_form(
+def test_every_writable_field_stores_and_shows_normalized_text(
     api: Api, values: dict[str, str]
 ) -> None:
     assert sweep(api, values) >= 35

@@ -132,7 +132,7 @@ def test_an_agent_with_many_tools_finds_one_calls_it_and_keeps_it(
     assert "find_tools" not in listed
 
 
-def test_the_first_request_is_much_smaller(
+def test_the_first_request_has_few_tool_schemas(
     server: ServerInThread, http: httpx2.Client, tool_ids: list[str]
 ) -> None:
     few = make_agent(http, tool_ids[:20])
@@ -140,13 +140,13 @@ def test_the_first_request_is_much_smaller(
     none = make_agent(http, [])
     for agent in (none, few, many):
         say(http, agent, "Hi.")
-    assert len(offered(server)[1] & TOOLS.keys()) == 20  # as before
+    assert len(offered(server)[1] & TOOLS.keys()) == 20  # all of them, since they are few
     finder = size_of_tools(server, 2) - size_of_tools(server, 0)
     all_schemas = (size_of_tools(server, 1) - size_of_tools(server, 0)) * len(TOOLS) / 20
     assert finder * 10 < all_schemas
 
 
-def test_tools_of_rules_and_of_the_prompt_are_seen(
+def test_tools_named_in_rules_and_in_the_prompt_are_offered(
     server: ServerInThread, http: httpx2.Client, tool_ids: list[str]
 ) -> None:
     agent = make_agent(
@@ -173,7 +173,7 @@ def test_tools_of_rules_and_of_the_prompt_are_seen(
         },
     ],
 )
-def test_a_tool_that_a_rule_lets_follow_is_seen(
+def test_a_tool_that_a_rule_allows_next_is_offered(
     server: ServerInThread, http: httpx2.Client, tool_ids: list[str], rule: dict[str, Any]
 ) -> None:
     agent = make_agent(http, tool_ids, tool_rules=[{"tool_name": "read_news", **rule}])
@@ -184,7 +184,7 @@ def test_a_tool_that_a_rule_lets_follow_is_seen(
     assert after_news <= {"feed_cat", "lock_door"}
 
 
-def test_a_tool_of_the_agent_with_the_same_name_hides_nothing(
+def test_an_agents_own_tool_named_find_tools_disables_the_search(
     server: ServerInThread, http: httpx2.Client, tool_ids: list[str]
 ) -> None:
     mine = make_tool(http, "find_tools", "Find hammers and saws in the shed.")
@@ -194,7 +194,7 @@ def test_a_tool_of_the_agent_with_the_same_name_hides_nothing(
         assert len(offered(server)[-1] & {"find_tools", *TOOLS}) == len(others) + 1
 
 
-def test_a_call_of_a_tool_that_was_not_looked_for_runs_too(
+def test_calling_a_tool_that_was_not_offered_yet_works(
     server: ServerInThread, http: httpx2.Client, tool_ids: list[str]
 ) -> None:
     agent = make_agent(http, tool_ids)
@@ -205,7 +205,7 @@ def test_a_call_of_a_tool_that_was_not_looked_for_runs_too(
     assert "feed_cat" in offered(server)[1]
 
 
-def test_what_it_cannot_find_is_said(
+def test_a_tool_search_without_matches_says_so(
     server: ServerInThread, http: httpx2.Client, tool_ids: list[str]
 ) -> None:
     agent = make_agent(http, tool_ids)
@@ -216,7 +216,7 @@ def test_what_it_cannot_find_is_said(
     assert "No tool matches" in nothing["tool_return"] or "- " in nothing["tool_return"]
 
 
-def test_tools_are_found_in_other_words(server: ServerInThread, http: httpx2.Client) -> None:
+def test_tools_are_found_by_other_words(server: ServerInThread, http: httpx2.Client) -> None:
     tools = [
         tool for tool in ok(http.get("/v1/tools/", params={"limit": 100})) if tool["name"] in TOOLS
     ]
@@ -225,4 +225,4 @@ def test_tools_are_found_in_other_words(server: ServerInThread, http: httpx2.Cli
     for name, (_, wish) in TOOLS.items():
         hits = ok(http.post("/v1/tools/search", json={"query": wish, "limit": 5}))
         found += name in [hit["tool"]["name"] for hit in hits]
-    assert found >= 36, found  # of 40
+    assert found >= 36, found  # of 40 tools

@@ -27,7 +27,7 @@ TYPES = {
 TOOLS = {name: type for type, names in TYPES.items() for name in names.split()}
 
 
-def test_every_tool_of_the_server_is_listed_and_shows_how_it_is_called(api: Api) -> None:
+def test_every_tool_of_the_server_is_listed_with_its_schema(api: Api) -> None:
     found = list(api.client.tools.list())
 
     assert {tool.name: tool.tool_type for tool in found} == TOOLS
@@ -49,7 +49,7 @@ def test_every_tool_of_the_server_is_listed_and_shows_how_it_is_called(api: Api)
     assert parameters["required"] == ["label", "old_string", "new_string"]
 
 
-def test_tools_are_found_by_name_piece_id_and_type(client: StrictLetta) -> None:
+def test_tools_are_filtered_by_name_substring_id_and_type(client: StrictLetta) -> None:
     by_name = {tool.name: tool.id for tool in client.tools.list()}
 
     def names(**query: Any) -> set[str | None]:
@@ -66,7 +66,7 @@ def test_tools_are_found_by_name_piece_id_and_type(client: StrictLetta) -> None:
     }
 
 
-def test_tools_are_counted_by_what_they_are_listed_by(http: httpx2.Client) -> None:
+def test_tools_are_counted_with_the_filters_of_the_list(http: httpx2.Client) -> None:
     ids = [tool["id"] for tool in http.get("/v1/tools/", params={"search": "core_"}).json()]
     for query, count in (
         ({}, len(TOOLS)),
@@ -80,7 +80,9 @@ def test_tools_are_counted_by_what_they_are_listed_by(http: httpx2.Client) -> No
         assert http.get("/v1/tools/count", params=query).json() == count, query
 
 
-def test_a_tool_is_attached_once_and_detached(client: StrictLetta, agent: AgentState) -> None:
+def test_attaching_and_detaching_a_tool_twice_changes_nothing_more(
+    client: StrictLetta, agent: AgentState
+) -> None:
     speech = client.tools.list(name="send_message").items[0]
     had = [tool.name for tool in agent.tools]
 
@@ -95,7 +97,7 @@ def test_a_tool_is_attached_once_and_detached(client: StrictLetta, agent: AgentS
     assert client.agents.tools.detach(speech.id, agent_id=agent.id).to_dict() == detached.to_dict()
 
 
-def test_what_is_attached_is_what_the_model_is_offered(api: Api, agent: AgentState) -> None:
+def test_the_model_is_offered_the_attached_tools(api: Api, agent: AgentState) -> None:
     # Searches are offered once there is something to find.
     kept = next(tool for tool in agent.tools if not str(tool.name).endswith("_search"))
     for tool in agent.tools:

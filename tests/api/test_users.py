@@ -27,7 +27,7 @@ def ada() -> str:
     return new_id("ada")
 
 
-def test_a_first_put_makes_the_user_and_the_block(http: httpx2.Client, ada: str) -> None:
+def test_a_first_put_creates_the_user_and_the_block(http: httpx2.Client, ada: str) -> None:
     refused(http.get(f"/users/{ada}/blocks"), 404)
 
     made = put(http, ada, "student", "Name: Ada\n", title="Student", message="My name")
@@ -38,15 +38,13 @@ def test_a_first_put_makes_the_user_and_the_block(http: httpx2.Client, ada: str)
     assert re.fullmatch("[0-9a-f]{40}", made["version"])
     assert get(http, ada, "student") == made
     assert ok(http.get(f"/users/{ada}/blocks")) == ok(http.get(f"/users/{ada}/blocks/")) == [made]
-    # The same text again makes no version.
+    # The same text again creates no version.
     assert put(http, ada, "student", "Name: Ada\n")["version"] == made["version"]
     (first,) = get(http, ada, "student/history")
     assert (first["sha"], first["message"], first["author"]) == (made["version"], "My name", ada)
 
 
-def test_a_name_that_nobody_can_have_makes_nobody(
-    http: httpx2.Client, server: ServerInThread
-) -> None:
+def test_an_invalid_user_name_creates_no_user(http: httpx2.Client, server: ServerInThread) -> None:
     before = server.rows()
     assert "cannot be called" in refused(
         http.put("/users/%20x/blocks/student", json={"body": ""}), 400
@@ -58,9 +56,7 @@ def test_a_name_that_nobody_can_have_makes_nobody(
     assert server.rows() == before
 
 
-def test_a_label_may_be_a_path_and_one_that_means_something_else_is_refused(
-    http: httpx2.Client, ada: str
-) -> None:
+def test_a_label_may_be_a_path_but_not_a_reserved_word(http: httpx2.Client, ada: str) -> None:
     for label in ("history", "a/Diffs", "restore/b", "a/.git/b", "a//b", "a/", "%20"):
         assert "cannot be used" in refused(
             http.put(f"/users/{ada}/blocks/{label}", json={"body": ""}), 400
@@ -80,9 +76,7 @@ def test_a_label_may_be_a_path_and_one_that_means_something_else_is_refused(
     )
 
 
-def test_the_history_is_newest_first_and_goes_on_where_it_ended(
-    http: httpx2.Client, ada: str
-) -> None:
+def test_a_history_is_newest_first_and_can_be_paged(http: httpx2.Client, ada: str) -> None:
     made = [
         put(http, ada, "student", f"Version {number}", message=str(number))["version"]
         for number in range(5)
@@ -98,7 +92,7 @@ def test_the_history_is_newest_first_and_goes_on_where_it_ended(
     assert refused(http.get(f"/users/{ada}/blocks/student/history?limit=0"), 422)
 
 
-def test_a_version_is_read_and_restored_also_of_a_block_that_was_deleted(
+def test_a_version_can_be_read_and_restored_also_after_a_deletion(
     http: httpx2.Client, ada: str
 ) -> None:
     made = put(http, ada, "student", "One", title="Student", policy="direct")
@@ -128,7 +122,7 @@ def test_a_version_is_read_and_restored_also_of_a_block_that_was_deleted(
     ]
 
 
-def test_every_line_is_blamed_on_the_version_that_wrote_it(http: httpx2.Client, ada: str) -> None:
+def test_blame_names_the_version_that_wrote_each_line(http: httpx2.Client, ada: str) -> None:
     put(http, ada, "student", "Name: Ada\nLikes tea.", message="Begin")
     middle = put(http, ada, "student", "Name: Ada\nLikes green tea.", message="Greener")["version"]
     put(http, ada, "student", "Name: Ada\nLikes green tea.\nLives in Turin.\n", message="Moved")
@@ -160,7 +154,7 @@ def test_two_versions_are_compared_by_lines_and_by_words(http: httpx2.Client, ad
     assert (beginning["from_version"], beginning["words"][0]["kind"]) == (None, "added")
 
 
-def test_settings_change_without_a_version_and_a_new_label_with_one(
+def test_changing_settings_makes_no_version_and_a_new_label_makes_one(
     http: httpx2.Client, server: ServerInThread, ada: str
 ) -> None:
     folder = server.settings.data_dir / FOLDER
@@ -201,7 +195,7 @@ def test_settings_change_without_a_version_and_a_new_label_with_one(
     refused(http.patch(f"/users/{ada}/blocks/people/me", json={"policy": "anarchy"}), 422)
 
 
-def test_if_match_writes_only_over_what_was_read(http: httpx2.Client, ada: str) -> None:
+def test_if_match_writes_only_over_the_version_that_was_read(http: httpx2.Client, ada: str) -> None:
     address = f"/users/{ada}/blocks/student"
     put(http, ada, "student", "One")
     read = http.get(address)
@@ -231,7 +225,7 @@ def test_if_match_writes_only_over_what_was_read(http: httpx2.Client, ada: str) 
     refused(http.put(address, json={"body": "", "title": "T"}, headers={"if-match": etag}), 412)
 
 
-def test_if_none_match_makes_only_what_is_new_and_spares_a_reader_what_she_has(
+def test_if_none_match_creates_only_new_blocks_and_answers_304_for_known_ones(
     http: httpx2.Client, ada: str
 ) -> None:
     address, only_new = f"/users/{ada}/blocks/student", {"if-none-match": "*"}
@@ -253,7 +247,7 @@ def test_if_none_match_makes_only_what_is_new_and_spares_a_reader_what_she_has(
     assert http.get(address, headers={"if-none-match": etag}).json()["pending"] == 1
 
 
-def test_a_version_in_the_body_merges_what_others_wrote_and_tells_all_texts_where_it_cannot(
+def test_a_version_in_the_body_merges_other_changes_or_returns_the_conflict(
     http: httpx2.Client, ada: str
 ) -> None:
     base = "\n".join(f"Line {number}" for number in range(9))
@@ -281,7 +275,7 @@ UNREADABLE: list[tuple[bytes, str, int, str]] = [
 ]
 
 
-def test_what_cannot_be_read_or_fails_its_condition_is_refused_and_nothing_is_made(
+def test_an_unreadable_or_conditional_request_is_refused_and_creates_nothing(
     api: Api, ada: str
 ) -> None:
     before = api.server.rows()
@@ -363,7 +357,7 @@ def wrong_ways() -> Iterator[tuple[str, str, str, str]]:
                     yield method, path, name, whose
 
 
-def test_a_wrong_name_leads_nowhere_and_tells_nothing_of_others(
+def test_a_wrong_name_is_not_found_and_reveals_nothing_of_others(
     http: httpx2.Client, two: tuple[Known, Known]
 ) -> None:
     """Every route is called with each name wrong in each way.
@@ -394,12 +388,12 @@ def test_a_wrong_name_leads_nowhere_and_tells_nothing_of_others(
             assert answer.status_code == 404, (case, answer.text)
         told = answer.text
         for value in other.values():
-            told = told.replace(value, "")  # text of the request does not count
+            told = told.replace(value, "")  # ids of the request may be repeated
         assert CANARY not in told, case
     assert [_seen(http, one) for one in two] == before
 
 
-def test_the_right_names_lead_somewhere(http: httpx2.Client, two: tuple[Known, Known]) -> None:
+def test_the_right_names_are_found(http: httpx2.Client, two: tuple[Known, Known]) -> None:
     """Without this the test of the wrong names would prove nothing."""
     carol, _ = two
     for method, path in ROUTES:
@@ -421,7 +415,7 @@ def _seen(http: httpx2.Client, known: Known) -> Any:
     )
 
 
-def test_labels_that_differ_in_capitals_alone_are_refused_in_a_users_memory(
+def test_labels_that_differ_only_in_capitals_are_refused_in_a_users_memory(
     http: httpx2.Client,
 ) -> None:
     user = new_id("ada")

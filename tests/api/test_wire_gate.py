@@ -270,9 +270,8 @@ class Seeded:
 
     def call(self, name: str, method: Callable[..., Any]) -> None:
         """Call the method with its arguments, and read the whole response."""
-        while ok(
-            self.api.http.get("/v1/runs/", params={"active": True})
-        ):  # The run of a message that was sent without waiting.
+        # Wait for the run of a message that was sent without waiting.
+        while ok(self.api.http.get("/v1/runs/", params={"active": True})):
             pass
         self.prepare(name)
         values = dict(self.values)
@@ -300,7 +299,7 @@ CONFLICTS = {"agents.messages.cancel", "conversations.cancel"}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_every_method_of_the_client_is_answered_as_it_reads_answers(
+def test_every_method_of_the_official_client_can_read_its_response(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("allow_private_providers", True), ("traces", "all")):
@@ -435,7 +434,7 @@ effect, and a warning says where the thing is now.
 """
 
 
-def test_the_page_about_compatibility_is_as_the_gate_makes_it() -> None:
+def test_the_compatibility_page_is_up_to_date() -> None:
     if PAGE.read_text("utf-8") != page():
         pytest.fail(
             "docs/develop/compatibility.md is out of date: python -m tests.api.test_wire_gate"

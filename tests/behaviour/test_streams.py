@@ -44,7 +44,7 @@ def streamed_call(name: str, *pieces: str, call_id: str = "call_s") -> Answer:
     )
 
 
-def test_whole_messages_come_step_by_step_between_a_ping_and_the_end(scene: Scene) -> None:
+def test_whole_messages_are_streamed_step_by_step(scene: Scene) -> None:
     agent = scene.agent("roll")
     scene.says(calls(("roll", {}), text="Let me see."), "Six.")
 
@@ -59,7 +59,7 @@ def test_whole_messages_come_step_by_step_between_a_ping_and_the_end(scene: Scen
     assert not any(body.get("stream") for body in scene.asked)
 
 
-def test_tokens_of_words_and_of_arguments_come_as_they_are_made(scene: Scene) -> None:
+def test_tokens_of_text_and_arguments_are_streamed(scene: Scene) -> None:
     agent = scene.agent("roll")
     scene.says(
         streamed_call("roll", '{"sid', 'es": 8}'),
@@ -86,7 +86,7 @@ def test_tokens_of_words_and_of_arguments_come_as_they_are_made(scene: Scene) ->
     assert scene.games.played == [("roll", 8)]
 
 
-def test_thoughts_in_arguments_come_as_reasoning_before_their_call(scene: Scene) -> None:
+def test_thoughts_in_arguments_are_streamed_as_reasoning_before_their_call(scene: Scene) -> None:
     settings = {"provider_type": "openai", "put_inner_thoughts_in_kwargs": True}
     agent = scene.agent("send_message", agent_type="memgpt_v2_agent", model_settings=settings)
     scene.says(
@@ -100,7 +100,7 @@ def test_thoughts_in_arguments_come_as_reasoning_before_their_call(scene: Scene)
     assert whole(events, "assistant_message", "content") == "Hello."
 
 
-def test_thoughts_of_claude_come_first_and_their_signature_with_them(scene: Scene) -> None:
+def test_claudes_thoughts_are_streamed_first_with_their_signature(scene: Scene) -> None:
     thinking = {"type": "thinking", "thinking": "A die, then.", "signature": "sig-1"}
     roll = {"type": "tool_use", "id": "toolu_a", "name": "roll", "input": {"sides": 8}}
     agent = scene.agent("roll", model=CLAUDE)
@@ -123,7 +123,7 @@ def test_thoughts_of_claude_come_first_and_their_signature_with_them(scene: Scen
 
 
 @pytest.mark.parametrize("has_tokens", [False, True])
-def test_a_heartbeat_agents_chain_is_streamed_without_its_heartbeats(
+def test_a_heartbeat_agents_chain_is_streamed_without_heartbeats(
     scene: Scene, has_tokens: bool
 ) -> None:
     agent = scene.agent("send_message", "roll", agent_type="memgpt_v2_agent")
@@ -153,7 +153,7 @@ def test_a_heartbeat_agents_chain_is_streamed_without_its_heartbeats(
         (500, "llm_error"),
     ],
 )
-def test_a_failure_is_told_after_the_reason_and_before_the_end(
+def test_an_error_is_streamed_between_the_stop_reason_and_done(
     scene: Scene, status: int, kind: str, has_tokens: bool
 ) -> None:
     agent = scene.agent()
@@ -172,7 +172,7 @@ def test_a_failure_is_told_after_the_reason_and_before_the_end(
     assert said(scene.send(agent, "Are you there?")) == ["Still here."]
 
 
-def test_steps_before_a_failure_were_told_and_are_kept(scene: Scene) -> None:
+def test_steps_before_a_failure_are_streamed_and_kept(scene: Scene) -> None:
     agent = scene.agent("roll")
     scene.says(calls(("roll", {})), BROKEN)
     events = scene.stream(agent, "Roll.")
@@ -183,7 +183,7 @@ def test_steps_before_a_failure_were_told_and_are_kept(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("model", ["openai/scripted-1", CLAUDE])
-def test_a_provider_that_breaks_off_fails_the_turn_and_not_the_agent(
+def test_a_provider_that_breaks_off_fails_the_turn_and_the_agent_answers_again(
     scene: Scene, model: str
 ) -> None:
     agent = scene.agent(model=model)
@@ -202,7 +202,7 @@ def test_a_provider_that_breaks_off_fails_the_turn_and_not_the_agent(
     assert said(scene.send(agent, "Are you there?")) == ["Still here."]
 
 
-def test_an_error_inside_a_stream_is_told_as_what_it_is(scene: Scene) -> None:
+def test_an_error_inside_a_providers_stream_keeps_its_kind(scene: Scene) -> None:
     agent = scene.agent()
     broken = event({"error": {"message": "slow down", "code": 429}})
     scene.says(stream({"content": "Once"}, broken, finish=None, done=False))
@@ -214,7 +214,9 @@ def test_an_error_inside_a_stream_is_told_as_what_it_is(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("has_tokens", [False, True])
-def test_a_cancelled_turn_says_so_and_ends(scene: Scene, has_tokens: bool) -> None:
+def test_a_cancelled_turn_ends_its_stream_with_that_stop_reason(
+    scene: Scene, has_tokens: bool
+) -> None:
     agent = scene.agent()
     scene.says(Answer({}, delay=5))
     read: list[list[tuple[str | None, Any]]] = []

@@ -1,4 +1,1 @@
-"""Campaigns against a real server.
-
-Kills at random moments, and many clients at once, in their short form.
-"""
+"""Short campaigns against a real server, with kills at random moments and many clients at once."""

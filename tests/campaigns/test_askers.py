@@ -77,7 +77,7 @@ class Askers(KillCampaign):
         )
 
     def audit(self) -> None:
-        """Compare what each agent got with what was sent."""
+        """Compare the messages that each agent got with the sent messages."""
         self.faults += [f"a job failed: {row}" for row in self.tables.rows(_FAILED)]
         got = self._incoming(self.middle)
         for token, tool in self.sent.items():
@@ -112,7 +112,7 @@ class Askers(KillCampaign):
 
 
 def answer(seen: Seen) -> Answer:
-    """A model that sends what it is told to send."""
+    """A model that calls the tools that its message names."""
     messages = seen.body["messages"]
     last: dict[str, Any] = messages[-1]
     if last["role"] != "tool" and (order := _ORDER.search(str(last["content"]))):

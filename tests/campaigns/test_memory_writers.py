@@ -193,10 +193,11 @@ async def _by_agent(
 async def _by_proposal(
     store: Store, _agent_id: str, owned: UserMemory, block: Block, line: str, said: str
 ) -> None:
+    # Each writer is a separate actor.
     by, options = (
         Actor("agent", f"agent-{said.split()[1][:-1]}", "Coach"),
         ProposalOptions(said),
-    )  # each writer its own
+    )
     proposal = await store.write(
         lambda tx: user_memory.propose_edit(tx, owned, block.label, line, said, by, options)
     )

@@ -31,7 +31,7 @@ _WORK = "SELECT id FROM jobs WHERE status IN ('waiting', 'running') AND key LIKE
 
 @dataclass
 class Sleepers(KillCampaign):
-    """The agents with their users, the sent messages, and the transcripts that held them."""
+    """The agents with their users, the sent messages, and the transcripts with these messages."""
 
     pause = (0.05, 0.5)
     rest = (_WORK, OPEN_RUNS)

@@ -62,7 +62,7 @@ class Talkers(KillCampaign):
                 self.answers[group, token] = answer
 
     async def audit(self) -> None:
-        """Compare what each member said and heard with what was sent."""
+        """Compare the messages of each member and the messages it got with the sent messages."""
         for group, (kind, members) in self.groups.items():
             tokens = [token for of_group, token in self.answers if of_group == group]
             for member in members:

@@ -135,7 +135,8 @@ class CountingModel:
     def text(self, tokens: int) -> str:
         """Return text of about that many tokens, with a unique word at its beginning."""
         self.words += 1
-        # Only letters, and no ending that a stemmer removes: search takes it as one word.
+        # The word has only letters, and no ending that a stemmer removes. So search takes it as one
+        # word.
         unique = f"q{self.info.name[1:].partition('s')[0]}{self.words:06d}".translate(_AS_LETTERS)
         return f"{unique} " + " ".join(self.luck.choices(_WORDS, k=max(0, tokens * 4 // 7 - 2)))
 
@@ -174,9 +175,8 @@ class CountingModel:
 
     def _reply(self, parts: tuple[Part, ...], size: int) -> ModelReply:
         has_calls = any(isinstance(part, ToolCallPart) for part in parts)
-        usage = (
-            Usage(size, 50) if self.luck.random() < 0.9 else Usage(0, 50)
-        )  # some providers report none
+        # Some providers report no input tokens.
+        usage = Usage(size, 50) if self.luck.random() < 0.9 else Usage(0, 50)
         return ModelReply(parts, usage, "tool_calls" if has_calls else "stop", self.info.name)
 
 
@@ -215,7 +215,7 @@ class _Campaign:
     found: int = 0
 
     async def live(self, turns: int) -> None:
-        """Live one agent's life, sometimes with another model, and check all that is left."""
+        """Simulate one agent, sometimes with another model, and check the stored data."""
         self.agents += 1
         model = self._model()
         agent_id = await self._agent(model)

@@ -122,9 +122,8 @@ def run_here(
         )
 
     with _set_aside(folder, variables):
-        thread = threading.Thread(
-            target=work, name="command"
-        )  # a loop of this thread may be running
+        # The command runs in another thread, since this thread may have a running event loop.
+        thread = threading.Thread(target=work, name="command")
         thread.start()
         thread.join()
     return outcomes[0]

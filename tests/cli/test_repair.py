@@ -63,7 +63,7 @@ async def break_it(store: Store, state: AgentState, kind: str) -> None:
     await store.write(work)
 
 
-async def test_the_whole_corpus_is_mended_at_once_and_a_second_time_there_is_nothing_to_do(
+async def test_a_repair_fixes_all_damage_at_once_and_a_second_one_nothing(
     store: Store,
 ) -> None:
     sound = await talked(store)
@@ -80,7 +80,9 @@ async def test_the_whole_corpus_is_mended_at_once_and_a_second_time_there_is_not
     assert await store.read(runs.open_runs) == []
 
 
-async def test_beside_running_servers_only_threads_without_a_turn_are_mended(store: Store) -> None:
+async def test_with_running_servers_only_conversations_without_a_turn_are_repaired(
+    store: Store,
+) -> None:
     busy, free = await talked(store), await talked(store)
     for state in (busy, free):
         await break_it(store, state, "no_system_message")
@@ -105,7 +107,7 @@ def threads_told() -> list[str]:
     return [finding.text for finding in examine() if finding.name.startswith("conversation")]
 
 
-def test_doctor_tells_and_changes_nothing_and_repair_mends(
+def test_doctor_reports_damage_without_changes_and_repair_fixes_it(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asyncio.run(a_broken_file(data))
@@ -130,7 +132,7 @@ def test_doctor_tells_and_changes_nothing_and_repair_mends(
     assert said.endswith(": nothing to repair.\n")
 
 
-def test_repair_refuses_while_a_server_has_the_file_and_where_there_is_none(
+def test_repair_refuses_without_a_database_or_while_a_server_uses_it(
     data: Path, shell: Shell
 ) -> None:
     refused = shell.run("doctor", "--repair")
@@ -145,7 +147,7 @@ def test_repair_refuses_while_a_server_has_the_file_and_where_there_is_none(
         lock.release()
 
 
-async def test_an_agent_without_a_thread_is_told_of_and_gets_one(store: Store) -> None:
+async def test_an_agent_without_its_default_conversation_is_reported(store: Store) -> None:
     state = await talked(store)
     await store.write(
         lambda tx: Broken(tx, state.agent, state.conversation, []).write(

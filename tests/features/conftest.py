@@ -48,10 +48,11 @@ def _shared_document() -> Iterator[None]:
         named = [route for route in routes if getattr(route, "include_in_schema", False)]
         key = (repr(options), *map(id, named))
         if key not in documents:
+            # The routes are kept, so that no other object gets their ids.
             documents[key] = (
                 make(routes=routes, **options),
                 named,
-            )  # The routes are kept, so that no other object gets their ids.
+            )
         return documents[key][0]
 
     with pytest.MonkeyPatch.context() as patch:

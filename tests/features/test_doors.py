@@ -17,15 +17,15 @@ BESIDE = {
     "features/memory_care/erasure/queries.py",
     "features/memory_care/erasure/service.py",
     "storage/rewriting.py",  # removes forgotten texts from versions, as their owner decided
-    "storage/history_size.py",  # only the sum of a history's bytes
-    "storage/migrations/__init__.py",  # the same sum, for older rows
-    "storage/future_times.py",  # only times that a wrong clock gave
+    "storage/history_size.py",  # changes only the sum of a history's bytes
+    "storage/migrations/__init__.py",  # changes the same sum, for older rows
+    "storage/future_times.py",  # changes only times that a wrong clock set
 }
 _TABLES = "(?:blocks|commits|blobs|chains|proposals)"
 _ROOT = Path(ricordo.__file__).parent
 
 
-def test_only_the_door_writes_the_tables_of_memory() -> None:
+def test_only_the_listed_modules_write_the_memory_tables() -> None:
     """No policy would check a second way to write.
 
     Use the central function, or add the module to this list with a reason.

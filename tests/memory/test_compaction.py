@@ -129,7 +129,7 @@ def starts_of(messages: list[Message]) -> list[str]:
     st.floats(0, 1),
     st.sampled_from([50, 100, 200]),
 )
-def test_a_cut_splits_no_pair_keeps_the_order_and_loses_nothing(
+def test_a_cut_splits_no_call_from_its_result_keeps_the_order_and_loses_nothing(
     case: tuple[list[Message], int],
     mode: CompactionMode,
     window_tokens: int,
@@ -186,7 +186,7 @@ settled = st.one_of(
     modes,
     st.sampled_from([4_096, 32_000]),
 )
-def test_there_is_progress_wherever_there_can_be(
+def test_every_cut_makes_progress_if_it_can(
     before: list[list[Message]],
     asked: int,
     during: list[list[Message]],
@@ -204,11 +204,11 @@ def test_there_is_progress_wherever_there_can_be(
         assert not past
         assert transcript_tokens(window) <= limit or len(steps) <= 1
     elif transcript_tokens(found.remaining) > limit:
-        # Only if too much stayed, every message that may leave has left.
+        # If more remains than the limit, every message that may leave has left.
         assert list(found.remaining) == [SYSTEM, question, *(steps[-1] if steps else [])]
 
 
-def test_a_sliding_cut_takes_the_share_first_and_falls_before_an_assistants_message() -> None:
+def test_a_sliding_cut_evicts_its_share_and_ends_before_an_assistant_message() -> None:
     window = [SYSTEM, *talk(10)]
     found = cut_at(window, "sliding_window", share=0.3)
     assert found.remaining[1].role == "assistant"
@@ -216,7 +216,7 @@ def test_a_sliding_cut_takes_the_share_first_and_falls_before_an_assistants_mess
     assert 0.2 <= share <= 0.3
 
 
-def test_all_leaves_nothing_but_the_system_message_and_this_turn() -> None:
+def test_mode_all_keeps_only_the_system_message_and_the_current_turn() -> None:
     window = [SYSTEM, SUMMARY, *talk(5), said(50), *exchange(10)]
     found = cut_at(window, "all", keep_from=12)
     assert found == Cut(tuple(window[1:12]), (SYSTEM, *window[12:]), is_whole=True)
@@ -224,7 +224,7 @@ def test_all_leaves_nothing_but_the_system_message_and_this_turn() -> None:
     assert on_demand == Cut(tuple(window[1:]), (SYSTEM,), is_whole=True)
 
 
-def test_an_earlier_summary_leaves_with_what_it_is_folded_into_and_never_alone() -> None:
+def test_an_earlier_summary_is_evicted_with_later_messages_but_never_alone() -> None:
     window = [SYSTEM, SUMMARY, *talk(6)]
     found = cut_at(window, "sliding_window")
     assert found.evicted[0] is SUMMARY
@@ -235,7 +235,7 @@ def test_an_earlier_summary_leaves_with_what_it_is_folded_into_and_never_alone()
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_turn_that_is_too_long_itself_loses_its_older_exchanges_and_keeps_its_question(
+def test_a_too_long_turn_loses_its_older_exchanges_and_keeps_the_users_message(
     mode: CompactionMode,
 ) -> None:
     question = said(500)
@@ -251,7 +251,7 @@ def test_a_turn_that_is_too_long_itself_loses_its_older_exchanges_and_keeps_its_
     ]
 
 
-def test_a_heartbeat_is_no_question_to_keep() -> None:
+def test_a_heartbeat_does_not_count_as_the_users_message() -> None:
     question, beat = said(100), make.message(AGENT, parts=(heartbeat_event("x", "now"),))
     window = [SYSTEM, question, *exchange(4_000), beat, *exchange(4_000), beat, *exchange(4_000)]
     found = cut_at(window, "all", keep_from=1)
@@ -259,13 +259,13 @@ def test_a_heartbeat_is_no_question_to_keep() -> None:
     assert found == Cut(tuple(window[2:7]), (SYSTEM, question, *window[7:]), is_whole=True)
 
 
-def test_a_call_that_an_old_crash_left_without_result_can_leave() -> None:
+def test_an_old_call_without_a_result_can_be_evicted() -> None:
     window = [SYSTEM, *exchange(10, answered=False), said(10), said(10, "assistant"), *talk(60)]
     found = cut_at(window, "all")
     assert found == Cut(tuple(window[1:]), (SYSTEM,), is_whole=True)
 
 
-def test_a_large_system_message_does_not_make_all_of_the_conversation_leave() -> None:
+def test_a_large_system_message_does_not_evict_the_whole_conversation() -> None:
     system = make.message(AGENT, "s" * 4 * 5_000, "system")
     window = [system, *talk(20)]
     found = cut_at(window, "sliding_window", overhead=1_000)
@@ -295,7 +295,7 @@ turns = st.lists(st.tuples(sizes, st.lists(sizes, max_size=5)), min_size=1, max_
     st.sampled_from([0.5, 0.8, 1.0, 1.3, 2.0]),
     st.sampled_from([0, 700]),
 )
-def test_whatever_is_said_each_call_fits_even_where_our_estimate_is_half_or_double(
+def test_every_request_soon_fits_even_if_the_estimate_is_half_or_double(
     said_and_done: list[tuple[int, list[int]]],
     mode: CompactionMode,
     window_tokens: int,
@@ -350,5 +350,5 @@ def test_whatever_is_said_each_call_fits_even_where_our_estimate_is_half_or_doub
             window += exchange(size)
         ask(begin)
         window.append(said(3, "assistant"))
-    # The correction is learned once and holds.
+    # The loop learns the correction once, and keeps it.
     assert refusals <= 2

@@ -274,7 +274,7 @@ class Both:
 
 
 @given(st.lists(steps, max_size=40))
-async def test_any_sequence_of_changes_comes_to_what_a_plain_model_says(
+async def test_any_sequence_of_changes_matches_a_plain_model(
     store: SqliteStore, sequence: Sequence[tuple[Any, ...]]
 ) -> None:
     def work(tx: Transaction) -> None:
@@ -286,7 +286,7 @@ async def test_any_sequence_of_changes_comes_to_what_a_plain_model_says(
     await store.write(work)
 
 
-async def test_the_ids_of_a_random_history_are_gits_own(
+async def test_the_ids_of_a_random_history_are_gits_ids(
     store: SqliteStore, clock: ManualClock, tmp_path: Path
 ) -> None:
     await compare_with_git(store, clock, tmp_path, changes=60, seed=7)
@@ -404,7 +404,7 @@ async def test_blame_names_the_version_that_brought_each_line(store: SqliteStore
     assert at == [(1, "a", "human 1"), (2, "B", "human 2"), (3, "c", "human 1")]
 
 
-async def test_blame_follows_a_new_label_and_finds_nothing_where_nothing_is(
+async def test_blame_follows_a_new_label_and_an_unknown_label_is_not_found(
     store: SqliteStore,
 ) -> None:
     owned = await written(store, "a\nb")
@@ -438,7 +438,7 @@ async def test_blame_reads_a_long_history_in_portions(store: SqliteStore) -> Non
     ]
 
 
-async def test_blame_goes_back_so_far_and_says_where_it_stopped(
+async def test_blame_stops_at_its_work_limit_and_marks_older_lines(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owned = await written(store, "a\nb", "a\nB", "a\nB\nc", "a\nB\nC")

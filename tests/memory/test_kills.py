@@ -108,7 +108,7 @@ OPERATIONS: dict[str, Callable[[Transaction, UserMemory, str, str], object]] = {
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-async def test_what_dies_at_any_statement_changes_nothing_and_can_be_done_again(
+async def test_an_operation_killed_at_any_statement_changes_nothing_and_can_be_repeated(
     store: SqliteStore, name: str
 ) -> None:
     owned, first, proposal = await laid_out(store)

@@ -15,7 +15,7 @@ LABELS = ("human", "plans", "notes/a", "notes/b")
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_blocks_are_listed_as_they_were(store: Store, clock: ManualClock, seed: int) -> None:
-    """After puts, deletions and renames in any order, each moment shows what it held then."""
+    """After puts, deletions and renames in any order, each earlier time shows its own memory."""
     dice = Random(seed)  # noqa: S311 - repeatable
     past: list[tuple[int, dict[str, str]]] = [(clock.now(), {})]
     texts: dict[str, str] = {}

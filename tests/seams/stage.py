@@ -98,9 +98,9 @@ class Hooks:
             raise RuntimeError("The plugin is broken.")
 
 
-BUILTIN = Hooks(
-    TOOLS
-)  # Made once: building the models of their arguments takes longer than most tests.
+# The tools are made once, since building the models of their arguments takes longer than most
+# tests.
+BUILTIN = Hooks(TOOLS)
 
 
 class Stage:
@@ -203,7 +203,7 @@ class Stage:
         return next(block.value for block in held if block.label == label)
 
     async def require_sound(self, agent_id: str) -> None:
-        """Check what must always hold.
+        """Check the rules that hold between any two turns of an agent.
 
         Nothing runs, all messages are in the window in order, and the next message is answered.
         """
@@ -260,9 +260,8 @@ def split_pairs(window: Sequence[Message]) -> list[str]:
     for row in window:
         if row.role == "approval" and not row.tool_calls:
             continue
-        for part in (
-            row.tool_returns if row.role == "tool" else ()
-        ):  # Results may be spread over several messages.
+        # Results may be spread over several messages.
+        for part in row.tool_returns if row.role == "tool" else ():
             if part.call_id in open_calls:
                 open_calls.remove(part.call_id)
             else:

@@ -61,9 +61,8 @@ class Counted:
     statements: list[str] = field(default_factory=list)
     transactions: int = 0
     log_statements: list[str] = field(default_factory=list)
-    _begun: set[int] = field(
-        default_factory=set
-    )  # Threads whose transaction has run nothing that counts.
+    # Threads whose transaction has run no counted statement yet.
+    _begun: set[int] = field(default_factory=set)
 
     def note(self, statement: str) -> None:
         word = statement.lstrip().split(None, 1)[0].upper()

@@ -86,7 +86,7 @@ async def terms(store: SqliteStore) -> set[str]:
 
 
 @pytest.mark.parametrize("kills_after", [0, 1, 2, 3, 10_000])
-async def test_what_was_deleted_leaves_nothing_also_after_a_kill_and_the_rest_is_found(
+async def test_a_deleted_text_leaves_nothing_even_after_a_kill_and_the_rest_is_found(
     store: SqliteStore, kills_after: int
 ) -> None:
     ids = await filled(store)
@@ -104,7 +104,7 @@ async def test_what_was_deleted_leaves_nothing_also_after_a_kill_and_the_rest_is
     assert await store.read(lambda tx: tx.all(text("SELECT * FROM search_buffer"))) == []
 
 
-async def test_a_document_that_came_and_went_in_the_buffer_is_left_to_a_flush(
+async def test_a_document_deleted_in_the_buffer_is_left_to_a_flush(
     store: SqliteStore,
 ) -> None:
     ids = await filled(store)
@@ -117,7 +117,7 @@ async def test_a_document_that_came_and_went_in_the_buffer_is_left_to_a_flush(
     assert await hits(store, "tea") == set(ids[1:])
 
 
-async def test_what_is_written_anew_is_found_by_its_new_words_alone(store: SqliteStore) -> None:
+async def test_a_rewritten_text_is_found_only_by_its_new_words(store: SqliteStore) -> None:
     ids = await filled(store)
 
     def rewrite(tx: Transaction) -> None:
@@ -130,10 +130,10 @@ async def test_what_is_written_anew_is_found_by_its_new_words_alone(store: Sqlit
     await take_out(store)
     await store.write(flush_all)
     assert await hits(store, "only0") == set()
-    assert "message-0" in await hits(store, "coffee")  # it is found with its neighbours
+    assert "message-0" in await hits(store, "coffee")  # together with others
 
 
-async def test_nothing_is_written_where_the_partition_was_rebuilt_meanwhile(
+async def test_a_deletion_writes_nothing_if_the_partition_was_rebuilt(
     store: SqliteStore,
 ) -> None:
     ids = await filled(store)

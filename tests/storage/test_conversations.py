@@ -5,16 +5,18 @@ from itertools import product
 from typing import Any, Literal
 
 import pytest
+from sqlalchemy import select
 
 from ricordo.domain.agent import Agent, Conversation
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import Message
+from ricordo.domain.message import EventPart, ImagePart, Message, Part, TextPart
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
-from ricordo.storage import conversations, deletion
+from ricordo.storage import conversation_versions, conversations, deletion, messages
 from ricordo.storage.conversations import ConversationFilter, OrderBy
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Store, Transaction
+from ricordo.storage.schema.core_tables import messages as message_rows
 from ricordo.storage.schema.core_tables import organizations
 from tests.seams import make
 from tests.seams.stores import START
@@ -71,7 +73,7 @@ async def foreign(store: Store) -> Scope:
     return Scope(row["id"])
 
 
-async def test_a_thread_of_another_organisation_of_a_deleted_agent_or_of_another_user_is_not_found(
+async def test_a_conversation_is_hidden_from_other_organizations_and_users_and_after_deletion(
     store: Store, scope: Scope
 ) -> None:
     agent = (await make.stored_agent(store)).agent
@@ -100,7 +102,7 @@ async def test_a_thread_of_another_organisation_of_a_deleted_agent_or_of_another
 
 
 @pytest.mark.parametrize("order_by", ["created_at", "last_message_at", "last_run_completion"])
-async def test_pages_of_threads_have_every_thread_once_in_every_order(
+async def test_pages_of_conversations_have_each_one_once_in_every_order(
     store: Store, scope: Scope, order_by: OrderBy
 ) -> None:
     agent = (await make.stored_agent(store)).agent
@@ -132,7 +134,7 @@ async def test_pages_of_threads_have_every_thread_once_in_every_order(
         assert behind == expected[1:3]
 
 
-async def test_the_history_of_a_fork_is_what_was_said_before_it_and_in_it(
+async def test_the_history_of_a_fork_has_the_messages_before_it_and_its_own(
     store: Store, scope: Scope
 ) -> None:
     agent = (await make.stored_agent(store)).agent
@@ -222,3 +224,25 @@ async def test_pages_of_a_forks_history_have_every_message_once_in_both_orders(
 
 def is_said(message: Message) -> bool:
     return message.role == "user"
+
+
+async def test_a_conversation_without_a_title_is_named_by_the_first_text_that_its_user_wrote(
+    store: Store,
+) -> None:
+    agent = (await make.stored_agent(store)).agent
+    thread = await stored_thread(store, agent, user_id="user-1", last_message_at=START)
+    picture = ImagePart("image/png", data="AAAA")
+    starts: list[tuple[Part, ...]] = [
+        (EventPart('{"type": "login"}', event="alert"),),
+        (picture,),
+        (TextPart('Is "kind":"event" JSON?'),),
+        (TextPart("Later."),),
+    ]
+    new = [make.message(agent, parts=parts, conversation_id=thread.id) for parts in starts]
+    await make.stored_messages(store, *new)
+    names = await store.read(
+        lambda tx: conversation_versions.own_conversations(tx, Scope(), "user-1")
+    )
+    assert [entry.name for entry in names] == ['Is "kind":"event" JSON?']
+    said = await store.read(lambda tx: tx.all(select(message_rows.c.id).where(messages.IS_SAID)))
+    assert {row.id for row in said} == {message.id for message in new if message.is_said}

@@ -4,15 +4,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from sqlalchemy import select, update
 
 from ricordo.domain.block import Block, Chain
+from ricordo.domain.git_objects import blob_id
+from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.storage import blocks, history, versions
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Overtaken, Transaction
-from ricordo.storage.schema.memory_tables import commits
+from ricordo.storage.schema.memory_tables import blobs, commits, is_in_chain
 from tests.seams import make
 from tests.seams.stores import count_statements, overlapped
 
@@ -39,7 +44,7 @@ async def numbers(store: SqliteStore, chain: Chain, **options: Any) -> list[int]
     return [version.number for version in found]
 
 
-async def test_a_page_is_newest_first_of_all_or_of_one_block_and_goes_on_below_a_number(
+async def test_a_history_page_is_newest_first_and_continues_below_a_number(
     store: SqliteStore,
 ) -> None:
     chain, (human, goals) = await stored(store, "human", "goals")
@@ -56,7 +61,7 @@ async def test_a_page_is_newest_first_of_all_or_of_one_block_and_goes_on_below_a
     assert await store.read(lambda tx: history.page(tx, "chain-gone")) == []
 
 
-async def test_history_goes_back_through_labels_and_stops_where_a_namesake_left(
+async def test_history_follows_labels_back_and_separates_blocks_of_the_same_label(
     store: SqliteStore,
 ) -> None:
     chain, (one,) = await stored(store, "a")
@@ -97,7 +102,7 @@ async def test_history_goes_back_through_labels_and_stops_where_a_namesake_left(
     assert now == ["a", "a", "b", "b", "a", "b"]
 
 
-async def test_a_version_is_found_by_its_id_and_by_its_beginning(store: SqliteStore) -> None:
+async def test_a_version_is_found_by_its_id_and_by_a_prefix(store: SqliteStore) -> None:
     chain, (human,) = await stored(store, "human")
     await write(store, human, value="2")
     version = (await store.read(lambda tx: history.page(tx, chain.id)))[-1]
@@ -122,7 +127,7 @@ async def test_a_version_is_found_by_its_id_and_by_its_beginning(store: SqliteSt
         await store.read(lambda tx: history.get(tx, "chain-other", version.id.hex()))
 
 
-async def test_a_beginning_that_several_versions_share_is_a_conflict(store: SqliteStore) -> None:
+async def test_a_prefix_of_several_versions_is_a_conflict(store: SqliteStore) -> None:
     chain, _ = await stored(store, "human")
     version = (await store.read(lambda tx: history.page(tx, chain.id)))[0]
     twin = bytes([*version.id[:4], version.id[4] ^ 1, *version.id[5:]])
@@ -139,7 +144,7 @@ async def test_a_beginning_that_several_versions_share_is_a_conflict(store: Sqli
     assert found.id == version.id
 
 
-async def test_what_a_run_and_its_steps_changed_is_found_in_every_chain_of_the_organisation(
+async def test_versions_of_a_run_and_its_steps_are_found_in_all_chains(
     store: SqliteStore, scope: Scope
 ) -> None:
     chain, (human,) = await stored(store, "human")
@@ -172,7 +177,7 @@ async def test_what_a_run_and_its_steps_changed_is_found_in_every_chain_of_the_o
     assert await store.read(lambda tx: history.of_blocks(tx, elsewhere, heads)) == {}
 
 
-async def test_texts_are_read_together_as_they_are_one_by_one(store: SqliteStore) -> None:
+async def test_texts_read_together_equal_those_read_one_by_one(store: SqliteStore) -> None:
     chain, (human,) = await stored(store, "human")
     for number in range(80):
         human = await write(store, human, value=f"line\n{number}\nübrig 🍵")
@@ -193,7 +198,54 @@ async def test_texts_are_read_together_as_they_are_one_by_one(store: SqliteStore
     assert len(counted.statements) <= 4
 
 
-async def test_a_block_is_not_deleted_as_it_was_read_before_another_renamed_it(
+damage_of_texts = st.tuples(
+    st.integers(0, 2),
+    st.floats(0, 1, exclude_max=True),
+    st.none() | st.integers(1, 255),
+)
+
+
+@given(damage_of_texts)
+@example((0, 0, 255))
+@example((1, 0.5, 255))
+@example((2, 0.9, None))
+async def test_a_text_whose_stored_bytes_were_changed_or_cut_is_a_conflict(
+    store: SqliteStore, damage: tuple[int, float, int | None]
+) -> None:
+    which, share, difference = damage
+    chain = make.chain("user", new_id("user"))
+    human = make.block("human", "\n".join(f"line {n} übrig 🍵" for n in range(20)))
+    human = replace(human, chain_id=chain.id)
+    await store.write(lambda tx: blocks.insert_all(tx, [human], [chain], make.change_metadata()))
+    written = [human.value]
+    for number in range(2):
+        human = await write(store, human, value=f"{human.value}\nmore {number} 🫖")
+        written.append(human.value)
+    ids = [blob_id(value) for value in written]
+
+    def look(tx: Transaction) -> str:
+        is_it = is_in_chain(blobs) & (blobs.c.id == ids[which])
+        (row,) = tx.all(select(blobs).where(is_it), {"chain_id": chain.id})
+        assert (row.base is None) == (which == 0)
+        position = int(share * len(row.data))
+        changed = bytearray(row.data)
+        if difference is None:
+            del changed[position:]
+        else:
+            changed[position] ^= difference
+        statement = update(blobs).where(blobs.c.seq == row.seq).values(data=bytes(changed))
+        tx.run(statement)
+        try:
+            return versions.read_text(tx, chain.id, ids[which])
+        except Conflict as error:
+            return str(error)
+
+    # A few bits mean nothing to zlib, such as the name of the level of compression.
+    damaged = f"The stored text {ids[which].hex()} is damaged. Restore a backup."
+    assert await store.write(look) in (damaged, written[which])
+
+
+async def test_deleting_a_block_that_was_just_renamed_deletes_it_under_its_new_label(
     store: SqliteStore, scope: Scope
 ) -> None:
     chain, (human,) = await stored(store, "human")
@@ -215,7 +267,7 @@ async def test_a_block_is_not_deleted_as_it_was_read_before_another_renamed_it(
         )
 
 
-async def test_a_reason_that_no_commit_can_hold_is_refused_and_nothing_is_written(
+async def test_a_reason_that_no_commit_can_hold_is_refused(
     store: SqliteStore, scope: Scope
 ) -> None:
     chain, (human,) = await stored(store, "human")

@@ -134,9 +134,9 @@ class _Campaign:
 
     @property
     def _has_kills(self) -> bool:
-        """Return whether there were enough kills and each met one request on average.
+        """Return whether there were enough kills, and each interrupted one request on average.
 
-        On a busy machine a kill may meet none.
+        On a busy machine a kill may interrupt none.
         """
         return self.size.kills <= self.kills <= self.outcomes["broken"]
 
@@ -206,7 +206,8 @@ class _Campaign:
 
     async def _kill_and_start(self) -> None:
         if self.size.kills:
-            await self.has_jobs.wait()  # A kill must meet some of these.
+            # A kill must interrupt some of these jobs.
+            await self.has_jobs.wait()
         while self.size.kills and (not self._has_kills or not (self._is_over or self.size.hurries)):
             await asyncio.sleep(self.size.every * self.luck.uniform(0.1, 1.9))
             victim = self.luck.choice(self.servers)
@@ -240,8 +241,7 @@ class _Campaign:
                 self.jobs += response.json()
                 self.has_jobs.set()
             if not self.is_alone:
-                # A merge that is due in half a minute is made due now, so that it meets turns and
-                # kills.
+                # A merge that is due in half a minute becomes due now, so that kills interrupt it.
                 self._hasten("search.flush")
             await asyncio.sleep(max(0.2, self.size.every / 4))
 
@@ -295,7 +295,7 @@ class _Campaign:
                     await asyncio.sleep(luck.uniform(0.02, 0.1))
                     outcome = await self._attempt(one, plan)
             if outcome == "broken" and self.is_alone and luck.random() < 0.4:
-                self.late.append((one, plan))  # Some return only after the end.
+                self.late.append((one, plan))  # Some senders repeat only after the campaign.
                 continue
             if outcome in _REPEATED:
                 settling = asyncio.create_task(self._settle(one, plan))
@@ -460,7 +460,7 @@ async def run_campaign(folder: Path, size: Size, seed: int | None = None) -> Sim
         kills=campaign.kills,
         answered=sum(one.answered for one in campaign.said),
         interrupted=sum(one.interrupted for one in campaign.said),
-        outcomes=dict(campaign.outcomes),  # of the attempts to send a message
+        outcomes=dict(campaign.outcomes),  # outcomes of the attempts to send a message
         repeated=campaign.repeated,
         late=len(campaign.late),
         jobs=len(campaign.jobs),

@@ -240,7 +240,7 @@ def _jobs(
     for id, kind, status, attempts, most, error, is_single in rows:
         if attempts > most:
             yield f"{kind} {id} ran {attempts} times and may {most}"
-        # If a single job is taken over while another like it waits, the waiting one does the work.
+        # If a single job is taken over while an equal job waits, the waiting job does the work.
         is_odd = status == "running" or (status == "cancelled" and not is_single)
         if is_odd or (status == "failed" and orjson.loads(error)["type"] != "Interrupted"):
             yield f"{kind} {id} is {status} after {attempts} attempts: {error}"

@@ -36,7 +36,7 @@ from tests.support.model_server import ModelServer
 from tests.support.ready import Helper, helper
 from tests.support.server_process import ServerProcess
 
-CONNECTIONS = 5  # of each server's pool
+CONNECTIONS = 5  # the connections of each server's pool
 # Besides its pool a server has two connections for wake-ups and one that listens.
 CONNECTIONS_OF_ONE = CONNECTIONS + 3
 MOST_ATTEMPTS = 3
@@ -48,7 +48,7 @@ _LONGEST = 0.25  # seconds from a request to its kill
 
 
 class CrashPlugin:
-    """Brings the campaigns' tools, a job that logs its runs, and a route to add such jobs."""
+    """A plugin with the campaigns' tools, a job that logs its runs, and a route to add jobs."""
 
     def tools(self) -> Sequence[ServerTool]:
         return (ServerTool(ring_bell, "custom", acts_outside=True), *TOOLS)

@@ -96,7 +96,7 @@ class _Campaign:
     usual: dict[str, int] = field(default_factory=dict)
 
     async def fault(self) -> None:
-        """Cause one fault, recover from it, and check what is left."""
+        """Cause one fault, recover from it, and check the stored data."""
         subject = await self._subject()
         kind = self.luck.choices(list(self.chances), list(self.chances.values()))[0]
         await self._survive(subject, kind, self._play(subject, kind))
@@ -158,7 +158,7 @@ class _Campaign:
     async def _subject(self) -> Subject:
         """Return an agent of a random kind.
 
-        Agents are used for long, so that leftovers of one fault meet the next.
+        Each agent is used for long, so that one fault can follow the effects of an earlier one.
         """
         known = [subject for subject in self.subjects if subject.faults < _FAULTS_OF_A_SUBJECT]
         self.subjects = known
@@ -307,7 +307,7 @@ class _Campaign:
     async def _settle(self, subject: Subject) -> None:
         """Wait until nothing runs.
 
-        A run that could not even be closed waits for its lease to run out.
+        If a run could not be closed, its lease has to expire first.
         """
         deadline = time.monotonic() + LIMIT
         while self.world.runtime.live:

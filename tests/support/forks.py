@@ -24,9 +24,10 @@ import pytest
 from tests.support.order import scope_of
 
 CAN_FORK = hasattr(os, "fork")
-MOST_SCOPES = 10_000  # a pipe holds their numbers
+MOST_SCOPES = 10_000  # a pipe can buffer the numbers of this many scopes
 _NUMBER = struct.Struct(">I")
-_SHOWING = ("terminalreporter", "terminalprogress")  # plugins for the process that collected
+# plugins of pytest that only the main process needs
+_SHOWING = ("terminalreporter", "terminalprogress")
 
 Location: TypeAlias = tuple[str, int | None, str]
 at_end: list[Callable[[], None]] = []
@@ -246,8 +247,8 @@ def _run_scopes(session: pytest.Session, scopes: Sequence[list[pytest.Item]], qu
 class _Between(pytest.Item):
     """A test that never runs; pytest sees it after the last test of a scope.
 
-    With a next test, pytest keeps the fixtures of the session. The next scope is taken only when
-    the last test has ended.
+    Since pytest sees a next test, it keeps the fixtures of the session. The next scope is taken
+    only when the last test has ended.
     """
 
     def runtest(self) -> None:

@@ -32,8 +32,10 @@ from ricordo.api.models.messages import AnyMessage
 from ricordo.api.models.runs import StopReasonResponse, UsageResponse
 from tests.seams.people import OPERATOR, World, bearer, world_on
 
-ONE_WORLD = 1000  # requests; after so many, little of the world is left
-_LAST = 0.9  # of these requests come before any that delete objects of other requests
+# The number of requests to one world. After more requests little of the world would be left.
+ONE_WORLD = 1000
+# The share of requests that come before any request that deletes objects of others.
+_LAST = 0.9
 HOSTILE: tuple[Any, ...] = (
     *(
         "",
@@ -141,7 +143,7 @@ class _Requests:
         try:
             request = self._request(case)
         except httpx2.InvalidURL:
-            self._total += 1  # longer than the client sends
+            self._total += 1  # the client refuses to send such a long address
             return
         label = case.operation.label
         self._report.routes[label] += 1
@@ -187,9 +189,8 @@ class _Requests:
                 safe="",
                 errors="surrogatepass",
             )
-            path = path.replace(
-                f"{{{name}}}", filled or "%20"
-            )  # An empty value would lead to another route.
+            # An empty value would select another route.
+            path = path.replace(f"{{{name}}}", filled or "%20")
         query = [
             (name, as_text(one))
             for name, value in (case.query or {}).items()

@@ -63,9 +63,8 @@ def ids(repository: Path, branch: str = "main") -> list[str]:
 def fsck(repository: Path) -> str:
     done = run_git(repository, "fsck", "--strict", "--no-dangling", "--no-progress", check=False)
     lines = (done.stdout + done.stderr).splitlines()
-    return "\n".join(
-        line for line in lines if not line.startswith("notice: ")
-    )  # an empty repository has no branch yet
+    # An empty repository has no branch yet.
+    return "\n".join(line for line in lines if not line.startswith("notice: "))
 
 
 def commit_of(

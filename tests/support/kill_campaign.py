@@ -37,8 +37,8 @@ class KillCampaign:
     # the end.
     pause: ClassVar[tuple[float, float]] = (0.02, 0.3)
     rest: ClassVar[tuple[str, ...]] = (BEGUN_RUNS,)
-    # Whether the time for an answer begins at the last kill: on a busy machine nothing may finish
-    # between two kills.
+    # If True, the time for an answer begins at the last kill, since on a busy machine no turn may
+    # finish between two kills.
     is_patient: ClassVar[bool] = False
 
     servers: list[CrashServer]
@@ -53,7 +53,7 @@ class KillCampaign:
     def slowness(self) -> float:
         """Return the slowdown compared with an idle machine.
 
-        Pauses between kills grow with it, since a turn needs its time there.
+        Pauses between kills grow with the slowdown, since turns take longer on a slow machine.
         """
         return max(1.0, max(server.starts[-1] for server in self.servers) / _START)
 

@@ -1,6 +1,6 @@
-"""A database of a Letta V1 server 0.16.8, as `ricordo import letta` meets it.
+"""A database of a Letta V1 server 0.16.8, as `ricordo import letta` finds it.
 
-Its tables on a real PostgreSQL, with two agents.
+The database has the server's tables, with two agents, on a real PostgreSQL.
 
 `fill(url, messages=…)` makes the tables and the same rows at each call.
 """

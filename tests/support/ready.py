@@ -36,11 +36,10 @@ class Helper:
     """
 
     def __init__(self) -> None:
-        from tempfile import TemporaryDirectory  # slow, and `_ask` does not need it
+        from tempfile import TemporaryDirectory  # a slow import that `_ask` does not need
 
-        self._folder = TemporaryDirectory(
-            prefix="ricordo-"
-        )  # a socket's path may have about a hundred characters
+        # The path of a socket may have about a hundred characters.
+        self._folder = TemporaryDirectory(prefix="ricordo-")
         self.path = f"{self._folder.name}/ready"
         self.command = [sys.executable, "-S", "-E", __file__, self.path]
         self._door = socket.socket(socket.AF_UNIX)
@@ -77,7 +76,7 @@ class Helper:
         self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], said: str = ""
     ) -> "subprocess.CompletedProcess[str]":
         """Run a command to its end, with this standard input."""
-        import subprocess  # slow, and `_ask` does not need it
+        import subprocess  # a slow import that `_ask` does not need
         from tempfile import TemporaryFile
 
         with (

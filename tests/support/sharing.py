@@ -36,9 +36,9 @@ from ricordo.storage.engine.statements import Statements
 from ricordo.storage.schema.columns import metadata
 from ricordo.tools import toolbox
 
-LOAD = embedded._load  # for tests of the loading itself
+LOAD = embedded._load  # used by tests of the loading itself
 SLEEP_SECONDS = 0.02
-MAKE_PRIVATE_FILE = sqlite.make_private_file  # for tests of the first start of a database
+MAKE_PRIVATE_FILE = sqlite.make_private_file  # used by tests of a database's first start
 
 
 @contextmanager
@@ -117,9 +117,8 @@ def _share_empty_database(patch: pytest.MonkeyPatch, folder: Path) -> None:
             shutil.copyfile(empty(), path)
 
     def empty() -> Path:
-        place = (
-            folder / f"{len(metadata.tables)}.db"
-        )  # modules that are imported later bring more tables
+        # Modules that are imported later add more tables.
+        place = folder / f"{len(metadata.tables)}.db"
         if not place.exists():
             new = folder / f"{os.getpid()}.db"  # forks of one process may come here at once
             sqlite.open_sqlite(new)._close()

@@ -1,11 +1,11 @@
 """Turbopuffer, Pinecone and Qdrant in memory for their real clients.
 
-Each filters, then ranks all that is left by similarity.
+Each server filters first, then ranks the remaining documents by similarity.
 
-Routes, requests and answers are those of the clients' code: turbopuffer 3.1
+Routes, requests and answers are taken from the clients' code: turbopuffer 3.1
 (`resources/namespaces.py`, `types/`), pinecone 10.2 (`async_client/async_index.py`, `_internal/`,
-`models/vectors/`) and qdrant-client 1.20 (`http/api/`, `http/models`). What the real service would
-refuse is refused.
+`models/vectors/`) and qdrant-client 1.20 (`http/api/`, `http/models`). The servers refuse requests
+that the real service would refuse.
 """
 
 from operator import ge, le
@@ -308,9 +308,10 @@ def _result(value: Any) -> Any:
 
 
 def _vector(sent: list[float] | str) -> list[float]:
+    # The import takes half a second, so it does not run for people who only collect tests.
     from turbopuffer.lib.vector import (
         b64decode_vector,
-    )  # Not imported at the top: that takes half a second for people who only collect.
+    )
 
     return b64decode_vector(sent) if isinstance(sent, str) else sent
 

@@ -57,9 +57,12 @@ def _live_once(folder: Path) -> None:
         http.post(f"/v1/agents/{made['id']}/messages", json={"input": "Hello."})
         http.get("/v1/agents/")
         http.get("/v1/runs/", params={"active": True})
-    offload._THREADS.shutdown()  # a fork would wait for its threads, which are here alone
+    # A fork would wait for these threads, which exist only in this process.
+    offload._THREADS.shutdown()
     offload._THREADS = ThreadPoolExecutor(2, "offload")
-    assert threading.active_count() == 1, f"no process may be forked beside {threading.enumerate()}"
+    assert threading.active_count() == 1, (
+        f"fork only without other threads: {threading.enumerate()}"
+    )
 
 
 def _modules_of_a_server(features: Iterable[str]) -> Iterator[str]:

@@ -109,8 +109,15 @@ export class UserMemory {
     return this.#send("GET", blockPath(label));
   }
 
-  /** Write a whole block. With the block's `version`, a newer version is not overwritten. */
-  writeBlock(label: string, block: BlockWrite, version?: string | null): Promise<Block> {
+  /**
+   * Write a whole block. With the block's `version`, a newer version is not overwritten. The answer
+   * is a proposal if a new block has to wait for the user's approval.
+   */
+  writeBlock(
+    label: string,
+    block: BlockWrite,
+    version?: string | null,
+  ): Promise<Block | Proposal> {
     return this.#send("PUT", blockPath(label), { body: block, headers: ifMatch(version) });
   }
 
@@ -127,8 +134,11 @@ export class UserMemory {
     return this.#send("GET", `${blockPath(label)}/history`, { query });
   }
 
-  /** Make an earlier version of the block the newest one. */
-  restore(label: string, sha: string): Promise<Block> {
+  /**
+   * Make an earlier version of the block the newest one. The answer is a proposal if a deleted
+   * block has to wait for the user's approval.
+   */
+  restore(label: string, sha: string): Promise<Block | Proposal> {
     return this.#send("POST", `${blockPath(label)}/restore`, { body: { sha } });
   }
 
@@ -178,7 +188,7 @@ export class UserMemory {
     return this.#send("POST", "/ask", { body: { question, model } });
   }
 
-  /** Keep messages, and with `infer` what they say of the user. */
+  /** Store messages, and with `infer` also the facts that they state about the user. */
   addMemories(memories: NewMemories): Promise<AddedMemories> {
     return this.#send("POST", "/memories", { body: memories });
   }
@@ -187,7 +197,7 @@ export class UserMemory {
     return this.#send("POST", "/memories/search", { body: search });
   }
 
-  /** Return what is known of the user as one text for a prompt. */
+  /** Return the known facts about the user as one text for a prompt. */
   profile(query?: Query<"/v1/users/{user_id}/profile">): Promise<Profile> {
     return this.#send("GET", "/profile", { query }, "/v1");
   }
@@ -214,7 +224,7 @@ function reasonOf(text: string, response: Response): string {
     const { detail } = JSON.parse(text) as { detail?: unknown };
     if (detail !== undefined) return typeof detail === "string" ? detail : JSON.stringify(detail);
   } catch {
-    // The answer of a proxy is no JSON.
+    // A proxy may answer with something other than JSON.
   }
   return `${response.status} ${response.statusText}`;
 }

@@ -37,7 +37,7 @@ class TreeAnswer(ResponseModel):
     birds: int
 
 
-def test_an_answer_has_the_models_fields_from_the_source_and_no_others() -> None:
+def test_a_response_has_exactly_the_fields_of_its_model() -> None:
     assert TreeAnswer.of(Tree("Oak", Size(9), bytes(2)), birds=3) == {
         "name": "Oak",
         "height": 9,
@@ -49,7 +49,7 @@ def test_an_answer_has_the_models_fields_from_the_source_and_no_others() -> None
     }
 
 
-def test_what_is_given_takes_the_place_of_the_sources_and_is_written_in_the_same_form() -> None:
+def test_keyword_values_override_the_source_and_are_serialized_alike() -> None:
     made = TreeAnswer.of(
         Tree("Oak", Size(9)), birds=0, name="Elm", felled_at=0, version=b"\x0a", kind="bush"
     )
@@ -58,7 +58,7 @@ def test_what_is_given_takes_the_place_of_the_sources_and_is_written_in_the_same
     )
 
 
-def test_a_field_that_nothing_fills_and_one_that_the_model_lacks_are_errors() -> None:
+def test_a_missing_field_and_an_unknown_field_raise_type_errors() -> None:
     with pytest.raises(TypeError, match=r"TreeAnswer\.birds is missing, and Tree has no birds"):
         TreeAnswer.of(Tree("Oak", Size(9)))
     with pytest.raises(TypeError, match="TreeAnswer has no leaves"):
@@ -71,7 +71,7 @@ def test_a_default_is_documented_as_always_sent() -> None:
     assert schema["additionalProperties"] is False
 
 
-def test_stamps_have_microseconds_and_dates_of_messages_whole_seconds() -> None:
+def test_timestamps_have_microseconds_and_message_dates_whole_seconds() -> None:
     assert stamp(MOMENT) == "2026-11-21T20:33:15.123456Z"
     assert stamp(MOMENT - 123_456) == "2026-11-21T20:33:15.000000Z"
     assert stamp(0) == "1970-01-01T00:00:00.000000Z"

@@ -39,7 +39,7 @@ def chat(chance: random.Random, kind: TypeAdapter[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("kind", "field", "wrong"), FAULTS)
-def test_a_faulty_field_of_an_answered_message_is_left_out(
+def test_an_invalid_field_of_a_message_in_the_history_is_dropped(
     kind: TypeAdapter[Any], field: str, wrong: list[Any]
 ) -> None:
     chance = random.Random(field)  # noqa: S311
@@ -63,7 +63,7 @@ def test_a_faulty_field_of_an_answered_message_is_left_out(
         assert kind.validate_python(damaged) == mended
 
 
-def test_a_message_keeps_the_fields_that_are_right() -> None:
+def test_a_history_message_keeps_its_valid_fields() -> None:
     (told, *_) = CHATS.validate_python(
         [
             {"role": "assistant", "content": "Jasmine.", "tool_calls": [{"id": None}]},
@@ -87,6 +87,6 @@ def test_a_message_keeps_the_fields_that_are_right() -> None:
         [{"role": "user", "content": ""}] * (MOST_MESSAGES + 1),
     ],
 )
-def test_a_faulty_new_message_is_refused(messages: Any) -> None:
+def test_an_invalid_new_message_is_refused(messages: Any) -> None:
     with pytest.raises(ValidationError):
         CHATS.validate_python(messages)

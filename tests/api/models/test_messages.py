@@ -57,7 +57,7 @@ def test_every_piece_has_the_common_fields_in_their_exact_formats() -> None:
         assert common.items() <= piece.items()
 
 
-def test_the_otid_counts_in_hexadecimal_unless_the_sender_gave_one() -> None:
+def test_otids_count_in_hexadecimal_unless_the_sender_sets_one() -> None:
     otids = [
         piece["otid"]
         for piece in wires(assistant(*(ReasoningPart(f"Thought {n}") for n in range(17))))
@@ -67,7 +67,7 @@ def test_the_otid_counts_in_hexadecimal_unless_the_sender_gave_one() -> None:
     assert [wire["otid"] for wire in wires(make.message(AGENT, otid="mine"))] == ["mine"]
 
 
-def test_plain_messages_have_their_words() -> None:
+def test_a_text_message_has_its_text_as_content() -> None:
     roles: tuple[Role, ...] = ("system", "user", "summary")
     for role in roles:
         (wire,) = wires(make.message(AGENT, "Hello.", role))
@@ -76,7 +76,7 @@ def test_plain_messages_have_their_words() -> None:
     assert wires(assistant(TextPart(""))) == wires(assistant()) == []
 
 
-def test_one_picture_alone_is_a_list_and_nothing_is_an_empty_one() -> None:
+def test_a_single_picture_is_sent_as_a_list_and_no_parts_as_an_empty_list() -> None:
     for parts, kinds in (
         ((ImagePart("image/png", data="aGk=", detail="low"),), ["image"]),
         ((), []),
@@ -85,7 +85,7 @@ def test_one_picture_alone_is_a_list_and_nothing_is_an_empty_one() -> None:
         assert [item["type"] for item in wire["content"]] == kinds
 
 
-def test_thoughts_are_shown_or_hidden() -> None:
+def test_reasoning_is_shown_and_redacted_reasoning_is_hidden() -> None:
     shown = {"message_type": "reasoning_message", "reasoning": "Hm."}
     for part, fields in (
         (
@@ -109,7 +109,7 @@ def test_thoughts_are_shown_or_hidden() -> None:
         assert fields.items() <= wire.items()
 
 
-def test_parallel_calls_are_one_message_whose_first_call_stands_alone_too() -> None:
+def test_parallel_calls_are_one_message_that_also_names_the_first_call() -> None:
     (wire,) = wires(
         assistant(*(ToolCallPart(f"call-{n}", "search", f'{{"query": "{n}"}}') for n in range(2)))
     )
@@ -120,7 +120,7 @@ def test_parallel_calls_are_one_message_whose_first_call_stands_alone_too() -> N
     assert (wire["tool_calls"], wire["tool_call"]) == (expected, expected[0])
 
 
-def test_only_a_whole_call_of_the_speaking_tool_is_speech() -> None:
+def test_only_a_complete_call_of_the_message_tool_becomes_an_assistant_message() -> None:
     for name, arguments, format, words in (
         ("send_message", '{"message": "Hi."}', FORMAT, "Hi."),
         ("send_message", '{"message": ""}', FORMAT, ""),
@@ -146,7 +146,7 @@ def test_only_a_whole_call_of_the_speaking_tool_is_speech() -> None:
     assert (spoken["message_type"], spoken["content"]) == ("assistant_message", '{"mood":"calm"}')
 
 
-def test_results_carry_what_the_tools_printed() -> None:
+def test_tool_results_include_stdout_and_stderr() -> None:
     trace = "Error executing function run: ValueError: It"
     results = (
         ToolReturnPart("call-1", "run", "success", "4", stdout=("two", "and two")),
@@ -164,7 +164,7 @@ def test_results_carry_what_the_tools_printed() -> None:
     assert wire["tool_returns"] == [{"type": "tool", **first}, {"type": "tool", **second}]
 
 
-def test_calls_that_wait_are_a_request_and_those_beside_them_are_calls() -> None:
+def test_gated_calls_become_an_approval_request_and_others_a_tool_call_message() -> None:
     parts = (
         ToolCallPart("call-1", "toss", "{}"),
         ToolCallPart("call-2", "roll", "{}", is_gated=True),
@@ -181,7 +181,7 @@ def test_calls_that_wait_are_a_request_and_those_beside_them_are_calls() -> None
     assert called["id"] == asked["id"]
 
 
-def test_an_answer_to_a_request_tells_every_decision_and_the_first_in_the_older_fields() -> None:
+def test_an_approval_response_lists_all_decisions_and_repeats_the_first_in_legacy_fields() -> None:
     parts = (
         ToolReturnPart("call-1", "click", "success", "clicked", stdout=("a line",)),
         ApprovalPart("call-2", approves=False, reason="No."),
@@ -192,7 +192,7 @@ def test_an_answer_to_a_request_tells_every_decision_and_the_first_in_the_older_
     assert (answer["approve"], answer["reason"]) == (False, "No.")
 
 
-def test_a_summary_comes_with_an_event_that_lists_what_left() -> None:
+def test_a_summary_message_comes_with_an_event_that_lists_evicted_messages() -> None:
     part = CompactionPart("provider", ("message-1",), 900, 300, 1_000, 5, 4)
     message = make.message(AGENT, role="summary", parts=(TextPart("Tea."), part))
     summary, event = wires(message)
@@ -201,7 +201,7 @@ def test_a_summary_comes_with_an_event_that_lists_what_left() -> None:
     assert wires(message, MessageFormat(shows_summaries=False)) == []
 
 
-def test_what_the_server_says_in_the_users_role_can_be_left_out() -> None:
+def test_server_events_in_the_user_role_can_be_hidden() -> None:
     heartbeat = make.message(AGENT, role="user", parts=(heartbeat_event("Go on.", "now"),))
     forged = make.message(AGENT, heartbeat_event("Go on.", "now").text)
     quiet = MessageFormat(shows_events=False)

@@ -70,7 +70,7 @@ REQUESTS: Mapping[type[RequestPart], str] = {
 
 
 @pytest.mark.parametrize("model", REQUESTS, ids=lambda model: model.__name__)
-def test_each_field_that_the_client_can_send_is_known_here(model: type[RequestPart]) -> None:
+def test_every_field_of_the_official_client_is_known_here(model: type[RequestPart]) -> None:
     """Each field has an effect, is refused, or is listed as ignored with the reason."""
     module, _, name = REQUESTS[model].rpartition(".")
     fields = getattr(
@@ -103,7 +103,7 @@ def test_an_unknown_field_is_refused_by_name_wherever_it_stands(
     assert server.rows() == rows
 
 
-def test_what_a_server_says_of_its_models_can_be_sent_back(
+def test_a_listed_model_configuration_can_be_sent_back(
     http: httpx2.Client, agent: AgentState
 ) -> None:
     """Older clients choose a model so: `llm_config=client.models.list()[0]`."""
@@ -132,7 +132,7 @@ def test_what_a_server_says_of_its_models_can_be_sent_back(
         )
 
 
-def test_what_the_official_client_read_of_a_model_it_can_send_back(
+def test_the_official_client_can_send_a_model_configuration_back(
     client: StrictLetta, agent: AgentState
 ) -> None:
     """The client writes `api_` before the names of some fields when it sends a model back."""
@@ -155,7 +155,7 @@ def test_what_the_official_client_read_of_a_model_it_can_send_back(
     )
 
 
-def test_settings_of_an_older_clients_configuration_have_an_effect(http: httpx2.Client) -> None:
+def test_settings_in_a_legacy_llm_config_take_effect(http: httpx2.Client) -> None:
     config = {
         "handle": MODEL,
         "context_window": 8000,
@@ -177,7 +177,7 @@ def test_settings_of_an_older_clients_configuration_have_an_effect(http: httpx2.
     assert made["model_settings"]["reasoning"] == {"reasoning_effort": "high"}
 
 
-def test_a_message_without_a_type_is_known_by_what_it_says() -> None:
+def test_a_message_without_a_type_is_recognized_by_its_fields() -> None:
     body = SendRequest.model_validate(
         {
             "messages": [
@@ -192,7 +192,7 @@ def test_a_message_without_a_type_is_known_by_what_it_says() -> None:
     assert names == ["MessageRequest", "ApprovalDecisionRequest", "ApprovalDecisionRequest"]
 
 
-def test_content_without_a_type_is_known_by_what_it_says() -> None:
+def test_content_without_a_type_is_recognized_by_its_fields() -> None:
     content = [{"text": "Look."}, {"source": {"url": "https://example.org/cat.png"}}]
     (message,) = (
         SendRequest.model_validate({"messages": [{"role": "user", "content": content}]}).messages
@@ -202,16 +202,16 @@ def test_content_without_a_type_is_known_by_what_it_says() -> None:
     assert [type(part).__name__ for part in message.content] == ["TextContent", "ImageContent"]
 
 
-def test_runs_to_cancel_are_named_in_a_list_or_as_older_clients_do() -> None:
+def test_runs_to_cancel_can_be_sent_as_an_object_or_a_plain_list() -> None:
     for sent in ({"run_ids": ["run-1"]}, ["run-1"]):
         assert CancelRequest.model_validate(sent).run_ids == ["run-1"]
 
 
-def test_half_a_character_a_nul_and_numbers_beyond_64_bits_are_refused() -> None:
+def test_lone_surrogates_nul_and_numbers_beyond_64_bits_are_refused() -> None:
     for value in ("\ud800", 2**64, -(2**63) - 1, "a\0b", "\\\0"):
         with pytest.raises(ValueError, match="cannot be stored"):
             AgentRequest.model_validate({"metadata": {"deep": [value]}})
-    for value in (r"\u0000 and \\u0000", 2**63 - 1):  # the text only looks like a NUL
+    for value in (r"\u0000 and \\u0000", 2**63 - 1):  # backslashes and digits, no NUL
         AgentRequest.model_validate({"metadata": {"deep": [value]}})
 
 
@@ -221,7 +221,9 @@ def test_a_body_beyond_the_limit_is_refused(http: httpx2.Client) -> None:
     assert (answer.status_code, answer.json()) == (413, {"detail": told})
 
 
-def test_a_picture_no_model_can_read_is_refused(http: httpx2.Client, agent: AgentState) -> None:
+def test_an_invalid_or_unsupported_picture_is_refused(
+    http: httpx2.Client, agent: AgentState
+) -> None:
     for source in (
         {"media_type": "image/png", "data": "abc"},
         {"media_type": "audio/wav", "data": "aGk="},
@@ -252,7 +254,7 @@ RULES: list[dict[str, Any]] = [
 ]
 
 
-def test_a_rule_comes_back_as_it_was_sent_also_through_the_official_client() -> None:
+def test_a_tool_rule_round_trips_also_through_the_official_client() -> None:
     """The client finds the rule's class by its type.
 
     The rule that it sends back is the same.
@@ -272,7 +274,7 @@ def test_a_rule_comes_back_as_it_was_sent_also_through_the_official_client() -> 
         assert read_rule(form.model_validate(shown).model_dump()) == read_rule(sent)
 
 
-def test_what_a_client_leaves_out_is_told_from_the_options() -> None:
+def test_a_tool_rules_missing_type_is_inferred_from_its_options() -> None:
     assert read_rule({"tool_name": "a", "max_count_limit": 1}).type == "max_count_per_step"
     assert (
         read_rule({"tool_name": "a", "type": None, "child_output_mapping": {"x": "b"}}).type
@@ -327,7 +329,7 @@ IMPOSSIBLE_RULES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_a_rule_that_cannot_be_is_refused_by_name() -> None:
+def test_an_invalid_tool_rule_is_refused_with_the_reason() -> None:
     for sent, words in IMPOSSIBLE_RULES:
         with pytest.raises(Invalid, match=words):
             read_rule(sent)
@@ -350,7 +352,7 @@ def test_an_empty_body_means_the_defaults() -> None:
         assert getattr(body, name) == getattr(defaults, name)
 
 
-def test_what_was_sent_is_kept_and_served_again() -> None:
+def test_compaction_settings_are_returned_as_they_were_sent() -> None:
     model_settings = {
         "provider_type": "openai",
         "temperature": 0.2,
@@ -379,7 +381,7 @@ def test_what_was_sent_is_kept_and_served_again() -> None:
     assert client.api_model_settings.temperature == 0.2
 
 
-def test_what_is_left_out_stays_as_it_was() -> None:
+def test_omitted_compaction_settings_keep_their_values() -> None:
     base = CompactionSettings(model="a/b", prompt="Mine.", clip_chars=9)
     assert read() == CompactionSettings()
     # Clients send back what they read. There null means that nothing was chosen.
@@ -424,7 +426,7 @@ IMPOSSIBLE_SETTINGS: list[tuple[dict[str, Any], tuple[str, ...], str]] = [
 ]
 
 
-def test_compaction_settings_that_cannot_be_are_refused_with_their_place_and_reason() -> None:
+def test_invalid_compaction_settings_are_refused_with_place_and_reason() -> None:
     for sent, where, why in IMPOSSIBLE_SETTINGS:
         with pytest.raises(ValidationError) as caught:
             read(**sent)

@@ -107,7 +107,7 @@ def proposal(**fields: Any) -> Proposal:
     return Proposal("proposal-1", LOCAL_ORGANIZATION, "chain-1", "human", **given)
 
 
-def test_settings_are_tagged_by_provider_and_leave_out_what_is_unset() -> None:
+def test_model_settings_are_tagged_by_provider_and_omit_unset_values() -> None:
     assert settings_response(ModelSettings(), "openai") == {"provider_type": "openai"}
     full = ModelSettings(0.0, 10, False, "low", 500, {"type": "text"}, extra={"verbosity": "low"})
     assert settings_response(full, "anthropic") == {
@@ -122,7 +122,7 @@ def test_settings_are_tagged_by_provider_and_leave_out_what_is_unset() -> None:
     }
 
 
-def test_a_model_is_shown_with_its_settings_or_the_values_that_clients_know() -> None:
+def test_a_model_configuration_shows_its_settings_or_the_client_defaults() -> None:
     made = ModelConfigResponse.from_model(INFO, AGENT.model_settings, 8000)
     assert (made["model"], made["handle"], made["context_window"]) == (
         "gpt-x",
@@ -158,7 +158,7 @@ def test_a_model_is_shown_with_its_settings_or_the_values_that_clients_know() ->
     )
 
 
-def test_jobs_are_shown_by_the_statuses_that_clients_know() -> None:
+def test_jobs_are_shown_with_the_clients_statuses() -> None:
     assert set(STATUSES) == set(get_args(WireStatus))
     assert {kept for statuses in STATUSES.values() for kept in statuses} == set(get_args(JobStatus))
     for status in get_args(JobStatus):
@@ -195,7 +195,7 @@ def test_versions_and_proposals_have_hex_ids_and_an_author_with_a_name() -> None
     )
 
 
-def test_a_context_window_shows_every_kind_of_message_and_adds_up() -> None:
+def test_a_context_window_shows_every_kind_of_message_and_its_counts_add_up() -> None:
     made = ContextResponse.from_window(STATE, WINDOW, TOOLS)
     require_fits(ContextResponse, made)
     system, summary, user, asked, decided, result = made["messages"]

@@ -1,4 +1,4 @@
-"""Policies of kinds of facts: in the prompt, beside the hits of a search, and as sources."""
+"""Policies of kinds of facts: in the prompt, next to the hits of a search, and as sources."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def test_facts_of_a_kind_are_withheld_line_by_line(
     assert not world.cloud.saw("vuqkzoq")
 
 
-def test_facts_beside_the_hits_of_a_search_are_left_out(
+def test_search_results_leave_out_restricted_facts(
     world: World, http: httpx2.Client, eve: str
 ) -> None:
     agent = agent_of(http, model=CLOUD)
@@ -66,7 +66,7 @@ def test_facts_beside_the_hits_of_a_search_are_left_out(
     assert not world.cloud.saw("vuqkzoq")
 
 
-def test_facts_are_no_sources_for_a_model_that_may_not_see_them(
+def test_ask_sends_no_restricted_facts_to_a_forbidden_model(
     world: World, http: httpx2.Client, eve: str
 ) -> None:
     question = {"question": "Where do I live, and which tea do I like?", "model": CLOUD}
@@ -75,7 +75,7 @@ def test_facts_are_no_sources_for_a_model_that_may_not_see_them(
     assert not world.cloud.saw("vuqkzoq")
 
 
-def test_only_the_user_loosens_the_policy_of_their_facts(http: httpx2.Client, eve: str) -> None:
+def test_only_the_user_may_loosen_the_policy_of_their_facts(http: httpx2.Client, eve: str) -> None:
     path = f"/v1/users/{eve}/facts/egress"
     assert ok(http.get(path)) == [{"kind": "who", "allowed": ["local"]}]
     looser = {"kind": "who", "allowed": None}

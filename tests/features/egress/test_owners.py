@@ -25,7 +25,7 @@ from tests.seams.server import serving
 from tests.seams.stores import overlapped
 
 
-def test_only_the_user_loosens_the_policy_of_their_memory(
+def test_only_the_user_may_loosen_the_policy_of_their_memory(
     world: World, http: httpx2.Client
 ) -> None:
     ok(http.put("/users/ada/blocks/human", json={"body": "Text of Ada."}))
@@ -46,7 +46,7 @@ def test_only_the_user_loosens_the_policy_of_their_memory(
     assert ok(http.get(path))["allowed"] is None
 
 
-def test_another_user_can_neither_see_nor_set_it(world: World, http: httpx2.Client) -> None:
+def test_another_user_can_neither_see_nor_set_a_policy(world: World, http: httpx2.Client) -> None:
     ok(http.put("/users/bo/blocks/human", json={"body": "Text of Bo."}))
     blocks = ok(http.get("/v1/blocks/", params={"value_search": "Text of Bo."}))
     path = f"/v1/blocks/{blocks[0]['id']}/egress"
@@ -55,7 +55,7 @@ def test_another_user_can_neither_see_nor_set_it(world: World, http: httpx2.Clie
     refused(http.put(path, json={"allowed": []}, headers=cy), 404)
 
 
-def test_a_copy_for_a_user_has_the_policy_of_the_agents_block(
+def test_a_users_copy_keeps_the_policy_of_the_agents_block(
     world: World, http: httpx2.Client
 ) -> None:
     agent = agent_of(http, ("human", "Text."), model=LOCAL)
@@ -67,7 +67,7 @@ def test_a_copy_for_a_user_has_the_policy_of_the_agents_block(
     assert policy["allowed"] == ["local"]
 
 
-def test_the_page_of_a_block_shows_and_sets_it(world: World, http: httpx2.Client) -> None:
+def test_the_block_page_shows_and_sets_the_policy(world: World, http: httpx2.Client) -> None:
     agent = agent_of(http, ("human", "Text."), model=LOCAL)
     block = block_of(http, agent, "human")
     page = f"/ui/blocks/{block}"
@@ -87,7 +87,7 @@ def test_the_page_of_a_block_shows_and_sets_it(world: World, http: httpx2.Client
         assert ("May be sent to: " + shown in text) == bool(shown)
 
 
-def test_the_page_of_an_agent_says_what_another_model_would_not_see(
+def test_the_agent_settings_page_warns_of_withheld_blocks_before_a_model_change(
     world: World, http: httpx2.Client
 ) -> None:
     agent = agent_of(http, ("human", "Text."), model=LOCAL)
@@ -101,7 +101,7 @@ def test_the_page_of_an_agent_says_what_another_model_would_not_see(
     assert ok(http.get(f"/v1/agents/{agent}"))["model"] == CLOUD
 
 
-def test_with_a_setting_a_turn_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_with_egress_refuses_a_turn_with_a_forbidden_block_is_refused(tmp_path: Path) -> None:
     with (
         serving(tmp_path, egress_refuses=True) as server,
         httpx2.Client(base_url=server.url, timeout=60) as client,

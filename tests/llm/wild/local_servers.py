@@ -54,8 +54,8 @@ def _letters(text: str) -> list[bytes]:
     return [text[at : at + 3].encode() for at in range(0, len(text), 3)]
 
 
-# ollama: openai/openai.go (ToolCall, ChunkChoice, Usage), server/routes.go; ids as `call_` and
-# eight signs
+# ollama: openai/openai.go (ToolCall, ChunkChoice, Usage), server/routes.go; ids are `call_` and
+# eight characters
 OLLAMA = of(
     "ollama",
     case(

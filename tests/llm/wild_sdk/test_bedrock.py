@@ -1,8 +1,8 @@
 """Bedrock's converse and converse-stream, asked with AWS's real client at a server on loopback.
 
 Shapes follow botocore's model of the service
-(`botocore/data/bedrock-runtime/2023-09-30/service-2.json`), frames AWS's documented encoding of
-event streams (`botocore/eventstream.py` reads them), answers those in pydantic-ai's public tests
+(`botocore/data/bedrock-runtime/2023-09-30/service-2.json`). Frames follow AWS's documented encoding
+of event streams, which `botocore/eventstream.py` reads. Answers follow pydantic-ai's public tests
 (`tests/models/test_bedrock.py`).
 """
 
@@ -171,7 +171,7 @@ def problems(body: dict[str, Any]) -> list[str]:
     return found
 
 
-async def test_the_server_sees_this_request(model: ChatModel, server: ModelServer) -> None:
+async def test_the_server_receives_this_request(model: ChatModel, server: ModelServer) -> None:
     server.push(converse({"text": "Ciao"}, cacheReadInputTokens=100, cacheWriteInputTokens=7))
     settings = ModelSettings(temperature=0.5, max_output_tokens=99)
     reply = await whole_reply(model, ask("Hello", tools=[WEATHER], settings=settings))
@@ -189,7 +189,7 @@ async def test_the_server_sees_this_request(model: ChatModel, server: ModelServe
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_came_is_what_goes_back(
+async def test_an_answers_blocks_are_sent_back_unchanged(
     model: ChatModel, server: ModelServer, stream: bool
 ) -> None:
     blocks: list[dict[str, Any]] = [THOUGHT, TEXT, CALL, CALL_B]
@@ -222,7 +222,7 @@ async def test_what_came_is_what_goes_back(
 
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
 @pytest.mark.parametrize("name", [CLAUDE, NOVA])
-async def test_every_history_becomes_a_request_that_is_taken(
+async def test_every_history_becomes_a_valid_request(
     server: ModelServer, waits: Waits, history: tuple[Message | str, ...], name: str
 ) -> None:
     server.push(converse({"text": "ok"}))
@@ -238,7 +238,7 @@ async def test_every_history_becomes_a_request_that_is_taken(
         ("validationException", "llm_bad_request", 1),
     ],
 )
-async def test_an_exception_in_the_stream_means_what_it_means_before_it(
+async def test_an_exception_in_the_stream_is_handled_like_one_before_it(
     model: ChatModel, server: ModelServer, name: str, kind: str, tries: int
 ) -> None:
     server.push(*[converse_stream(TEXT, stop=None, tail=(went_wrong(name, "It broke."),))] * 4)
@@ -248,7 +248,7 @@ async def test_an_exception_in_the_stream_means_what_it_means_before_it(
 
 
 @pytest.mark.parametrize("cut", ["between frames", "in a frame", "a wrong checksum"])
-async def test_a_stream_that_breaks_is_made_again(
+async def test_a_broken_stream_is_restarted(
     model: ChatModel, server: ModelServer, waits: Waits, cut: str
 ) -> None:
     broken = converse_stream(TEXT, stop=None)

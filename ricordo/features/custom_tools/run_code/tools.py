@@ -76,8 +76,8 @@ async def _run_python(
         return _report(result.stdout, result.stderr, result.exit_code, result.reason, error)
     try:
         async with (
-            asyncio.timeout(_SECONDS),
             sandbox.open(SandboxCall(limits=_LIMITS), program_beside(__file__)) as process,
+            asyncio.timeout(_SECONDS),
         ):
             return await _served(context, process, request, tools)
     except TimeoutError as error:
@@ -109,7 +109,9 @@ async def _served(
             if calls > _MOST_CALLS:
                 error = f"The code was stopped: it called tools more than {_MOST_CALLS} times."
                 break
-            reply = orjson.dumps(await _called(context, message, tools)) + b"\n"
+            async with process.waiting():
+                tool_result = await _called(context, message, tools)
+            reply = orjson.dumps(tool_result) + b"\n"
             if process.stdin.is_closing():
                 error = _LEFT
                 break

@@ -275,11 +275,8 @@ class _ObjectMaker:
                 base = None
             else:
                 base = self.objects[row.base].body
-            text = versions.unpack(row.data, base)
-        text_object = git_object("blob", text)
-        if text_object.id != blob:
-            raise Conflict(f"The stored text {blob.hex()} is damaged. Restore a backup.")
-        self._add(text_object)
+            text = versions.unpack(blob, row.data, base)
+        self._add(GitObject("blob", blob, text))
 
 
 def _body(row: Any, tree: bytes, parents: tuple[bytes, ...], signed_by: str) -> bytes:

@@ -43,7 +43,7 @@ def _node_anew() -> Iterator[None]:
 
 
 @needs_node
-def test_an_agent_calls_a_tool_in_javascript_and_reads_where_it_failed(api: Api) -> None:
+def test_a_javascript_tool_returns_its_result_or_the_line_of_its_error(api: Api) -> None:
     tool = api.client.tools.create(source_code=ADD, source_type="javascript", json_schema=SCHEMA)
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
     api.server.says(call("add", two=3, one=2), call("add", one=-1), "Done.")
@@ -87,7 +87,7 @@ def test_an_agent_calls_a_tool_in_javascript_and_reads_where_it_failed(api: Api)
         ),
     ],
 )
-def test_whatever_a_tool_in_javascript_does_there_is_a_result(
+def test_a_javascript_tool_always_returns_a_result(
     api: Api, body: str, status: str, words: str
 ) -> None:
     schema = {"name": "f", "description": "x"}
@@ -98,7 +98,7 @@ def test_whatever_a_tool_in_javascript_does_there_is_a_result(
     assert (result["status"], words in str(result["func_return"])) == (status, True), result
 
 
-def test_without_a_fitting_node_a_sentence_says_what_to_install(
+def test_without_a_suitable_node_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

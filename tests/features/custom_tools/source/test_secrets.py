@@ -45,7 +45,7 @@ def everything(api: Api, agent_id: str, answer: Any) -> str:
     return f"{answer}{shown}{prompts}"
 
 
-def test_a_tool_has_the_secrets_and_nobody_reads_them(
+def test_a_tool_gets_its_secrets_and_no_response_shows_them(
     api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -88,7 +88,7 @@ def test_a_tool_has_the_secrets_and_nobody_reads_them(
     api.client.tools.delete(tool.id)
 
 
-def test_secrets_are_changed_as_a_whole_and_an_empty_value_keeps_what_is_there(api: Api) -> None:
+def test_updating_secrets_replaces_all_and_empty_values_keep_stored_ones(api: Api) -> None:
     tool = api.client.tools.create(
         source_code=TELLS.replace("tell(", "whisper(").replace('os.environ["SHORT"]', '""')
     )
@@ -124,5 +124,5 @@ def test_secrets_are_changed_as_a_whole_and_an_empty_value_keeps_what_is_there(a
         {f"A{n}": "" for n in range(101)},
     ],
 )
-def test_what_no_process_can_have_is_refused(api: Api, wrong: dict[str, str]) -> None:
+def test_invalid_environment_variables_are_refused(api: Api, wrong: dict[str, str]) -> None:
     assert api.http.post("/v1/agents/", json={"model": MODEL, "secrets": wrong}).status_code == 422

@@ -30,7 +30,7 @@ def roll(sides: int, times: int = 1, kind: Literal["fair", "loaded"] = "fair", n
 '''
 
 
-def test_types_come_from_the_signature_and_words_from_the_docstring() -> None:
+def test_types_come_from_the_signature_and_descriptions_from_the_docstring() -> None:
     schema = read_source(ROLL)
     assert (schema.name, schema.description) == ("roll", "Roll dice.\n\nThe sum counts.")
     assert schema.parameters == {
@@ -106,12 +106,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("source", WRONG, ids=range(len(WRONG)))
-def test_what_is_missing_is_said(source: str) -> None:
+def test_incomplete_sources_are_refused_with_a_reason(source: str) -> None:
     with pytest.raises(Invalid, match=WRONG[source]):
         read_source(f"{CLASSES}\n{source}" if "Node" in source else source)
 
 
-def test_the_last_public_function_is_the_tool_and_what_the_server_fills_in_is_not_shown() -> None:
+def test_the_last_public_function_is_the_tool_and_agent_state_is_hidden() -> None:
     source = (
         "def one():\n  'One.'\nasync def two(agent_state: dict, x: str):\n  'Two.'\ndef "
         "_three():\n  'Three.'"

@@ -16,7 +16,7 @@ import pytest
 from letta_client import BadRequestError
 
 from tests.api.conftest import Api, api, client, http, running_client, running_http, server
-from tests.features.documents.agent_files.test_round_trip import bare, export, make_agent
+from tests.features.documents.agent_files.test_round_trip import comparable, export, make_agent
 from tests.seams.http import Wire, ok
 from tests.seams.server import MODEL
 
@@ -38,7 +38,7 @@ SCHEMA = {
 }
 
 
-def take(api: Api, content: bytes, **form: Any) -> tuple[Wire, list[str]]:
+def import_with_warnings(api: Api, content: bytes, **form: Any) -> tuple[Wire, list[str]]:
     """Import a file; return the agent, and the repaired or omitted parts."""
     sent = {"file": ("agent.af", content)}
     answer = ok(
@@ -51,19 +51,19 @@ def take(api: Api, content: bytes, **form: Any) -> tuple[Wire, list[str]]:
     return dict(ok(api.http.get(f"/v1/agents/{answer['agent_ids'][0]}"))), answer["warnings"]
 
 
-def test_official_files_that_were_refused_come_in(api: Api) -> None:
-    effort, warnings = take(api, (CASES / "11-af-effort.af").read_bytes())
+def test_official_files_that_were_once_refused_are_imported(api: Api) -> None:
+    effort, warnings = import_with_warnings(api, (CASES / "11-af-effort.af").read_bytes())
     assert (effort["llm_config"]["reasoning_effort"], warnings) == ("medium", [])
-    note, warnings = take(api, (CASES / "12-af-source-type-json.af").read_bytes())
+    note, warnings = import_with_warnings(api, (CASES / "12-af-source-type-json.af").read_bytes())
     assert [tool["name"] for tool in note["tools"]] == ["note"]
     assert warnings == ['Tools: the source_type "json" of note is unknown; its source is Python.']
-    plain, warnings = take(api, (CASES / "13-af-in-a-string.af").read_bytes())
+    plain, warnings = import_with_warnings(api, (CASES / "13-af-in-a-string.af").read_bytes())
     assert (plain["name"], [block["value"] for block in plain["blocks"]]) == (
         "Sample",
         ["Her name is Ada."],
     )
     assert "JSON string" in warnings[0]
-    slash, warnings = take(api, (CASES / "15-af-label-with-slash.af").read_bytes())
+    slash, warnings = import_with_warnings(api, (CASES / "15-af-label-with-slash.af").read_bytes())
     assert [block["label"] for block in slash["blocks"]] == ["note_directory"]
     assert 'became "note_directory"' in warnings[0]
 
@@ -366,13 +366,13 @@ ENCODINGS: tuple[tuple[str, Callable[[str], bytes]], ...] = (
 )
 
 
-def test_whatever_a_file_has_otherwise_it_comes_in_and_that_is_named(api: Api) -> None:
+def test_each_irregularity_of_a_file_is_imported_with_a_warning(api: Api) -> None:
     chance = random.Random(7)  # noqa: S311
     for odd in ODDS:
         file = plain_file()
         odd.change(file, chance)
         said, encode = chance.choice(ENCODINGS)
-        agent, warnings = take(api, encode(json.dumps(file)))
+        agent, warnings = import_with_warnings(api, encode(json.dumps(file)))
         text = "\n".join(warnings)
         assert odd.words in text, (odd.words, warnings)
         assert said in text, (said, warnings)
@@ -380,16 +380,15 @@ def test_whatever_a_file_has_otherwise_it_comes_in_and_that_is_named(api: Api) -
 
 
 @pytest.mark.parametrize("files", [20, pytest.param(200, marks=pytest.mark.soak)])
-def test_files_with_many_odd_things_at_once_come_in_too(api: Api, files: int) -> None:
+def test_files_with_several_irregularities_are_imported(api: Api, files: int) -> None:
     chance = random.Random(11)  # noqa: S311
     for _ in range(files):
         file = plain_file()
         for odd in chance.sample(ODDS, 5):
-            with suppress(
-                KeyError, IndexError, AttributeError, TypeError
-            ):  # Another change may have removed this position.
+            # Another change may have removed this position.
+            with suppress(KeyError, IndexError, AttributeError, TypeError):
                 odd.change(file, chance)
-        agent, warnings = take(api, chance.choice(ENCODINGS)[1](json.dumps(file)))
+        agent, warnings = import_with_warnings(api, chance.choice(ENCODINGS)[1](json.dumps(file)))
         assert agent["id"]
         assert warnings
 
@@ -431,7 +430,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def damage(file: Wire, chance: random.Random) -> None:
-    """Put a value of another type anywhere into the file, remove one, or double one."""
+    """Put a value of another type anywhere into the file, or remove or repeat a value."""
     *parents, last = chance.choice(places(file)[1:])
     holder: Any = file
     for step in parents:
@@ -446,7 +445,7 @@ def damage(file: Wire, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("files", [6, pytest.param(200, marks=pytest.mark.soak)])
-def test_damaged_values_anywhere_break_nothing(api: Api, files: int) -> None:
+def test_damaged_values_anywhere_do_not_break_the_import(api: Api, files: int) -> None:
     chance = random.Random(1)  # noqa: S311
     whole = export(api, make_agent(api))
     for number in range(files):
@@ -462,20 +461,20 @@ def test_damaged_values_anywhere_break_nothing(api: Api, files: int) -> None:
             export(api, agent)
 
 
-def test_unknown_fields_are_kept_aside_and_come_out_again(api: Api) -> None:
+def test_unknown_fields_are_kept_and_exported_again(api: Api) -> None:
     file = plain_file()
     agent_of(file)["mood"] = {"today": "good"}
     file["blocks"][0]["colour"] = "blue"
-    made, _ = take(api, json.dumps(file).encode())
+    made, _ = import_with_warnings(api, json.dumps(file).encode())
     out = export(api, made["id"])
     kept = out["ricordo"]["agents"]["agent-0"]["unread"]
     assert (kept["agent-0.mood"], kept["block-0.colour"]) == ({"today": "good"}, "blue")
-    again, warnings = take(api, json.dumps(out).encode())
+    again, warnings = import_with_warnings(api, json.dumps(out).encode())
     assert warnings == []
-    assert bare(export(api, again["id"])) == bare(out)
+    assert comparable(export(api, again["id"])) == comparable(out)
 
 
-def test_a_file_of_five_megabytes_comes_in_with_what_can_be_read_of_it(api: Api) -> None:
+def test_a_file_of_five_megabytes_is_imported_without_its_invalid_message(api: Api) -> None:
     file = plain_file()
     said = [
         {"id": f"m-{number}", "role": "user", "content": "word " * 2_100} for number in range(500)
@@ -484,7 +483,7 @@ def test_a_file_of_five_megabytes_comes_in_with_what_can_be_read_of_it(api: Api)
     agent_of(file).update(messages=said, in_context_message_ids=["m-498", "m-499"])
     content = json.dumps(file).encode()
     assert len(content) > 5_000_000
-    agent, warnings = take(api, content)
+    agent, warnings = import_with_warnings(api, content)
     assert warnings == [
         'Messages: one that cannot be read is left out. A message of the file has the role "king". '
         "Roles are system, user, assistant, tool, approval, summary."
@@ -493,9 +492,7 @@ def test_a_file_of_five_megabytes_comes_in_with_what_can_be_read_of_it(api: Api)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9, 0.99])
-def test_a_file_that_was_cut_is_refused_with_a_sentence_that_says_where(
-    api: Api, share: float
-) -> None:
+def test_a_truncated_file_is_refused_with_line_and_column(api: Api, share: float) -> None:
     for text in (
         json.dumps(plain_file()),
         json.dumps(plain_file(), indent=2),
@@ -507,7 +504,7 @@ def test_a_file_that_was_cut_is_refused_with_a_sentence_that_says_where(
             )
 
 
-def test_model_settings_that_nobody_knows_are_taken_with_a_warning(api: Api) -> None:
+def test_unknown_model_settings_are_accepted_with_a_warning(api: Api) -> None:
     chance = random.Random(1)  # noqa: S311
     for _ in range(3):
         name = word(chance)

@@ -63,7 +63,7 @@ class FactBook:
         return await self.store.read(lambda tx: queries.of_states(tx, self.user.id, *wanted))
 
     async def held(self, day: str) -> list[str]:
-        """Return the sentences that held at noon of a day."""
+        """Return the sentences of the facts that were current at noon of a day."""
         facts = await self.facts("current", "ended", "proposed", "replaced")
         return [fact.sentence for fact in facts if fact.holds_at(moment(day))]
 

@@ -59,7 +59,7 @@ async def test_unread_messages_count_until_their_mark_has_moved(book: FactBook) 
     assert await book.store.write(read) == (2, 1, 0)
 
 
-async def test_conversations_that_wait_for_long_hide_no_others(
+async def test_old_unread_conversations_do_not_hide_newer_ones(
     book: FactBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "MOST_AT_ONCE", 2)
@@ -89,7 +89,7 @@ async def test_conversations_that_wait_for_long_hide_no_others(
     assert [row.conversation_id for row in rows] == ids
 
 
-async def test_policies_are_the_users_else_the_organizations(book: FactBook) -> None:
+async def test_a_users_facts_policy_falls_back_to_the_organizations(book: FactBook) -> None:
     def choose(tx: Transaction) -> list[str]:
         chosen = [queries.policy_of(tx, LOCAL_ORGANIZATION, book.user.id)]
         for user_id, policy in ((EVERYBODY, "propose"), (book.user.id, "direct")):
@@ -102,7 +102,7 @@ async def test_policies_are_the_users_else_the_organizations(book: FactBook) -> 
     assert await book.store.write(choose) == ["off", "propose", "direct", "propose"]
 
 
-async def test_facts_are_listed_as_of_a_time_counted_and_removed(book: FactBook) -> None:
+async def test_facts_can_be_listed_by_date_counted_and_removed(book: FactBook) -> None:
     await book.say("My favourite drink is tea.", at="2026-05-01")
     await book.say("My favourite drink is now coffee.", at="2026-11-02")
 

@@ -1,6 +1,6 @@
-"""MCP servers by the official client.
+"""MCP servers over the official client.
 
-Real servers of the official SDK, over SSE and streamable HTTP.
+The servers are real servers of the official SDK, over SSE and streamable HTTP.
 """
 
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from tests.seams.server import MODEL
 
 
 @pytest.mark.parametrize("kind", ["streamable_http", "sse"])
-def test_tools_of_a_server_are_called_by_an_agent(
+def test_an_agent_can_call_tools_of_an_mcp_server(
     api: Api, kind: Literal["sse", "streamable_http"]
 ) -> None:
     with mcp_server(notes(), kind) as url:
@@ -83,7 +83,7 @@ def test_a_failure_of_the_database_is_not_blamed_on_the_server(api: Api) -> None
         api.client.mcp_servers.delete(made.id)
 
 
-def test_what_no_header_can_hold_is_refused_before_it_is_sent(api: Api) -> None:
+def test_values_that_are_invalid_in_headers_are_refused(api: Api) -> None:
     server = {"server_name": "x", "type": "streamable_http", "server_url": "http://127.0.0.1:1/mcp"}
     for wrong in (
         {"auth_token": " "},

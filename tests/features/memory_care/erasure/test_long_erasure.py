@@ -1,7 +1,7 @@
 """Forgetting a user with many messages.
 
-Every transaction of it is short, so that other writers do not wait. Agents and archives are shared:
-some of their rows are hers. The last step, which rewrites the files, is left out.
+Every transaction of it is short, so that other writers do not wait. Agents and archives are shared,
+and have rows of this user and of others. The last step, which rewrites the files, is left out.
 """
 
 import random
@@ -34,7 +34,7 @@ NEEDLE = "needle"
 
 @dataclass(frozen=True)
 class Size:
-    """Her messages and passages in shared agents; others have `others` times as many."""
+    """The user's messages and passages in shared agents; others have `others` times as many."""
 
     messages: int
     passages: int
@@ -54,9 +54,8 @@ async def fill(store: SqliteStore, size: Size) -> None:
 
     def said(count: int) -> Iterator[tuple[str, str | None]]:
         for number in range(count // size.agents * (size.others + 1)):
-            words = [
-                f"w{int(20_000 ** chance.random())}" for _ in range(20)
-            ]  # most are said seldom
+            # Most words are rare.
+            words = [f"w{int(20_000 ** chance.random())}" for _ in range(20)]
             is_hers = number % (size.others + 1) == 0
             own = [f"{NEEDLE}{chance.getrandbits(48)}"] if is_hers else []
             yield " ".join([*words, *own]), user_id if is_hers else None

@@ -15,13 +15,22 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Engine
 
 from ricordo.domain.message import TextPart
-from ricordo.domain.scope import NOBODY, Scope
-from ricordo.storage import conversation_overviews, conversations, messages, runs
+from ricordo.domain.scope import NOBODY, Role, Scope
+from ricordo.storage import (
+    agent_access,
+    conversation_overviews,
+    conversations,
+    deletion,
+    messages,
+    runs,
+    users,
+)
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import open_sqlite
 from ricordo.storage.engine.store import Transaction
 from tests.features.web.pages.test_home import visitor
 from tests.seams import make
+from tests.seams.stores import START
 
 
 def plan_of(tx: Transaction, statement: str) -> str:
@@ -32,7 +41,7 @@ def plan_of(tx: Transaction, statement: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["_DEFAULTS", "_DEFAULTS_FOR_ONE"])
-async def test_a_default_conversation_is_found_by_its_id(name: str, tmp_path: Path) -> None:
+async def test_a_default_conversation_is_found_by_an_index(name: str, tmp_path: Path) -> None:
     """The default conversation was once found by reading all agents.
 
     That took 25 ms with ten thousand agents, in every request that names only an agent.
@@ -46,7 +55,7 @@ async def test_a_default_conversation_is_found_by_its_id(name: str, tmp_path: Pa
     assert "organization_id=?" not in plan
 
 
-async def test_the_runs_of_a_conversation_are_found_by_it(tmp_path: Path) -> None:
+async def test_runs_of_a_conversation_are_found_by_an_index(tmp_path: Path) -> None:
     store = open_sqlite(tmp_path / "ricordo.db")
     seen: list[str] = []
 
@@ -67,7 +76,7 @@ async def test_the_runs_of_a_conversation_are_found_by_it(tmp_path: Path) -> Non
     assert ["runs_by_conversation" in plans[0], "runs_by_agent" in plans[1]] == [True, True], plans
 
 
-async def test_summaries_are_those_of_the_conversation_newest_first(tmp_path: Path) -> None:
+async def test_summaries_of_a_conversation_are_listed_newest_first(tmp_path: Path) -> None:
     store = open_sqlite(tmp_path / "ricordo.db")
     state = await make.stored_agent(store)
     said = [make.message(state.agent, "Hello.", created_at=number) for number in range(3)]
@@ -88,7 +97,7 @@ async def test_summaries_are_those_of_the_conversation_newest_first(tmp_path: Pa
     await store.close()
 
 
-async def test_agents_used_last_come_first_and_only_those_of_the_caller(tmp_path: Path) -> None:
+async def test_agents_are_listed_by_last_use_and_only_the_callers(tmp_path: Path) -> None:
     store = open_sqlite(tmp_path / "ricordo.db")
     ids = [
         (await make.stored_agent(store, make.agent(f"Agent {number}"))).agent.id
@@ -109,6 +118,50 @@ async def test_agents_used_last_come_first_and_only_those_of_the_caller(tmp_path
     await store.close()
 
 
+async def test_agents_of_others_do_not_hide_the_agents_that_a_caller_used(tmp_path: Path) -> None:
+    store = open_sqlite(tmp_path / "ricordo.db")
+    used, *others = [make.agent(f"Agent {number}") for number in range(4)]
+    never_used = [make.agent(f"New {number}", created_at=START + 1) for number in range(2)]
+    for agent in (used, *others, *never_used):
+        await make.stored_agent(store, agent)
+    caller = Scope(subject_id="user-caller", role="user")
+
+    def fill(tx: Transaction) -> None:
+        for number, agent in enumerate((used, *others)):
+            runs.open_run(tx, make.run(agent, created_at=START + number))
+        other_user = users.find_or_make(tx, Scope(), "other")
+        for agent in others:
+            agent_access.attach_user(tx, agent.id, other_user.id)
+
+    await store.write(fill)
+    last = conversation_overviews.agents_used_last
+    assert await store.read(lambda tx: last(tx, caller, 2)) == [used.id, never_used[1].id]
+    assert await store.read(lambda tx: last(tx, Scope(), 2)) == [others[2].id, others[1].id]
+    await store.write(lambda tx: deletion.hide_agent(tx, Scope(), others[2].id))
+    assert await store.read(lambda tx: last(tx, Scope(), 2)) == [others[1].id, others[0].id]
+    await store.close()
+
+
+@pytest.mark.parametrize("role", ["admin", "user"])
+async def test_agents_used_last_are_found_by_the_newest_runs(role: Role, tmp_path: Path) -> None:
+    store = open_sqlite(tmp_path / "ricordo.db")
+    seen: list[tuple[str, Any]] = []
+
+    def see(_connection: Any, _cursor: Any, statement: str, values: Any, *_given: Any) -> None:
+        seen.append((statement, values))
+
+    event.listen(Engine, "before_cursor_execute", see)
+    caller = Scope(subject_id="user-caller", role=role)
+    await store.read(lambda tx: conversation_overviews.agents_used_last(tx, caller, 2))
+    event.remove(Engine, "before_cursor_execute", see)
+    (statement,) = [statement for statement, _ in seen if "FROM runs" in statement]
+    plan = await store.read(lambda tx: plan_of(tx, statement))
+    await store.close()
+    assert "SEARCH runs USING INDEX runs_by_time" in plan
+    assert "organization_id=?" not in plan.replace("runs_by_time (organization_id=?)", "")
+    assert not re.search(r"SCAN (agents|agents_users|runs)\b(?!_read)", plan), plan
+
+
 def test_the_home_page_shows_the_newest_conversations(tmp_path: Path) -> None:
     with visitor(tmp_path) as browser:
         browser_says(browser, "first")
@@ -117,7 +170,7 @@ def test_the_home_page_shows_the_newest_conversations(tmp_path: Path) -> None:
         assert page.index("second") < page.index("first")
 
 
-def test_the_home_page_offers_the_agent_that_one_talked_with_last(tmp_path: Path) -> None:
+def test_the_home_page_offers_the_agent_of_the_last_conversation(tmp_path: Path) -> None:
     with visitor(tmp_path) as browser:
         first = browser_says(browser, "first")
         browser.post("/v1/agents/", json={"name": "newest"})
@@ -128,7 +181,7 @@ def test_the_home_page_offers_the_agent_that_one_talked_with_last(tmp_path: Path
         assert partner_of(browser) == (second, "Your chat with second")
 
 
-def test_conversations_of_others_do_not_hide_ones_own_last_chat(tmp_path: Path) -> None:
+def test_conversations_of_others_do_not_hide_the_users_last_chat(tmp_path: Path) -> None:
     key = {"authorization": "Bearer operator"}
     with visitor(tmp_path, api_key="operator") as browser:
         browser.headers["origin"] = "http://localhost:8283"

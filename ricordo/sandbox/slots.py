@@ -1,0 +1,50 @@
+"""The limit on programs that run in the sandbox at once."""
+
+import asyncio
+
+from ricordo.errors import Unavailable
+
+
+class Slots:
+    """The slots of a sandbox: one for each program that may run at once."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.free = asyncio.Semaphore(count)
+
+
+class Slot:
+    """A program's right to run. It gives the slot up while it waits for the server.
+
+    A tool that the program calls may need a slot too. If waiting programs kept theirs, such tools
+    would wait for each other.
+    """
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        self._is_taken = False
+
+    async def take(self, seconds: float = 0) -> None:
+        """Wait for a free slot.
+
+        Args:
+            seconds: The longest wait; 0: no limit.
+
+        Raises:
+            Unavailable: No slot became free in time.
+        """
+        try:
+            async with asyncio.timeout(seconds or None):
+                await self._slots.free.acquire()
+        except TimeoutError:
+            raise Unavailable(
+                f"{self._slots.count} programs are already running in the sandbox "
+                "(RICORDO_SANDBOX_CALLS). Try again later."
+            ) from None
+        self._is_taken = True
+
+    def give_up(self) -> None:
+        """Free the slot, if it is taken."""
+        if self._is_taken:
+            self._is_taken = False
+            self._slots.free.release()
