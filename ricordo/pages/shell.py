@@ -175,8 +175,8 @@ def done(request: Request, path: str, notice: str = "", *, undo: str = "") -> Re
 
     Args:
         request: The request with the form.
-        path: The page's path without the server's prefix, with query and fragment. It is
-            percent-encoded here.
+        path: The page's path without the server's prefix, with query and fragment. Names in it are
+            encoded by `page_of`; here, only characters that no address has are.
         notice: A sentence for the person, cut to 500 characters; "" shows none. It is lost if the
             page is not opened within a minute.
         undo: The path, without the prefix, of a POST that undoes the form. The notice gets a button
@@ -265,6 +265,19 @@ def is_part(request: Request) -> bool:
 def base_of(request: Request) -> str:
     """Return the path prefix under which a proxy or another app serves this server."""
     return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def page_of(*parts: str) -> str:
+    """Return the path of a page, without the server's prefix.
+
+    >>> page_of("people", "what?", "facts")
+    '/ui/people/what%3F/facts'
+
+    Args:
+        *parts: The parts of the path after `/ui`, such as names that a person chose. Each is
+            percent-encoded here.
+    """
+    return "/".join(("/ui", *(quote(part, safe="") for part in parts)))
 
 
 def address_of(path: str, **query: Any) -> str:

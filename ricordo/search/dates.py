@@ -74,7 +74,9 @@ _YEAR_FIRST = re.compile(
 def named_times(query: str, now: int) -> list[tuple[int, int]]:
     """Return the ranges [start, end) in µs UTC that a question names, in order.
 
-    A time without a year means its last occurrence before `now` (µs UTC).
+    A month, or a day of a month, without a year names those of the last `YEARS_BACK` years too, the
+    newest first. Other times without a year mean the last one before `now` (µs UTC). None of these
+    begins after `now`.
     """
     text = _fold(query[:QUERY_LENGTH])
     if "hier" in text and language_of(query) == "fr":

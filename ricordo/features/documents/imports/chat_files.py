@@ -28,6 +28,7 @@ from ricordo.features.documents.imports.remembered import (
     remembered_in_message,
 )
 from ricordo.features.documents.imports.webui_answers import WebuiAnswer, read_outputs, split_answer
+from ricordo.features.files.folders.texts import decoded_text
 
 Json = dict[str, Any]
 MOST_UNPACKED = 2**31  # bytes of JSON after unpacking
@@ -495,11 +496,11 @@ def _pasted(file: IO[bytes]) -> ExportedChat:
             "on each line."
         )
     try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise Invalid(
-            "The list is not text in UTF-8. Send a file with one memory on each line."
-        ) from None
+        text, _ = decoded_text(content)
+    except Invalid:
+        raise Invalid("The list is not text. Send a file with one memory on each line.") from None
+    if not any(character.isalnum() for character in text):
+        raise Invalid("The list has no words. Send a file with one memory on each line.")
     lines = [RememberedText(line, "memory") for line in lines_of(text.replace("\0", ""))]
     if not lines:
         raise Invalid("The list is empty. Send a file with one memory on each line.")

@@ -126,7 +126,7 @@ async def text_of(sandbox: Sandbox, name: str, content: bytes) -> FileText:
     if kind:
         text = await _parsed(sandbox, kind, content)
     else:
-        text, encoding = await offload(lambda: _decoded(content), len(content))
+        text, encoding = await offload(lambda: decoded_text(content), len(content))
     if len(text) > MOST_CHARACTERS:
         raise Invalid(
             f"Its text has {len(text):,} characters, and {MOST_CHARACTERS:,} are allowed. Upload "
@@ -168,8 +168,15 @@ def chunks_of(text: str) -> Iterator[Chunk]:
         first = line
 
 
-def _decoded(content: bytes) -> tuple[str, GuessedEncoding | None]:
-    """Return the text, and its encoding if that had to be guessed. Raises Invalid."""
+def decoded_text(content: bytes) -> tuple[str, GuessedEncoding | None]:
+    """Return the text of a text file, and its encoding if that had to be guessed.
+
+    Args:
+        content: The whole file, in any encoding that people use.
+
+    Raises:
+        Invalid: if it is not text.
+    """
     if name := _known_encoding(content):
         return content.decode(name, "replace"), None
     if not _is_text(content):

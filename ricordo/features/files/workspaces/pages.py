@@ -7,7 +7,7 @@ from fastapi import Request, Response
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.errors import Invalid
 from ricordo.pages.inside import Api, RefusedByApi
-from ricordo.pages.shell import Pages, done, render
+from ricordo.pages.shell import Pages, done, page_of, render
 
 router = Pages("/ui/workspace", scope="memory")
 _shared = Pages("/ui/shared-workspace", scope="agents")
@@ -19,7 +19,7 @@ async def find(request: Request) -> Response:
     """Redirect to the caller's own files, or ask for a user."""
     user = request.query_params.get("user") or request.scope[REQUEST_SCOPE].subject
     if user:
-        return done(request, f"/ui/workspace/{user}")
+        return done(request, page_of("workspace", user))
     context: dict[str, Any] = {
         "user": "",
         "home": "",
@@ -105,7 +105,7 @@ def _addresses(request: Request) -> tuple[str, str]:
     user = request.path_params.get("user_id")
     if user is None:
         return "/ui/shared-workspace", "/v1/workspace/files"
-    return f"/ui/workspace/{user}", f"/users/{user}/workspace/files"
+    return page_of("workspace", user), f"/users/{user}/workspace/files"
 
 
 router.routes += _shared.routes

@@ -13,7 +13,7 @@ from ricordo.features.knowledge.facts.profile import HEADINGS
 from ricordo.memory import user_memory
 from ricordo.pages.inside import Api
 from ricordo.pages.memory_owner import MemoryOwner
-from ricordo.pages.shell import Pages, address_of, done, form_of, render
+from ricordo.pages.shell import Pages, address_of, done, form_of, page_of, render
 
 router = Pages("/ui/people/{user_id}/facts", scope="memory")
 _TEMPLATE = "knowledge.facts/facts.html"
@@ -121,7 +121,7 @@ async def choose_policy(request: Request, user_id: str) -> Response:
     if policy not in ("", *POLICIES):
         raise Invalid("Choose one of the policies.")
     await Api(request).ask("PUT", f"/v1/users/{user_id}/facts/policy", {"policy": policy or None})
-    return done(request, f"/ui/people/{user_id}/facts", "Saved.")
+    return done(request, page_of("people", user_id, "facts"), "Saved.")
 
 
 @router.post("/{fact_id}")
@@ -140,4 +140,4 @@ async def decide_fact(request: Request, user_id: str, fact_id: str) -> Response:
         await api.ask("PATCH", path, {"sentence": form.get("sentence", "").strip()})
     else:
         raise Invalid("Choose what to do with the fact.")
-    return done(request, f"/ui/people/{user_id}/facts", _NOTICES[action])
+    return done(request, page_of("people", user_id, "facts"), _NOTICES[action])

@@ -63,9 +63,11 @@ def stated_time(sentence: str, said_at: int, *, is_ahead: bool = False) -> State
     if not ranges:
         return None
     start, end = ranges[0]
-    if len(ranges) > 1 and _SPAN.search(sentence) and ranges[1][0] > start:
-        end = ranges[1][1]
-        return StatedTime(start, end, _precision(*ranges[0]))
+    # A date without a year names those of earlier years too, so the end of a span may come after
+    # these.
+    last = next((later for later in ranges[1:] if later[0] > start), None)
+    if last and _SPAN.search(sentence):
+        return StatedTime(start, last[1], _precision(*ranges[0]))
     return StatedTime(start, end, _precision(start, end))
 
 

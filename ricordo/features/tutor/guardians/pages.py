@@ -10,7 +10,7 @@ from fastapi import Request, Response
 from ricordo.api.routing import needs
 from ricordo.errors import Invalid
 from ricordo.pages.inside import Api
-from ricordo.pages.shell import Pages, done, form_of, render
+from ricordo.pages.shell import Pages, done, form_of, page_of, render
 
 router = Pages("/ui/guardian")
 _of_students = Pages("/ui/people/{user_id}/guardians", scope="memory")
@@ -63,7 +63,7 @@ async def change(request: Request, user_id: str) -> Response:
         told = "Removed."
     else:
         raise Invalid("Choose what to do.")
-    return done(request, f"/ui/people/{user_id}/learning", told)
+    return done(request, page_of("people", user_id, "learning"), told)
 
 
 router.routes += _of_students.routes

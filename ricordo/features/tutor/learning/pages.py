@@ -12,7 +12,7 @@ from ricordo.features.tutor.learning.records import LEVELS
 from ricordo.memory import user_memory
 from ricordo.pages.inside import Api
 from ricordo.pages.memory_owner import MemoryOwner
-from ricordo.pages.shell import Pages, done, form_of, render
+from ricordo.pages.shell import Pages, done, form_of, page_of, render
 
 router = Pages("/ui/people/{user_id}/learning", scope="memory")
 _home = Pages("/ui/learning", scope="memory")
@@ -95,7 +95,7 @@ async def decide(request: Request, user_id: str, course_name: str) -> Response:
         told = f"Deleted: {removed}. Your messages stay."
     else:
         raise Invalid("Choose what to do.")
-    return done(request, f"/ui/people/{user_id}/learning/{course_name}", told)
+    return done(request, page_of("people", user_id, "learning", course_name), told)
 
 
 @_of_teachers.get("/skills")

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import Request, Response
 
 from ricordo.pages.inside import Api
-from ricordo.pages.shell import Pages, address_of, done, render
+from ricordo.pages.shell import Pages, address_of, done, page_of, render
 
 router = Pages("/ui/tasks", scope="agents")
 _TASKS_PER_PAGE = 200
@@ -40,7 +40,7 @@ async def show(request: Request, task_name: str) -> Response:
         limit=_RUNS_PER_PAGE + 1,
         after=request.query_params.get("after"),
     )
-    page = f"/ui/tasks/{task_name}"
+    page = page_of("tasks", task_name)
     has_more = len(runs) > _RUNS_PER_PAGE
     runs = runs[:_RUNS_PER_PAGE]
     older = address_of(page, after=runs[-1]["id"]) if has_more else ""
@@ -70,4 +70,4 @@ async def run(request: Request, task_name: str) -> Response:
 
 async def _ask(request: Request, task_name: str, action: str, sentence: str) -> Response:
     await Api(request).ask("POST", f"/background/tasks/{task_name}/{action}")
-    return done(request, f"/ui/tasks/{task_name}", sentence)
+    return done(request, page_of("tasks", task_name), sentence)

@@ -8,7 +8,7 @@ from ricordo.api.routing import needs
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.pages.inside import Api, RefusedByApi
 from ricordo.pages.memory_owner import MemoryOwner
-from ricordo.pages.shell import Pages, done, fields_of, render
+from ricordo.pages.shell import Pages, done, fields_of, page_of, render
 from ricordo.storage import users
 from ricordo.storage.engine.store import Transaction
 
@@ -69,7 +69,7 @@ async def decline(request: Request, user_id: str) -> Response:
     form = dict(await fields_of(request))
     request_id = form.get("request_id", "")
     await Api(request).ask("DELETE", f"/users/{user_id}/forget/{request_id}")
-    return done(request, f"/ui/people/{user_id}", "Nothing was forgotten.")
+    return done(request, page_of("people", user_id), "Nothing was forgotten.")
 
 
 async def _show_list(

@@ -1,5 +1,6 @@
 """Memories of ChatGPT and Claude about a person become proposals for the person's memory."""
 
+import io
 import random
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import LOCAL_USER
+from ricordo.features.documents.imports.chat_files import ExportedChat, read_chats
 from ricordo.features.documents.imports.remembered import lines_of, paragraphs_of
 from tests.api.conftest import Api
 from tests.features.documents.imports.test_chats import import_chats, stream
@@ -179,11 +181,20 @@ def test_a_pasted_list_is_proposed_line_by_line(api: Api) -> None:
         "Lebt in Graz.",
         "Likes tea.",
     ]
-    for broken in (b"", b"\xff\xfe\x00", b"\n\n", b"x" * (2**20 + 1)):
+    for broken in (b"", b"\xff\xfe\x00", b"\n\n", b"\x00\x01\x02" * 9, b"x" * (2**20 + 1)):
         made = ok(upload(api.http, broken, kind="pasted", user=user))
         job = wait_for_import(lambda path: ok(api.http.get(path)), made["id"])
         assert job["status"] == "failed", broken[:10]
         assert "list" in job["error"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "cp1252", "utf-8-sig"])
+def test_a_pasted_list_is_read_in_the_encodings_that_editors_write(encoding: str) -> None:
+    lines = ["Übt täglich – auch “abends”.", "Café in der Straße", "Likes tea."]
+    file = io.BytesIO("\r\n".join(lines).encode(encoding))
+    (pasted,) = read_chats("pasted", file)
+    assert isinstance(pasted, ExportedChat)
+    assert [entry.text for entry in pasted.remembered] == lines
 
 
 def test_imports_refuse_read_only_blocks_and_hidden_text(api: Api) -> None:

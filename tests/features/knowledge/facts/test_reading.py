@@ -3,9 +3,12 @@
 from typing import Any
 
 import orjson
+import pytest
 
+from ricordo.domain.clock import to_datetime
 from ricordo.features.knowledge.facts.reading import Chunk
-from tests.features.knowledge.facts.conftest import message
+from ricordo.features.knowledge.facts.times import stated_time
+from tests.features.knowledge.facts.conftest import message, moment
 
 SAID = message("I live in Graz with my sister Emma.")
 
@@ -42,3 +45,21 @@ def test_texts_of_a_model_are_normalized_to_one_line() -> None:
     for sentence in ("I live\0 in Graz.", "I live\u200b in\nGraz.", "\ufeffI live in \t Graz."):
         ((draft,), faulty) = chunk.drafts_in(answer(sentence=sentence, subject="Em\0ma\n"))
         assert (draft.sentence, draft.subject, faulty) == ("I live in Graz.", "emma", 0)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "first", "end"),
+    [
+        ("I was ill from 3 May to 5 June.", "2026-05-03", "2026-06-06"),
+        ("I was away from 20 December until 6 January.", "2025-12-20", "2026-01-07"),
+        ("Between 3 May 2023 and 5 May 2023 I was ill.", "2023-05-03", "2023-05-06"),
+        ("I went from Rome to Graz in May.", "2026-05-01", "2026-06-01"),
+        ("I was ill in May, and again in July.", "2026-05-01", "2026-06-01"),
+        ("I was there from Monday to Friday.", "2026-11-16", "2026-11-17"),
+    ],
+)
+def test_a_span_without_years_ends_at_its_second_date(sentence: str, first: str, end: str) -> None:
+    time = stated_time(sentence, moment("2026-11-18"))
+    assert time
+    assert f"{to_datetime(time.start):%Y-%m-%d}" == first
+    assert f"{to_datetime(time.end):%Y-%m-%d}" == end

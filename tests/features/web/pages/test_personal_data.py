@@ -1,17 +1,22 @@
 """Pages of audit, export and forgetting, and the sources of an answer."""
 
+import random
 import re
 import time
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from fastapi.testclient import TestClient
 
+from ricordo.features.memory_care.forgetting import queries
+from ricordo.features.memory_care.forgetting.queries import ForgetRequest
 from ricordo.llm.scripted import ScriptedModel, call
 from tests.features.web.pages.test_home import visitor
 from tests.features.web.pages.test_memory import home, user_id
+from tests.seams.http import ok
 
 
 @pytest.fixture
@@ -141,3 +146,42 @@ def test_an_answers_explanation_shows_its_prompt_versions_and_proposals(tmp_path
         proposals = browser.get(f"/ui/people/{user_id(browser)}").text
         assert "Plays &lt;chess&gt;." in proposals
         assert f"message={question}" in proposals, "a proposal must link to its message"
+
+
+def _people(seed: int, count: int) -> list[str]:
+    """Return names with every sign that means something in an address."""
+    chance = random.Random(seed)  # noqa: S311 - a seed, no secret
+    return ["".join(chance.choices("a?#%&=+;:é@ ", k=9)).strip() or "?" for _ in range(count)]
+
+
+@pytest.mark.parametrize("name", ["100%", "who?", "#1", "a&b=c", "a b", *_people(5, 4)])
+def test_pages_of_a_person_with_any_name_lead_to_each_other(browser: TestClient, name: str) -> None:
+    person = f"/ui/people/{quote(name, safe='')}"
+    path = f"/users/{quote(name, safe='')}/blocks/human"
+    user = ok(browser.put(path, json={"body": "Likes tea."})) and ok(
+        browser.get(f"/v1/users/{quote(name, safe='')}")
+    )
+    fact = ok(browser.post(f"/v1/users/{user['id']}/facts", json={"sentence": "I live in Graz."}))
+
+    async def ask() -> None:
+        request = ForgetRequest("", user["organization_id"], user["id"], "Likes tea")
+        await runtime.store.write(lambda tx: requests.append(queries.add(tx, request)))
+
+    runtime = browser.app.state.runtime  # type: ignore[attr-defined]
+    requests: list[ForgetRequest] = []
+    browser.portal.call(ask)  # type: ignore[union-attr]
+    file = {"file": ("notes.txt", b"Tea.")}
+    for page, form in (
+        (f"{person}/facts/policy", {"policy": "off"}),
+        (f"{person}/facts/{fact['id']}", {"action": "forget"}),
+        (f"{person}/forget-one/decline", {"request_id": requests[0].id}),
+    ):
+        answer = browser.post(page, data=form, follow_redirects=True)
+        assert (answer.status_code, answer.url.path.startswith("/ui/people/")) == (200, True), page
+    workspace = browser.get("/ui/workspace", params={"user": name}, follow_redirects=True)
+    assert workspace.status_code == 200, workspace.url
+    (form_path,) = re.findall(r'action="([^"]*/upload)"', workspace.text)
+    stored = browser.post(unescape(form_path), files=file, follow_redirects=True)
+    assert (stored.status_code, "notes.txt was stored" in stored.text) == (200, True)
+    (link,) = re.findall(r'href="([^"]*path=notes.txt)"', stored.text)
+    assert "Tea." in browser.get(unescape(link)).text
